@@ -1,0 +1,50 @@
+"""What a bookie answered, or why it did not: data, never an exception.
+
+A negative is only what a bookie vouches for. Everything that is not a vouched "I do not have it" stays unknown.
+
+Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "Recovery Phase 2".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Answer(IntEnum):
+    """One answer to one request. The numbers are on the wire: never renumber."""
+
+    OK = 0
+    NO_ENTRY = 1
+    """This bookie vouches that it does not hold the entry and, if the read fenced, never will."""
+    NO_LEDGER = 2
+    """This bookie vouches that it has never heard of the ledger; to a reader the same as NO_ENTRY."""
+    FENCED = 3
+    """The add was refused because a recoverer came first. For the writer its outcome is unknown."""
+    UNAUTHORISED = 4
+    READ_ONLY = 5
+    """This bookie takes no new entries at the moment; what it holds stays readable."""
+    UNKNOWN = 6
+    """This bookie cannot tell: limbo, a damaged record, another incarnation. Never a negative."""
+    DAMAGED_IN_TRANSIT = 7
+    """The body did not match its checksum on arrival; nothing was stored, sending again is right."""
+    TOO_BUSY = 8
+    ERROR = 9
+    """The bookie failed to do it (disk error). Never a negative."""
+    BAD_REQUEST = 10
+    INVALID_TERM = 11
+    WRONG_TOKEN = 12
+    """The ledger's token differs: this id was used before by another ledger."""
+    WRONG_BOOKIE = 13
+    """Another bookie or another cluster was meant."""
+    TIMED_OUT = 14
+    """Made by the client: no answer in time. It may or may not have happened."""
+    UNREACHABLE = 15
+    """Made by the client: no connection, or it broke before the answer."""
+    BAD_DIGEST = 16
+    """Made by the client: the entry came, but its digest or identity is wrong."""
+    DELETED = 17
+    """The ledger was deleted; the bookie refuses to bring it back."""
+
+
+NEGATIVES = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
+"""The answers that count as "not here" in a verdict. No other answer does."""

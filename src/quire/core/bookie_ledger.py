@@ -1,0 +1,176 @@
+"""What a bookie knows and decides about one ledger: may this enter, what is the LAC, what may it vouch for.
+
+A bookie knows fences, terms, keys and LACs. It knows nothing of fragments, nor of open and closed. The entries
+themselves and the disk are `storage`'s; this machine says what must be durable before which answer.
+
+Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "Recovery Phase 1".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
+from quire.core.rules import RULES, Rules
+
+NO_KEY = b""
+
+
+@dataclass(slots=True)
+class LedgerFacts:
+    """Everything that a bookie durably knows of a ledger besides its entries.
+
+    `key` is 20 bytes once known. `fenced` and `term` only rise. `limbo`: it may have lost what it held, so it gives
+    no negatives. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone refuses adds.
+    """
+
+    ledger_id: int
+    key: bytes = NO_KEY
+    token: int = 0
+    digest_type: int = 0
+    fenced: bool = False
+    limbo: bool = False
+    term: int = 0
+    lac: int = NO_ENTRY
+    explicit_lac: bytes = b""
+    deleted_until_ms: int = 0
+
+
+class Fence(Enum):
+    """Where a ledger's fence stands on this bookie."""
+
+    NONE = "none"
+    PENDING = "pending"
+    DURABLE = "durable"
+
+
+class BookieLedgerMachine:
+    """One ledger on one bookie. Inputs are methods that return an `Answer`; the driver persists `facts` when told.
+
+    The driver calls an input and hands what it admitted to storage in the same loop turn, with no `await` between:
+    so an add admitted before a fence is visible to it, and a later one is refused.
+
+    Attributes:
+        facts: what must survive a restart.
+        dirty: the facts changed and must be journaled before the next run of this ledger.
+        fence: NONE, PENDING (set, not yet durable) or DURABLE.
+    """
+
+    __slots__ = ("_rules", "dirty", "facts", "fence")
+
+    def __init__(self, facts: LedgerFacts, *, known: bool, rules: Rules = RULES) -> None:
+        self.facts = facts
+        self.dirty = not known
+        self.fence = Fence.DURABLE if facts.fenced else Fence.NONE
+        self._rules = rules
+
+    def add(self, *, key: bytes, token: int, digest_type: int, lac: int, recovery: bool, term: int = 0) -> Answer:
+        """May entries enter? On OK the caller stores them now, and the known LAC has been raised.
+
+        Args:
+            lac: the LAC in the adds' header.
+            recovery: the add comes from a recoverer and passes the fence.
+
+        Returns:
+            OK, FENCED, UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED. On anything but OK nothing changed.
+
+        Source: protocol document (001), "Writing to the ledger"; guide (003), "Avoiding Split Brain".
+        """
+        answer = self._admit(key, token, digest_type, term)
+        if answer is not Answer.OK:
+            return answer
+        if not self._rules.add_allowed(fenced=self.facts.fenced, recovery=recovery):
+            return Answer.FENCED
+        self._learn(key, token, digest_type, term)
+        self.facts.lac = self._rules.lac_after_add(self.facts.lac, lac, recovery=recovery)
+        return Answer.OK
+
+    def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> Answer:
+        """Fence the ledger in memory: adds are refused from here on. The answer waits until the fence is durable.
+
+        Returns:
+            OK (look up now, answer after `fence_durable`), UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED.
+
+        Source: protocol document (001): "the fenced state of the ledger is persisted to disk".
+        """
+        if not key:
+            return Answer.UNAUTHORISED
+        answer = self._admit(key, token, digest_type, term)
+        if answer is not Answer.OK:
+            return answer
+        self._learn(key, token, digest_type, term)
+        if not self.facts.fenced:
+            self.facts.fenced = True
+            self.fence = Fence.PENDING
+            self.dirty = True
+        return Answer.OK
+
+    def fence_durable(self) -> None:
+        """The journal holds the fence: answers that waited for it may leave."""
+        if self.fence is Fence.PENDING:
+            self.fence = Fence.DURABLE
+
+    def explicit_lac(self, body: bytes, lac: int, *, key: bytes, token: int, digest_type: int) -> Answer:
+        """A writer says how far it is confirmed; the known LAC only rises, and the newest body is kept.
+
+        Source: guide (003), "Last Add Confirmed (LAC)".
+        """
+        answer = self._admit(key, token, digest_type, 0)
+        if answer is not Answer.OK:
+            return answer
+        self._learn(key, token, digest_type, 0)
+        if lac > self.facts.lac or (lac == self.facts.lac and not self.facts.explicit_lac):
+            self.facts.lac = lac
+            self.facts.explicit_lac = body
+        return Answer.OK
+
+    def may_know(self, key: bytes, token: int) -> Answer:
+        """May this reader be told about entries? Reads need no key, but a key or token that is given must fit."""
+        if token and self.facts.token and token != self.facts.token:
+            return Answer.WRONG_TOKEN
+        if key and self.facts.key and key != self.facts.key:
+            return Answer.UNAUTHORISED
+        return Answer.OK
+
+    def clear_limbo(self) -> None:
+        """Every entry that this bookie should hold has been put back: it may vouch again. The fence stays."""
+        if self.facts.limbo:
+            self.facts.limbo = False
+            self.dirty = True
+
+    def snapshot(self) -> LedgerFacts:
+        """The facts as they are now, to be journaled; clears `dirty`."""
+        self.dirty = False
+        return replace(self.facts)
+
+    def check(self) -> None:
+        """Assert what must always hold (I9's local half)."""
+        assert (self.fence is not Fence.NONE) == self.facts.fenced
+        assert self.facts.lac >= NO_ENTRY
+        assert len(self.facts.key) in {0, 20}
+
+    def _admit(self, key: bytes, token: int, digest_type: int, term: int) -> Answer:
+        facts = self.facts
+        if facts.deleted_until_ms and self._rules.deleted_refuses_adds():
+            return Answer.DELETED
+        if facts.key and key != facts.key:
+            return Answer.UNAUTHORISED
+        if token and facts.token and token != facts.token:
+            return Answer.WRONG_TOKEN
+        if digest_type and facts.digest_type and digest_type != facts.digest_type:
+            return Answer.BAD_REQUEST
+        return Answer.INVALID_TERM if term < facts.term else Answer.OK
+
+    def _learn(self, key: bytes, token: int, digest_type: int, term: int) -> None:
+        facts = self.facts
+        fresh = (
+            facts.key or key,
+            facts.token or token,
+            facts.digest_type or digest_type,
+            max(facts.term, term),
+        )
+        if fresh != (facts.key, facts.token, facts.digest_type, facts.term):
+            facts.key, facts.token, facts.digest_type, facts.term = fresh
+            self.dirty = True

@@ -1,0 +1,232 @@
+"""The exceptions that callers of public methods meet.
+
+Five kinds. What matters to a caller is whether the thing happened: `MisuseError` and `RefusedError` say no,
+`OutcomeUnknownError` says that nobody can tell yet.
+
+Source: protocol document (001), "Closing a ledger as a reader": "LedgerFenced should be treated like a timeout".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class QuireError(Exception):
+    """The root. The text says what, where and what to do next.
+
+    Args:
+        message: one sentence for a person.
+        ids: what it is about (`ledger_id`, `entry_id`, `bookie`, `log`, `path`, …), kept in `ids` for programs.
+    """
+
+    code: ClassVar[str] = "error"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **ids: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.ids = ids
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.ids))
+
+
+def _rebuild(kind: type[QuireError], message: str, ids: dict[str, object]) -> QuireError:
+    return kind(message, **ids)
+
+
+class MisuseError(QuireError):
+    """The caller's own mistake; nothing was sent."""
+
+    code = "misuse"
+
+
+class RefusedError(QuireError):
+    """The answer is no, and nothing happened."""
+
+    code = "refused"
+
+
+class OutcomeUnknownError(QuireError):
+    """It may or may not have happened. Only reading after a recovery tells."""
+
+    code = "outcome_unknown"
+
+
+class PeerError(QuireError):
+    """The other side broke the protocol or its bytes are damaged."""
+
+    code = "peer"
+
+
+class StorageError(QuireError):
+    """This machine's disk or one of its files failed."""
+
+    code = "storage"
+
+
+# --- misuse ---------------------------------------------------------------------------------------------------
+
+
+class InvalidQuorumError(MisuseError):
+    code = "invalid_quorum"
+
+
+class NotWritingError(MisuseError):
+    """An append on a handle that was closed, abandoned or has ended."""
+
+    code = "not_writing"
+
+
+class PastEndError(MisuseError):
+    """A read beyond what is confirmed."""
+
+    code = "past_end"
+
+
+# --- refused --------------------------------------------------------------------------------------------------
+
+
+class WrongPasswordError(RefusedError):
+    code = "wrong_password"
+
+
+class NoSuchLedgerError(RefusedError):
+    code = "no_such_ledger"
+
+
+class NoSuchEntryError(RefusedError):
+    """Every bookie of the write set vouches that it does not hold the entry."""
+
+    code = "no_such_entry"
+
+
+class NoSuchLogError(RefusedError):
+    code = "no_such_log"
+
+
+class AlreadyExistsError(RefusedError):
+    code = "already_exists"
+
+
+class TrimmedError(RefusedError):
+    """The position lies before the log's start."""
+
+    code = "trimmed"
+
+
+class NotEnoughBookiesError(RefusedError):
+    code = "not_enough_bookies"
+    retriable = True
+
+
+class WindowFullError(RefusedError):
+    """More bytes are in flight than the window allows; `await ledger.drain()` and append again."""
+
+    code = "window_full"
+    retriable = True
+
+
+class NotLeaderError(RefusedError):
+    """Another writer took the log over before this one could serve."""
+
+    code = "not_leader"
+
+
+class NoClusterError(RefusedError):
+    """No cluster is named, or the metadata store cannot be reached or read."""
+
+    code = "no_cluster"
+
+
+# --- unknown outcome ------------------------------------------------------------------------------------------
+
+
+class LedgerFencedError(OutcomeUnknownError):
+    """A recoverer fenced the ledger: pending entries may or may not be in it."""
+
+    code = "ledger_fenced"
+
+
+class LedgerClosedError(OutcomeUnknownError):
+    """Somebody else closed the ledger (or its own handle did) while entries were pending."""
+
+    code = "ledger_closed"
+
+
+class MetadataConflictError(OutcomeUnknownError):
+    """The ledger was closed at another end than this writer's."""
+
+    code = "metadata_conflict"
+
+
+class TermSupersededError(OutcomeUnknownError):
+    code = "term_superseded"
+
+
+class AddTimeoutError(OutcomeUnknownError):
+    code = "add_timeout"
+    retriable = True
+
+
+class QuorumLostError(OutcomeUnknownError):
+    """Some write set can no longer reach its ack quorum: the writer has ended."""
+
+    code = "quorum_lost"
+
+
+class MetadataUnknownError(OutcomeUnknownError):
+    """The metadata store did not say whether it wrote."""
+
+    code = "metadata_unknown"
+    retriable = True
+
+
+class RecoveryInconclusiveError(OutcomeUnknownError):
+    """Too few bookies answered to tell where the ledger ends; it stays in recovery, run it again."""
+
+    code = "recovery_inconclusive"
+    retriable = True
+
+
+class ReadUnavailableError(OutcomeUnknownError):
+    """The entry may exist, but no bookie of its write set could serve it now."""
+
+    code = "read_unavailable"
+    retriable = True
+
+
+# --- peers and disks ------------------------------------------------------------------------------------------
+
+
+class DigestMismatchError(PeerError):
+    code = "digest_mismatch"
+
+
+class MalformedFrameError(PeerError):
+    code = "malformed_frame"
+
+
+class CorruptMetadataError(PeerError):
+    code = "corrupt_metadata"
+
+
+class DamagedSegmentError(StorageError):
+    """A segment's header or identity is damaged or foreign; the file and the offset are named."""
+
+    code = "damaged_segment"
+
+
+class DiskFullError(StorageError):
+    code = "disk_full"
+    retriable = True
+
+
+class DirectoryInUseError(StorageError):
+    code = "directory_in_use"
+
+
+class WrongDirectoryError(StorageError):
+    """The directory belongs to another bookie or another cluster."""
+
+    code = "wrong_directory"

@@ -1,0 +1,31 @@
+"""The identities of the protocol and their limits.
+
+Source: protocol document (001), "Ledgers": a ledger's id is "a 64bit integer, unique within the system".
+"""
+
+from __future__ import annotations
+
+from typing import Final, NewType
+
+LedgerId = NewType("LedgerId", int)
+"""A ledger's id, 0 .. 2**63 - 1."""
+
+EntryId = NewType("EntryId", int)
+"""An entry's place in its ledger, from 0, without gaps; `NO_ENTRY` (-1) means "none"."""
+
+Slot = NewType("Slot", int)
+"""A position in an ensemble, 0 .. E - 1."""
+
+BookieId = NewType("BookieId", str)
+"""A bookie's name. It includes the incarnation of its disk, so a wiped disk is another bookie."""
+
+Term = NewType("Term", int)
+"""A writer's turn on an unbounded ledger; 0 on a ledger that is only ever fenced."""
+
+Lsn = NewType("Lsn", int)
+"""A bookie-wide log sequence number; 0 means "none"."""
+
+NO_ENTRY: Final = EntryId(-1)
+ID_MAX: Final = 2**63 - 1
+ENSEMBLE_MAX: Final = 64
+"""Residue masks of striped runs are 64 bits wide."""

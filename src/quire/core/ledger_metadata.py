@@ -1,0 +1,230 @@
+"""A ledger's record in the metadata store, and the only ways it may change.
+
+A record is immutable; a transition returns a new one or raises. Which client may make which transition, and what
+it does when its compare-and-swap is lost, is the business of the machines. Bytes: `wire/ledger_metadata.py`.
+
+Source: protocol document (001), "Ledgers", "Ensembles"; "Closing a ledger as a writer / as a reader".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from quire.core import quorum
+from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+
+TOKEN_KEY = "quire.token"  # noqa: S105 - the name of a field, not a secret
+"""Custom metadata: 8 random bytes given at creation. The same id used again for another ledger has another token."""
+FORMAT_KEY = "quire.format"
+"""Custom metadata: what the entries are; absent = opaque bytes, b"batch1" = batch entries of a log."""
+
+
+class LedgerState(IntEnum):
+    """Numbers as in BookKeeper's stored format."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+class DigestType(IntEnum):
+    """Numbers as in BookKeeper's stored format."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The entries from `first_entry` up to the next fragment's first, on one ensemble."""
+
+    first_entry: EntryId
+    ensemble: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """One ledger's record.
+
+    `last_entry` is `NO_ENTRY` unless CLOSED (and on an empty closed ledger). `length` is the payload bytes of a
+    CLOSED ledger, else 0. `custom` is sorted by key. `creation_token` is BookKeeper's cToken: random at creation,
+    0 after any update. `format_version` is the stored format that was found (3 for new ledgers).
+    """
+
+    ledger_id: LedgerId
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    digest_type: DigestType
+    password: bytes
+    state: LedgerState
+    fragments: tuple[Fragment, ...]
+    last_entry: EntryId = NO_ENTRY
+    length: int = 0
+    created_ms: int | None = None
+    custom: tuple[tuple[str, bytes], ...] = ()
+    creation_token: int = 0
+    format_version: int = 3
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def fragment_index(self, entry_id: int) -> int:
+        """The index of the fragment that holds an entry: the one with the greatest first id <= `entry_id`."""
+        return max(0, bisect_right(self.fragments, entry_id, key=lambda fragment: fragment.first_entry) - 1)
+
+    def ensemble_of(self, entry_id: int) -> tuple[BookieId, ...]:
+        """The ensemble that stores an entry."""
+        return self.fragments[self.fragment_index(entry_id)].ensemble
+
+    def last_entry_of_fragment(self, index: int) -> int | None:
+        """The last id of a fragment; None for the last fragment of a ledger that is not closed."""
+        if index + 1 < len(self.fragments):
+            return self.fragments[index + 1].first_entry - 1
+        return self.last_entry if self.state is LedgerState.CLOSED else None
+
+    @property
+    def last_fragment(self) -> Fragment:
+        """The fragment that takes new entries while the ledger is open."""
+        return self.fragments[-1]
+
+    def custom_value(self, key: str) -> bytes | None:
+        """One value of the custom metadata, or None."""
+        return dict(self.custom).get(key)
+
+    @property
+    def token(self) -> int:
+        """The ledger token as an unsigned 64-bit number; 0 where the ledger has none (made by Java)."""
+        return int.from_bytes(self.custom_value(TOKEN_KEY) or b"", "big")
+
+    # --- transitions -------------------------------------------------------------------------------------------
+
+    def with_ensemble(self, first_entry: int, ensemble: Sequence[BookieId]) -> LedgerMetadata:
+        """The record after an ensemble change that starts at `first_entry`.
+
+        The last fragment is replaced when it starts there, else a fragment is appended. OPEN while a writer makes
+        the change; a recoverer calls it on the record that it is about to close.
+
+        Raises:
+            MisuseError: the change would start before the last fragment, or the record is CLOSED.
+
+        Source: protocol document (001), "Writing to the ledger": "starting from the first message that has not
+        been acknowledged to the client".
+        """
+        last = self.last_fragment
+        if self.state is LedgerState.CLOSED:
+            msg = f"ledger {self.ledger_id} is closed: its fragments do not grow"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        if first_entry < last.first_entry:
+            msg = f"ledger {self.ledger_id}: a fragment at {first_entry} would start before the last, {last.first_entry}"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        fragment = Fragment(EntryId(first_entry), tuple(ensemble))
+        kept = self.fragments[:-1] if first_entry == last.first_entry else self.fragments
+        return replace(self, fragments=(*kept, fragment), creation_token=0).checked()
+
+    def in_recovery(self) -> LedgerMetadata:
+        """The record once a recoverer has announced itself. From OPEN only.
+
+        Source: protocol document (001): "we first update the state in the metadata to IN_RECOVERY".
+        """
+        if self.state is not LedgerState.OPEN:
+            msg = f"ledger {self.ledger_id} is {self.state.name}, not OPEN: recovery is not announced twice"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        return replace(self, state=LedgerState.IN_RECOVERY, creation_token=0)
+
+    def closed(
+        self, last_entry: int, length: int, changes: Mapping[int, Sequence[BookieId]] | None = None
+    ) -> LedgerMetadata:
+        """The record once the ledger is closed for ever.
+
+        Args:
+            last_entry: the last entry, `NO_ENTRY` for an empty ledger.
+            length: payload bytes of entries 0..last_entry.
+            changes: ensembles that the closing recovery used, by first entry (kept local until now).
+
+        Raises:
+            MisuseError: it is closed already, or a change starts before the last fragment.
+        """
+        if self.state is LedgerState.CLOSED:
+            msg = f"ledger {self.ledger_id} is closed at {self.last_entry}; a closed end never moves"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        record = self
+        for first in sorted(changes or {}):
+            record = record.with_ensemble(first, (changes or {})[first])
+        return replace(
+            record, state=LedgerState.CLOSED, last_entry=EntryId(last_entry), length=length, creation_token=0
+        ).checked()
+
+    def checked(self) -> LedgerMetadata:
+        """This record, if it is a possible one.
+
+        Raises:
+            CorruptMetadataError: saying which rule it breaks.
+        """
+        try:
+            quorum.check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        except MisuseError as error:
+            raise self._corrupt(str(error)) from error
+        if not self.fragments:
+            raise self._corrupt("it has no fragment")
+        if self.fragments[0].first_entry != 0:
+            raise self._corrupt(f"its first fragment starts at {self.fragments[0].first_entry}, not 0")
+        previous = -1
+        for fragment in self.fragments:
+            if fragment.first_entry <= previous:
+                raise self._corrupt(f"fragment {fragment.first_entry} does not come after {previous}")
+            previous = fragment.first_entry
+            if len(fragment.ensemble) != self.ensemble_size:
+                raise self._corrupt(
+                    f"fragment {fragment.first_entry} has {len(fragment.ensemble)} bookies, not {self.ensemble_size}"
+                )
+            if len(set(fragment.ensemble)) != len(fragment.ensemble):
+                raise self._corrupt(f"fragment {fragment.first_entry} names a bookie twice")
+        if self.state is LedgerState.CLOSED:
+            if self.last_entry < NO_ENTRY or self.length < 0:
+                raise self._corrupt(f"it ends at {self.last_entry} with length {self.length}")
+        elif self.last_entry != NO_ENTRY:
+            raise self._corrupt("it is not closed and has a last entry")
+        return self
+
+    def _corrupt(self, what: str) -> CorruptMetadataError:
+        msg = f"the record of ledger {self.ledger_id} is not a possible one: {what}"
+        return CorruptMetadataError(msg, ledger_id=self.ledger_id)
+
+
+def new_ledger(  # noqa: PLR0913 - these are the fields of a record
+    ledger_id: LedgerId,
+    ensemble: Sequence[BookieId],
+    *,
+    write_quorum: int,
+    ack_quorum: int,
+    digest_type: DigestType,
+    password: bytes,
+    custom: Mapping[str, bytes] | None = None,
+    created_ms: int | None = None,
+    creation_token: int = 0,
+) -> LedgerMetadata:
+    """The record of a ledger that is about to be created: OPEN, one fragment at 0.
+
+    Raises:
+        InvalidQuorumError: unless E >= Qw >= Qa >= 1.
+    """
+    quorum.check_quorums(len(ensemble), write_quorum, ack_quorum)
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        ensemble_size=len(ensemble),
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        digest_type=digest_type,
+        password=password,
+        state=LedgerState.OPEN,
+        fragments=(Fragment(EntryId(0), tuple(ensemble)),),
+        custom=tuple(sorted((custom or {}).items())),
+        created_ms=created_ms,
+        creation_token=creation_token,
+    ).checked()

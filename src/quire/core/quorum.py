@@ -1,0 +1,97 @@
+"""Quorum arithmetic: who stores an entry, and when enough have answered.
+
+Sets of slots are bit masks (bit s = slot s). No state, no I/O; `rules.py` says where each formula is used.
+
+Source: protocol document (001), "Write Quorums", "Ack Quorums"; guide (003), "Operations and the Different Quorums".
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from quire.core.errors import InvalidQuorumError
+from quire.core.ids import ENSEMBLE_MAX, Slot
+
+
+def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    """Refuse a triple that is not E >= Qw >= Qa >= 1.
+
+    Raises:
+        InvalidQuorumError: naming the pair that is wrong.
+
+    Source: protocol document (001), "Ledgers": "E >= Qw >= Qa".
+    """
+    if ack_quorum < 1:
+        msg = f"ack quorum must be at least 1, got {ack_quorum}"
+        raise InvalidQuorumError(msg)
+    if write_quorum < ack_quorum:
+        msg = f"write quorum ({write_quorum}) must be at least the ack quorum ({ack_quorum})"
+        raise InvalidQuorumError(msg)
+    if ensemble_size < write_quorum:
+        msg = f"ensemble size ({ensemble_size}) must be at least the write quorum ({write_quorum})"
+        raise InvalidQuorumError(msg)
+    if ensemble_size > ENSEMBLE_MAX:
+        msg = f"ensemble size ({ensemble_size}) must be at most {ENSEMBLE_MAX}"
+        raise InvalidQuorumError(msg)
+
+
+@lru_cache(maxsize=4096)
+def _write_set_of_class(entry_class: int, ensemble_size: int, write_quorum: int) -> tuple[Slot, ...]:
+    return tuple(Slot((entry_class + i) % ensemble_size) for i in range(write_quorum))
+
+
+def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[Slot, ...]:
+    """The slots that store an entry, in the order in which readers ask them.
+
+    Source: protocol document (001), "Write Quorums": "starting at the bookie at index (entryid % E)".
+    """
+    return _write_set_of_class(entry_id % ensemble_size, ensemble_size, write_quorum)
+
+
+def write_set_mask(entry_id: int, ensemble_size: int, write_quorum: int) -> int:
+    """`write_set` as a bit mask of slots."""
+    return sum(1 << slot for slot in write_set(entry_id, ensemble_size, write_quorum))
+
+
+@lru_cache(maxsize=4096)
+def residues_of_slot(slot: int, ensemble_size: int, write_quorum: int) -> int:
+    """The classes (entry id mod E) that a slot stores, as a bit mask of residues.
+
+    Entry e is stored on slot p when (p - e) mod E < Qw.
+    """
+    return sum(1 << ((slot - i) % ensemble_size) for i in range(write_quorum))
+
+
+def entry_coverage(write_quorum: int, ack_quorum: int) -> int:
+    """How many of a write set must lack an entry before it cannot have been confirmed.
+
+    Source: guide (003), "Writeset Quorum Coverage (QC) where QC = (WQ - AQ) + 1".
+    """
+    return write_quorum - ack_quorum + 1
+
+
+def covers_exactly(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
+    """Whether the known slots leave fewer than Qa unknown ones in every write set (the rule in use).
+
+    Args:
+        known: mask of the slots that gave a valid answer.
+
+    Source: protocol document (001), "Closing a ledger as a reader": "at least (Qw-Qa)+1 bookies from each write
+    quorum in the ensemble".
+    """
+    for start in range(ensemble_size):
+        unknown = 0
+        for i in range(write_quorum):
+            if not known >> ((start + i) % ensemble_size) & 1:
+                unknown += 1
+        if unknown >= ack_quorum:
+            return False
+    return True
+
+
+def covers_by_count(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:  # noqa: ARG001
+    """The article's sufficient rule: E - Qa + 1 answers, wherever they lie. Kept for comparison and tests.
+
+    Source: guide (003), "Ensemble Quorum Coverage (EC) where EC = (E - AQ) + 1".
+    """
+    return known.bit_count() >= ensemble_size - ack_quorum + 1

@@ -1,0 +1,228 @@
+"""The judgements of the protocol: each a line or two, with the sentence that it implements.
+
+Machines are handed a `Rules` and call its fields; production hands them `RULES`, the one true set. A check run
+replaces exactly one field (`dataclasses.replace`) to take exactly one fix out.
+
+Source: protocol document (001); guide (003); ledgers to logs (000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from quire.core import quorum
+from quire.core.answers import NEGATIVES, Answer
+from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+
+
+class CloseOutcome(Enum):
+    """What a writer that lost its closing CAS does with the record that it rereads."""
+
+    RETRY = "retry"
+    SUCCESS = "success"
+    FENCED = "fenced"
+    CONFLICT = "conflict"
+
+
+# --- adds -------------------------------------------------------------------------------------------------------
+
+
+def confirms(acked: int, write_set_mask: int, ack_quorum: int) -> bool:
+    """"Once Qa bookies from the write quorum acknowledge the write": are there enough in this mask of slots?"""
+    return (acked & write_set_mask).bit_count() >= ack_quorum
+
+
+def can_still_confirm(absent: int, write_set_mask: int, ack_quorum: int) -> bool:
+    """A write set with these slots absent can still reach its ack quorum (the absent slot, decision F-21)."""
+    return (write_set_mask & ~absent).bit_count() >= ack_quorum
+
+
+def may_acknowledge_while_changing() -> bool:
+    """Nobody is told anything while an ensemble change is in flight: the new fragment starts at LAC + 1."""
+    return False
+
+
+def new_fragment_start(lac: int, lap: int) -> int:  # noqa: ARG001 - a mutant uses the other
+    """"starting from the first message that has not been acknowledged to the client"."""
+    return lac + 1
+
+
+def acks_to_unset(changed_slots: int) -> int:
+    """Acknowledgements of a replaced bookie do not count for its successor: forget them."""
+    return changed_slots
+
+
+def writer_may_change(record: LedgerMetadata) -> bool:
+    """"If the state of the ledger is no longer OPEN, we send an error to the client for any outstanding writes"."""
+    return record.state is LedgerState.OPEN
+
+
+def close_outcome(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
+    """The table of "Closing a ledger as a writer" for a record reread after a lost CAS."""
+    if record.state is LedgerState.OPEN:
+        return CloseOutcome.RETRY
+    if record.state is LedgerState.IN_RECOVERY:
+        return CloseOutcome.FENCED
+    return CloseOutcome.SUCCESS if record.last_entry == last_confirmed else CloseOutcome.CONFLICT
+
+
+# --- recovery -----------------------------------------------------------------------------------------------------
+
+
+def covers(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
+    """"a response from at least (Qw-Qa)+1 bookies from each write quorum in the ensemble"."""
+    return quorum.covers_exactly(known, ensemble_size, write_quorum, ack_quorum)
+
+
+def counts_as_negative(answer: Answer) -> bool:
+    """Only a vouched "not here" is a negative; a time-out, an error or "unknown" never is."""
+    return answer in NEGATIVES
+
+
+def negative_votes_needed(write_quorum: int, ack_quorum: int) -> int:
+    """"Uncommitted = Quorum Coverage negative responses"."""
+    return quorum.entry_coverage(write_quorum, ack_quorum)
+
+
+def positive_votes_needed(write_quorum: int, ack_quorum: int) -> int:  # noqa: ARG001
+    """One copy is enough: including an unacknowledged entry is harmless, dropping an acknowledged one is not."""
+    return 1
+
+
+def recovery_start(highest_lac: int, last_fragment_first: int) -> int:
+    """Recovery reads forward from here + 1: never below the last fragment (defect D2)."""
+    return max(highest_lac, last_fragment_first - 1)
+
+
+def recovery_read_fences() -> bool:
+    """A recovery read fences too, so what a bookie lacks it can no longer get (defect D1)."""
+    return True
+
+
+def recovery_header_lac(lac_at_start: int, lac_now: int) -> int:  # noqa: ARG001
+    """Recovery adds carry the LAC found at the start, frozen (defect D8)."""
+    return lac_at_start
+
+
+def recovery_reads_from_original_ensemble() -> bool:
+    """Recovery reads go to the ensemble that the record named, not to replacements (X15)."""
+    return True
+
+
+def publish_change_during_recovery() -> bool:
+    """A recovery's ensemble changes stay local until its close (X14)."""
+    return False
+
+
+def recovery_waits_for_its_adds() -> bool:
+    """The close waits until every entry written back is confirmed (X7)."""
+    return True
+
+
+def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:  # noqa: ARG001
+    """"replicating all entries it sees to the entire write quorum for that entry" (X8)."""
+    return write_set
+
+
+def recovery_end(last_recovered: int, highest_lac: int) -> int:  # noqa: ARG001
+    """The end is what was read forward to, not the LAC that was heard (X4)."""
+    return last_recovered
+
+
+# --- bookie -------------------------------------------------------------------------------------------------------
+
+
+def add_allowed(*, fenced: bool, recovery: bool) -> bool:
+    """A fenced ledger takes recovery adds only."""
+    return recovery or not fenced
+
+
+def answer_waits_for_durable_fence() -> bool:
+    """Every answer to a fencing request waits for its fence to be durable, a negative as well (defect D7)."""
+    return True
+
+
+def fence_before_lookup() -> bool:
+    """A fencing read sets the fence first and looks second (X27)."""
+    return True
+
+
+def lac_after_add(known: int, header_lac: int, *, recovery: bool) -> int:
+    """A bookie's LAC only rises, and recovery adds do not raise it (decision F-19)."""
+    return known if recovery else max(known, header_lac)
+
+
+def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
+    """A bookie that may have lost the entry says that it cannot tell."""
+    return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
+
+
+def deleted_refuses_adds() -> bool:
+    """A tombstone keeps refusing adds, so a late add cannot bring a deleted ledger back (X30)."""
+    return True
+
+
+# --- log ----------------------------------------------------------------------------------------------------------
+
+
+def ledgers_to_fence(ledger_ids: Sequence[int], open_ids: Sequence[int]) -> list[int]:
+    """"fence the last 2 ledgers in the list", and every ledger that the list calls open (decision F-10)."""
+    last_two = ledger_ids[-2:]
+    return [ledger_id for ledger_id in ledger_ids if ledger_id in last_two or ledger_id in open_ids]
+
+
+def may_roll(open_items: int) -> bool:
+    """No second roll before the previous ledger is closed: fencing two would no longer be enough."""
+    return open_items <= 1
+
+
+def may_serve(*, list_written: bool) -> bool:
+    """"The node must not serve any writes until step 5 completes successfully"."""
+    return list_written
+
+
+def may_send_to_next(*, previous_confirmed: bool) -> bool:
+    """The next ledger gets its first entry only after the former's last is confirmed (decision F-30)."""
+    return previous_confirmed
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The set of judgements that a machine works by."""
+
+    confirms: Callable[[int, int, int], bool] = confirms
+    can_still_confirm: Callable[[int, int, int], bool] = can_still_confirm
+    may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
+    new_fragment_start: Callable[[int, int], int] = new_fragment_start
+    acks_to_unset: Callable[[int], int] = acks_to_unset
+    writer_may_change: Callable[[LedgerMetadata], bool] = writer_may_change
+    close_outcome: Callable[[LedgerMetadata, int], CloseOutcome] = close_outcome
+    covers: Callable[[int, int, int, int], bool] = covers
+    counts_as_negative: Callable[[Answer], bool] = counts_as_negative
+    negative_votes_needed: Callable[[int, int], int] = negative_votes_needed
+    positive_votes_needed: Callable[[int, int], int] = positive_votes_needed
+    recovery_start: Callable[[int, int], int] = recovery_start
+    recovery_read_fences: Callable[[], bool] = recovery_read_fences
+    recovery_header_lac: Callable[[int, int], int] = recovery_header_lac
+    recovery_reads_from_original_ensemble: Callable[[], bool] = recovery_reads_from_original_ensemble
+    publish_change_during_recovery: Callable[[], bool] = publish_change_during_recovery
+    recovery_waits_for_its_adds: Callable[[], bool] = recovery_waits_for_its_adds
+    write_back_set: Callable[[Sequence[int], int], Sequence[int]] = write_back_set
+    recovery_end: Callable[[int, int], int] = recovery_end
+    add_allowed: Callable[..., bool] = add_allowed
+    answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
+    fence_before_lookup: Callable[[], bool] = fence_before_lookup
+    lac_after_add: Callable[..., int] = lac_after_add
+    negative_answer: Callable[..., Answer] = negative_answer
+    deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds
+    ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence
+    may_roll: Callable[[int], bool] = may_roll
+    may_serve: Callable[..., bool] = may_serve
+    may_send_to_next: Callable[..., bool] = may_send_to_next
+    no_entry: int = NO_ENTRY
+
+
+RULES = Rules()

@@ -1,0 +1,1 @@
+"""Bytes: entries and digests, runs, frames, records of the metadata store. No sockets, no files, no state."""

@@ -1,0 +1,215 @@
+"""An entry as BookKeeper stores it, with its digest; the ledger password.
+
+| offset | size | field |
+| --- | --- | --- |
+| 0 | 8 | ledger id |
+| 8 | 8 | entry id |
+| 16 | 8 | last add confirmed when the entry was sent, -1 if none |
+| 24 | 8 | length: payload bytes of the ledger up to and including this entry |
+| 32 | M | digest (M = 8 CRC32, 20 HMAC, 4 CRC32C, 0 DUMMY) |
+| 32+M | | payload |
+
+The digest covers bytes 0..31 and the payload. Integers are big-endian and signed.
+
+Source: overview (002), "Table 2: Entry fields"; `docs/formats/entry.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from quire.core.errors import DigestMismatchError, MisuseError
+from quire.core.ids import EntryId, LedgerId
+from quire.core.ledger_metadata import DigestType
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(">qqqq")
+HEADER_BYTES = HEADER.size
+_LAC_BODY = struct.Struct(">qq")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+
+MAC_BYTES = {DigestType.CRC32: 8, DigestType.HMAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}
+_NAMES = {
+    "crc32": DigestType.CRC32,
+    "crc32c": DigestType.CRC32C,
+    "mac": DigestType.HMAC,
+    "hmac": DigestType.HMAC,
+    "dummy": DigestType.DUMMY,
+}
+
+
+def digest_type_of(name: str | DigestType) -> DigestType:
+    """The digest type for a user's word: crc32, crc32c, mac (or hmac), dummy.
+
+    Raises:
+        MisuseError: for any other word, with the list.
+    """
+    if isinstance(name, DigestType):
+        return name
+    try:
+        return _NAMES[name.lower()]
+    except (KeyError, AttributeError):
+        msg = f"unknown digest {name!r}: use one of crc32c, crc32, mac, dummy"
+        raise MisuseError(msg) from None
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes that bookies store and compare; they never see the password."""
+    return hashlib.sha1(b"ledger" + password).digest()  # noqa: S324 - BookKeeper's format
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as a reader gets it. `length` is the ledger's payload bytes up to and including it."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    last_add_confirmed: EntryId
+    length: int
+    payload: bytes | memoryview
+
+
+class EntryDigest:
+    """Makes and checks the digests of one ledger's entries.
+
+    Args:
+        digest_type: the ledger's digest.
+        password: the ledger's password; only HMAC digests depend on it.
+    """
+
+    __slots__ = ("_keyed", "_mac", "digest_type", "mac_size", "overhead")
+
+    def __init__(self, digest_type: DigestType, password: bytes) -> None:
+        self.digest_type = digest_type
+        self.mac_size = MAC_BYTES[digest_type]
+        self.overhead = HEADER_BYTES + self.mac_size
+        self._keyed = hmac.new(hashlib.sha1(b"mac" + password).digest(), digestmod="sha1")  # noqa: S324
+        self._mac: Callable[[Buffer, Buffer], bytes] = {
+            DigestType.CRC32: _crc32,
+            DigestType.CRC32C: _crc32c,
+            DigestType.HMAC: self._hmac,
+            DigestType.DUMMY: _nothing,
+        }[digest_type]
+
+    def _hmac(self, header: Buffer, payload: Buffer) -> bytes:
+        keyed = self._keyed.copy()
+        keyed.update(header)
+        keyed.update(payload)
+        return keyed.digest()
+
+    def seal(
+        self, ledger_id: int, first_entry: int, lac: int, length_before: int, payloads: Sequence[bytes]
+    ) -> list[bytes]:
+        """The header and digest of each of some entries with consecutive ids.
+
+        Args:
+            first_entry: id of the first payload's entry.
+            lac: the last add confirmed, the same for all.
+            length_before: payload bytes of the ledger before the first.
+
+        Returns:
+            One `overhead`-sized byte string per payload; the entry is that followed by the payload.
+        """
+        pack = HEADER.pack
+        length = length_before
+        sealed: list[bytes] = []
+        add = sealed.append
+        if self.digest_type is DigestType.CRC32C:
+            pack_crc = _U32.pack
+            for entry_id, payload in enumerate(payloads, first_entry):
+                length += len(payload)
+                header = pack(ledger_id, entry_id, lac, length)
+                add(header + pack_crc(crc32c(payload, crc32c(header))))
+            return sealed
+        mac = self._mac
+        for entry_id, payload in enumerate(payloads, first_entry):
+            length += len(payload)
+            header = pack(ledger_id, entry_id, lac, length)
+            add(header + mac(header, payload))
+        return sealed
+
+    def seal_one(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
+        """The header and digest of one entry whose cumulative `length` is known (recovery, re-replication)."""
+        header = HEADER.pack(ledger_id, entry_id, lac, length)
+        return header + self._mac(header, payload)
+
+    def open(self, entry: Buffer, ledger_id: int, entry_id: int | None) -> Entry:
+        """Check an entry that came from a bookie or a disk.
+
+        Args:
+            entry: header, digest and payload.
+            ledger_id: the ledger that was asked for.
+            entry_id: the entry that was asked for; None where it is not known (last-entry reads).
+
+        Returns:
+            The entry; its payload is a view into `entry`.
+
+        Raises:
+            DigestMismatchError: too short, wrong digest, or another ledger's or place's entry.
+        """
+        view = memoryview(entry)
+        overhead = self.overhead
+        if len(view) < overhead:
+            msg = f"ledger {ledger_id}, entry {entry_id}: {len(view)} bytes are fewer than an entry's {overhead}"
+            raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
+        header = view[:HEADER_BYTES]
+        payload = view[overhead:]
+        if self._mac(header, payload) != view[HEADER_BYTES:overhead]:
+            msg = f"ledger {ledger_id}, entry {entry_id}: the {self.digest_type.name} digest differs"
+            raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
+        found_ledger, found_entry, lac, length = HEADER.unpack(header)
+        if found_ledger != ledger_id or (entry_id is not None and found_entry != entry_id):
+            msg = (
+                f"ledger {ledger_id}, entry {entry_id}: the bookie sent entry {found_entry} of ledger {found_ledger}"
+            )
+            raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
+        return Entry(LedgerId(found_ledger), EntryId(found_entry), EntryId(lac), length, payload)
+
+    def lac_body(self, ledger_id: int, lac: int) -> bytes:
+        """The body of an explicit LAC: ledger id, LAC, digest over both."""
+        head = _LAC_BODY.pack(ledger_id, lac)
+        return head + self._mac(head, b"")
+
+    def open_lac_body(self, body: Buffer, ledger_id: int) -> EntryId:
+        """The LAC of an explicit LAC body.
+
+        Raises:
+            DigestMismatchError: wrong size, digest or ledger.
+        """
+        view = memoryview(body)
+        size = _LAC_BODY.size
+        if len(view) != size + self.mac_size or self._mac(view[:size], b"") != view[size:]:
+            msg = f"ledger {ledger_id}: an explicit LAC of {len(view)} bytes has a wrong digest"
+            raise DigestMismatchError(msg, ledger_id=ledger_id)
+        found_ledger, lac = _LAC_BODY.unpack(view[:size])
+        if found_ledger != ledger_id:
+            msg = f"ledger {ledger_id}: the bookie sent the explicit LAC of ledger {found_ledger}"
+            raise DigestMismatchError(msg, ledger_id=ledger_id)
+        return EntryId(lac)
+
+
+def explicit_lac_of(body: Buffer) -> int:
+    """The LAC in an explicit LAC body, unchecked: what a bookie reads, as it may not know the password."""
+    return int(_LAC_BODY.unpack_from(body)[1])
+
+
+def _crc32(header: Buffer, payload: Buffer) -> bytes:
+    return _U64.pack(zlib.crc32(payload, zlib.crc32(header)))
+
+
+def _crc32c(header: Buffer, payload: Buffer) -> bytes:
+    return _U32.pack(crc32c(payload, crc32c(header)))
+
+
+def _nothing(header: Buffer, payload: Buffer) -> bytes:  # noqa: ARG001 - one signature for all digests
+    return b""

@@ -1,0 +1,250 @@
+"""The run body: entries of one ledger with ascending ids, handed over together. The same bytes on wire and disk.
+
+Layout: `docs/formats/run.md`. The body holds nothing about a connection or a bookie.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from crc32c import crc32c
+
+from quire.core.errors import MalformedFrameError
+from quire.core.ids import ENSEMBLE_MAX, ID_MAX
+from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
+
+RUN_VERSION = 1
+RUN_HEADER = struct.Struct(">BBBBIqqqQQII")
+RUN_HEADER_BYTES = RUN_HEADER.size
+_HEAD = struct.Struct(">BBBBIqqqQQI")
+_U32 = struct.Struct(">I")
+_SWAP = sys.byteorder == "little"
+
+
+def checksum(body: Buffer) -> int:
+    """The checksum of a whole body, as frames and records carry it."""
+    return crc32c(body)
+
+
+def ids_in(first: int, last: int, period: int, residues: int) -> range | list[int]:
+    """The ids of a run in ascending order."""
+    if period == 1:
+        return range(first, last + 1)
+    return [entry_id for entry_id in range(first, last + 1) if residues >> entry_id % period & 1]
+
+
+def count_ids(first: int, last: int, period: int, residues: int) -> int:
+    """How many ids a run with these bounds has, without listing them."""
+    if period == 1:
+        return last - first + 1
+    whole, rest = divmod(last - first + 1, period)
+    return whole * residues.bit_count() + sum(residues >> (first + i) % period & 1 for i in range(rest))
+
+
+def _table(sizes: Sequence[int]) -> bytes:
+    table = array("I", sizes)
+    if _SWAP:
+        table.byteswap()
+    return table.tobytes()
+
+
+def encode_run(
+    ledger_id: int,
+    first: int,
+    last: int,
+    entries: Sequence[Buffer],
+    sizes: Sequence[int],
+    *,
+    digest_type: int,
+    period: int = 1,
+    residues: int = 1,
+    origin_term: int = 0,
+) -> bytes:
+    """One body from entries that may come in several buffers each.
+
+    Args:
+        first: first entry id.
+        last: last entry id.
+        entries: the buffers of all entries in id order, joined as they stand (header, payload, header, …).
+        sizes: the size of each entry, in bytes.
+        digest_type: the ledger's digest number, 0 if not known.
+        period: 1 for consecutive ids, else the ensemble size.
+        residues: mask of the classes (id mod period) in the run; 1 when the period is 1.
+    """
+    table = _table(sizes)
+    head = _HEAD.pack(
+        RUN_VERSION, 0, digest_type, period, len(sizes), ledger_id, first, last, residues, origin_term, crc32c(table)
+    )
+    return b"".join([head, _U32.pack(crc32c(head)), table, *entries])
+
+
+class RunView:
+    """A run body, checked and opened without copying.
+
+    Attributes:
+        body: the bytes as they came.
+        ledger_id, first, last, count, period, residues, digest_type, origin_term: as in the header.
+    """
+
+    __slots__ = (
+        "_offsets",
+        "body",
+        "count",
+        "digest_type",
+        "first",
+        "last",
+        "ledger_id",
+        "origin_term",
+        "period",
+        "residues",
+        "sizes",
+    )
+
+    body: Buffer
+    ledger_id: int
+    first: int
+    last: int
+    count: int
+    period: int
+    residues: int
+    digest_type: int
+    origin_term: int
+    sizes: array[int]
+
+    @classmethod
+    def parse(cls, body: Buffer) -> RunView:
+        """Open a body.
+
+        Raises:
+            MalformedFrameError: naming what does not fit.
+        """
+        run = cls.parse_table(body)
+        if RUN_HEADER_BYTES + 4 * run.count + sum(run.sizes) != len(body):
+            msg = f"a run of ledger {run.ledger_id} says other entry sizes than its {len(body)} bytes hold"
+            raise MalformedFrameError(msg, ledger_id=run.ledger_id)
+        return run
+
+    @classmethod
+    def parse_table(cls, body: Buffer) -> RunView:
+        """Open a body of which at least header and table are there (the rest may not have been read).
+
+        Raises:
+            MalformedFrameError: naming what does not fit.
+        """
+        if len(body) < RUN_HEADER_BYTES:
+            msg = f"a run of {len(body)} bytes is shorter than its header of {RUN_HEADER_BYTES}"
+            raise MalformedFrameError(msg)
+        (version, scheme, digest_type, period, count, ledger_id, first, last, residues, term, table_crc, head_crc) = (
+            RUN_HEADER.unpack_from(body)
+        )
+        view = memoryview(body)
+        if head_crc != crc32c(view[: _HEAD.size]):
+            msg = "the checksum of a run's header differs"
+            raise MalformedFrameError(msg)
+        if version != RUN_VERSION or scheme != 0:
+            msg = f"a run of version {version}, digest scheme {scheme} is not known here (version {RUN_VERSION}, 0)"
+            raise MalformedFrameError(msg)
+        if not (
+            0 <= ledger_id
+            and 0 <= first <= last <= ID_MAX
+            and 1 <= period <= ENSEMBLE_MAX
+            and 0 < residues < 1 << period
+            and last - first < count * period + period
+            and count == count_ids(first, last, period, residues)
+            and residues >> first % period & 1
+            and residues >> last % period & 1
+        ):
+            msg = (
+                f"a run of ledger {ledger_id} with ids {first}..{last}, period {period}, residues {residues:#x} "
+                f"does not have {count} entries"
+            )
+            raise MalformedFrameError(msg, ledger_id=ledger_id)
+        end = RUN_HEADER_BYTES + 4 * count
+        table = view[RUN_HEADER_BYTES:end]
+        if len(table) != 4 * count or table_crc != crc32c(table):
+            msg = f"the table of a run of ledger {ledger_id} is cut or its checksum differs"
+            raise MalformedFrameError(msg, ledger_id=ledger_id)
+        run = cls.__new__(cls)
+        run.body = body
+        run.ledger_id, run.first, run.last, run.count = ledger_id, first, last, count
+        run.period, run.residues, run.digest_type, run.origin_term = period, residues, digest_type, term
+        sizes = array("I")
+        sizes.frombytes(table)
+        if _SWAP:
+            sizes.byteswap()
+        run.sizes = sizes
+        run._offsets = None
+        return run
+
+    def check_identity(self) -> None:
+        """Check that the first and the last entry are what the header says they are.
+
+        Raises:
+            MalformedFrameError: an entry names another ledger or id, or is shorter than an entry's header.
+
+        Source: decision on inner and outer ids, `docs/formats/run.md`.
+        """
+        for position, expected in ((0, self.first), (self.count - 1, self.last)):
+            entry = self.entry(position)
+            if len(entry) < HEADER_BYTES or HEADER.unpack_from(entry)[:2] != (self.ledger_id, expected):
+                msg = f"entry {expected} of ledger {self.ledger_id} carries another identity inside"
+                raise MalformedFrameError(msg, ledger_id=self.ledger_id, entry_id=expected)
+
+    def ids(self) -> range | list[int]:
+        """The entry ids, ascending; position i of the run is the entry `ids()[i]`."""
+        return ids_in(self.first, self.last, self.period, self.residues)
+
+    def offsets(self) -> list[int]:
+        """Where each entry starts in the body, and where the last ends: count + 1 numbers."""
+        if self._offsets is None:
+            start = RUN_HEADER_BYTES + 4 * self.count
+            self._offsets: list[int] | None = list(accumulate(self.sizes, initial=start))
+        return self._offsets
+
+    def entry(self, position: int) -> memoryview:
+        """The bytes of the entry at a position, a view into the body."""
+        offsets = self.offsets()
+        return memoryview(self.body)[offsets[position] : offsets[position + 1]]
+
+    def entries(self) -> Iterator[tuple[int, memoryview]]:
+        """(entry id, bytes) of each entry in ascending order."""
+        offsets = self.offsets()
+        view = memoryview(self.body)
+        for position, entry_id in enumerate(self.ids()):
+            yield entry_id, view[offsets[position] : offsets[position + 1]]
+
+    def holds(self, entry_id: int) -> bool:
+        """Whether an entry is in this run."""
+        return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
+
+    def position(self, entry_id: int) -> int:
+        """The position of an entry that the run holds."""
+        if self.period == 1:
+            return entry_id - self.first
+        return count_ids(self.first, entry_id, self.period, self.residues) - 1
+
+    def clip(self, first: int, last: int) -> bytes | None:
+        """The body of the part of this run within first..last; None if no entry lies there."""
+        ids = [entry_id for entry_id in self.ids() if first <= entry_id <= last]
+        if not ids:
+            return None
+        start, end = self.position(ids[0]), self.position(ids[-1])
+        offsets = self.offsets()
+        residues = 1
+        if self.period > 1:
+            residues = sum({1 << entry_id % self.period for entry_id in ids})
+        return encode_run(
+            self.ledger_id,
+            ids[0],
+            ids[-1],
+            [memoryview(self.body)[offsets[start] : offsets[end + 1]]],
+            self.sizes[start : end + 1],
+            digest_type=self.digest_type,
+            period=self.period,
+            residues=residues,
+            origin_term=self.origin_term,
+        )
