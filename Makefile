@@ -1,0 +1,99 @@
+# Quire. Two commands do everything, set-up included, on a machine with Python >= 3.11 (and its venv module), git and make:
+#
+#   make demo     the main job: a cluster, real input, failures, recovery, and the Spark table of it
+#   make test     what a change must pass (under 20 minutes on two cores)
+#
+# The others are for working on Quire; `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := tools/environment
+STAMPS := $(VENV)/stamps
+BOOTSTRAPPED := $(STAMPS)/bootstrap
+RUNTIME := $(STAMPS)/runtime
+DEV := $(STAMPS)/dev
+
+# Spark starts Python workers by name; they must be ours. Java is looked for where it usually is.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+export PYTHONHASHSEED := 0
+
+FAST := not (interop or faults or spark or slow)
+ARGS ?=
+
+.PHONY: help demo test setup fmt check static proof bench golden-rewrite interop faults spark docs proto lock clean java
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
+
+demo: $(RUNTIME) java  ## the main job, narrated (ARGS="--input FILE" for your own lines)
+	@$(WITH_JAVA) $(BIN)/python -m quire.cli.main demo $(ARGS)
+
+test: $(DEV) java static  ## everything a change must pass
+	@$(WITH_JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+setup: $(DEV)  ## the environment in .venv, with all that development needs
+
+check: $(DEV) static  ## lint, types, imports and the fast tests, under two minutes
+	@$(BIN)/python -m pytest -q -m "$(FAST)" $(ARGS)
+
+static: $(DEV)  ## lint, format, types and import contracts
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "run 'make fmt'" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@PYTHONPATH=src $(BIN)/lint-imports >$(STAMPS)/imports.txt || { cat $(STAMPS)/imports.txt; exit 1; }
+
+fmt: $(DEV)  ## format, and fix what lint can fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+proof: $(DEV) java static  ## the full rounds of every test; results are committed under docs/proof
+	@$(WITH_JAVA) QUIRE_PROOF=1 $(BIN)/python -m pytest --timeout=7200 $(ARGS)
+
+bench: $(DEV)  ## every benchmark beside its peer; results under bench/results
+	@$(BIN)/python bench/run.py $(ARGS)
+
+interop: $(DEV)  ## only the tests against real Java peers
+	@$(BIN)/python -m pytest -m interop $(ARGS)
+
+faults: $(DEV)  ## only the tests that kill, stop and cut off processes
+	@$(BIN)/python -m pytest -m faults $(ARGS)
+
+spark: $(DEV) java  ## only the Spark tests
+	@$(WITH_JAVA) $(BIN)/python -m pytest -m spark $(ARGS)
+
+golden-rewrite: $(DEV)  ## write the golden transcripts anew; commit only what you can explain
+	@QUIRE_GOLDEN_REWRITE=1 $(BIN)/python -m pytest -q tests/golden $(ARGS)
+
+docs: $(DEV)  ## the generated parts of the documents
+	@$(BIN)/python tools/generate_docs.py
+
+proto: $(DEV)  ## regenerate src/quire/wire/proto from its .proto files
+	@cd src && for file in quire/wire/proto/*.proto; do \
+	  ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. "$$file"; done
+
+lock: $(BOOTSTRAPPED)  ## compile requirements/*.in anew (UPGRADE=1 takes newer versions)
+	@$(TOOLS) lock
+
+clean:  ## everything that can be made again
+	rm -rf $(VENV) out build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# ------------------------------------------------------------------------------------------------ set-up
+WITH_JAVA = java=$$($(TOOLS) find-java) && export JAVA_HOME=$$(dirname $$(dirname $$(readlink -f $$java))) &&
+
+java:
+	@$(TOOLS) java
+
+$(BOOTSTRAPPED): requirements/bootstrap.txt
+	@$(TOOLS) venv $@
+
+$(RUNTIME): requirements/runtime.txt pyproject.toml $(BOOTSTRAPPED)
+	@$(TOOLS) install requirements/runtime.txt $@
+
+$(DEV): requirements/dev.txt pyproject.toml $(BOOTSTRAPPED)
+	@$(TOOLS) install requirements/dev.txt $@
+	@touch $(RUNTIME)
