@@ -1,0 +1,437 @@
+"""The bookies as a client sees them: who is there, and one connection to each.
+
+Every request is answered exactly once with an `Answer`; nothing here raises for what a bookie or the network does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from quire.client.access import LedgerAccess
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError, QuireError
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.net.channel import Channel, unreachable
+from quire.net.framing import ReceiveBudget, Scratch
+from quire.wire import native
+from quire.wire.native import AnswerFrame, Flag, Kind
+from quire.wire.run import RunView
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 0.25
+RETRY_SECONDS = 0.2
+RETRY_SECONDS_MAX = 2.0
+REQUEST_TIMEOUT_MS = 10_000
+
+
+class AddSink(Protocol):
+    """A writer that is told of each of its runs."""
+
+    def add_answered(self, tag: object, answer: Answer) -> None:
+        """The bookie's answer to the run that was sent with this tag."""
+
+
+@dataclass(slots=True)
+class ReadReply:
+    """What one bookie said about a range of entries; see `wire.native.Entries` for what is vouched."""
+
+    answer: Answer
+    runs: list[RunView] = field(default_factory=list)
+    vouched_through: int = NO_ENTRY
+    unknown: list[tuple[int, int]] = field(default_factory=list)
+    lac: int = NO_ENTRY
+
+
+@dataclass(slots=True)
+class LacReply:
+    """What one bookie said about how far a ledger is confirmed.
+
+    `lac` is a hint without a digest; `explicit_lac` and `evidence` (an entry) carry theirs.
+    """
+
+    answer: Answer
+    lac: int = NO_ENTRY
+    explicit_lac: bytes = b""
+    evidence: bytes = b""
+
+
+class _Adds:
+    """Turns a channel's answers into a writer's: one per writer, so that its frames can be dropped together."""
+
+    __slots__ = ("sink",)
+
+    def __init__(self, sink: AddSink) -> None:
+        self.sink = sink
+
+    def answered(self, tag: object, frame: AnswerFrame) -> None:
+        self.sink.add_answered(tag, frame.answer)
+
+
+class _Reply:
+    """Turns one channel answer into a future's result."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[AnswerFrame] = asyncio.get_running_loop().create_future()
+
+    def answered(self, tag: object, frame: AnswerFrame) -> None:  # noqa: ARG002 - one request, no tag
+        if not self.future.done():
+            self.future.set_result(frame)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One bookie: its channel now, and when it may be tried again."""
+
+    channel: Channel | None = None
+    retry_at: float = 0.0
+    failures: int = 0
+    connecting: asyncio.Task[None] | None = None
+
+
+class BookieClient:
+    """Connections to the bookies of one cluster, made on first use and again after a loss.
+
+    Args:
+        registry: where bookies register.
+        cluster_instance: the cluster that bookies must belong to.
+        receive_budget_bytes: memory for unfinished answers.
+    """
+
+    def __init__(
+        self, registry: BookieRegistry, cluster_instance: str, *, receive_budget_bytes: int = 64 * 1024 * 1024
+    ) -> None:
+        self._registry = registry
+        self._cluster_instance = cluster_instance
+        self._scratch = Scratch()
+        self._budget = ReceiveBudget(receive_budget_bytes)
+        self._peers: dict[BookieId, _Peer] = {}
+        self._adds: dict[AddSink, _Adds] = {}
+        self._known: dict[BookieId, BookieInfo] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._seen = asyncio.Event()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # --- who is there ----------------------------------------------------------------------------------------------
+
+    async def bookies(self) -> dict[BookieId, BookieInfo]:
+        """Every registered bookie, writable or read-only, read now."""
+        found = await self._registry.available()
+        self._known |= found
+        return found
+
+    async def start(self) -> None:
+        """Begin to follow registrations; returns when the first list is there."""
+        if self._watch is None:
+            self._known = await self._registry.available()
+            self._watch = asyncio.get_running_loop().create_task(self._follow(), name="bookie registrations")
+
+    def writable(self) -> list[BookieId]:
+        """The bookies that take new entries, by the last list seen, in a fixed order."""
+        return sorted(bookie for bookie, info in self._known.items() if info.writable)
+
+    async def wait_for_writable(self, count: int, timeout_ms: int) -> list[BookieId]:
+        """Wait until `count` bookies are writable; whatever there is when the time is over."""
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while len(self.writable()) < count:
+            self._seen.clear()
+            remaining = deadline - asyncio.get_running_loop().time()
+            try:
+                await asyncio.wait_for(self._seen.wait(), max(remaining, 0))
+            except TimeoutError:
+                break
+        return self.writable()
+
+    async def _follow(self) -> None:
+        while not self._closed:
+            try:
+                async with self._registry.watch() as changes:
+                    async for _ in changes:
+                        self._known = await self._registry.available()
+                        self._seen.set()
+            except QuireError as error:
+                log.warning("the list of bookies cannot be followed now: %s", error)
+                await asyncio.sleep(RETRY_SECONDS_MAX)
+
+    # --- adds --------------------------------------------------------------------------------------------------------
+
+    def add_run(  # noqa: PLR0913 - these are the fields of an add
+        self,
+        bookie: BookieId,
+        access: LedgerAccess,
+        body: bytes,
+        body_crc: int,
+        *,
+        lac: int,
+        recovery: bool = False,
+        sink: AddSink,
+        tag: object,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn."""
+        adds = self._adds.get(sink)
+        if adds is None:
+            adds = self._adds[sink] = _Adds(sink)
+        channel = self._channel(bookie)
+        loop = asyncio.get_running_loop()
+        if channel is None:
+            loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
+            return
+        channel.send(
+            Kind.ADD,
+            (body,),
+            adds,
+            tag,
+            deadline=loop.time() + timeout_ms / 1000,
+            body_crc=body_crc,
+            ledger_id=access.ledger_id,
+            digest_type=access.digest.digest_type,
+            flags=Flag.RECOVERY if recovery else 0,
+            token=access.token,
+            key=access.key,
+            lac=lac,
+        )
+
+    def drop(self, bookie: BookieId, sink: AddSink) -> None:
+        """Forget this writer's requests to a bookie: what is not sent stays unsent, no answer comes."""
+        peer, adds = self._peers.get(bookie), self._adds.get(sink)
+        if peer is not None and peer.channel is not None and adds is not None:
+            peer.channel.drop(adds)
+
+    def unsent_bytes(self, bookie: BookieId, sink: AddSink) -> int:
+        """Bytes of this writer's runs that wait for a bookie's connection to take them."""
+        peer, adds = self._peers.get(bookie), self._adds.get(sink)
+        if peer is None or peer.channel is None or adds is None:
+            return 0
+        return peer.channel.unsent_bytes(adds)
+
+    def forget(self, sink: AddSink) -> None:
+        """A writer has ended: drop all that it sent, everywhere."""
+        adds = self._adds.pop(sink, None)
+        if adds is not None:
+            for peer in self._peers.values():
+                if peer.channel is not None:
+                    peer.channel.drop(adds)
+
+    # --- reads and the rest ------------------------------------------------------------------------------------------
+
+    async def read(  # noqa: PLR0913 - these are the fields of a read
+        self,
+        bookie: BookieId,
+        access: LedgerAccess,
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        recovery: bool = False,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> ReadReply:
+        """Entries first..last, as far as `bytes_max` goes (one entry at least)."""
+        flags = (Flag.FENCE if fence else 0) | (Flag.RECOVERY if recovery else 0)
+        body = native.encode_read(first, last, bytes_max)
+        frame = await self._request(bookie, Kind.READ, (body,), timeout_ms, access=access, flags=flags)
+        return self._entries(frame, last)
+
+    async def long_poll(  # noqa: PLR0913 - these are the fields of a long poll
+        self,
+        bookie: BookieId,
+        access: LedgerAccess,
+        previous_lac: int,
+        first: int,
+        last: int,
+        bytes_max: int,
+        wait_ms: int,
+    ) -> ReadReply:
+        """Wait until the bookie's LAC passes `previous_lac`, then what it has of first..min(last, LAC)."""
+        body = native.encode_long_poll(previous_lac, first, last, bytes_max, wait_ms)
+        frame = await self._request(
+            bookie, Kind.LONG_POLL, (body,), wait_ms + REQUEST_TIMEOUT_MS, access=access, flags=0
+        )
+        return self._entries(frame, last)
+
+    async def read_lac(
+        self,
+        bookie: BookieId,
+        access: LedgerAccess,
+        *,
+        fence: bool = False,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> LacReply:
+        """How far the ledger is confirmed, as this bookie knows; with `fence` it takes no more normal adds."""
+        flags = Flag.FENCE | Flag.RECOVERY if fence else 0
+        frame = await self._request(bookie, Kind.READ_LAC, (), timeout_ms, access=access, flags=flags)
+        if frame.answer is not Answer.OK:
+            return LacReply(frame.answer)
+        try:
+            explicit, evidence = native.decode_lac_body(frame.body)
+        except MalformedFrameError:
+            return LacReply(Answer.ERROR)
+        return LacReply(Answer.OK, frame.lac, explicit, evidence)
+
+    async def write_lac(
+        self, bookie: BookieId, access: LedgerAccess, lac: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> Answer:
+        """Tell a bookie how far the ledger is confirmed. Best effort: safety never rests on it."""
+        body = access.digest.lac_body(access.ledger_id, lac)
+        return (await self._request(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)).answer
+
+    async def list_entries(
+        self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, list[tuple[int, int, int, int]]]:
+        """The intervals (first, last, period, residues) that a bookie holds of a ledger."""
+        frame = await self._request(bookie, Kind.LIST_ENTRIES, (), timeout_ms, access=access)
+        if frame.answer is not Answer.OK:
+            return frame.answer, []
+        try:
+            return Answer.OK, native.decode_intervals(frame.body)
+        except MalformedFrameError:
+            return Answer.ERROR, []
+
+    async def info(
+        self, bookie: BookieId, access: LedgerAccess | None = None, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, dict[str, Any]]:
+        """What a bookie says of itself, or of one ledger (`fenced`, `limbo`, `lac`, `last_entry`, …)."""
+        frame = await self._request(bookie, Kind.INFO, (), timeout_ms, access=access)
+        if frame.answer is not Answer.OK:
+            return frame.answer, {}
+        try:
+            return Answer.OK, native.decode_info(frame.body)
+        except MalformedFrameError:
+            return Answer.ERROR, {}
+
+    async def clear_limbo(
+        self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> Answer:
+        """Say that the bookie holds again all it should of a ledger, so that it may vouch for it."""
+        return (await self._request(bookie, Kind.CLEAR_LIMBO, (), timeout_ms, access=access)).answer
+
+    async def _request(  # noqa: PLR0913 - these are the fields of a header
+        self,
+        bookie: BookieId,
+        kind: Kind,
+        body: Sequence[bytes],
+        timeout_ms: int,
+        *,
+        access: LedgerAccess | None,
+        flags: int = 0,
+        lac: int = NO_ENTRY,
+    ) -> AnswerFrame:
+        channel = self._channel(bookie)
+        if channel is None:
+            return unreachable
+        reply = _Reply()
+        channel.send(
+            kind,
+            body,
+            reply,
+            None,
+            deadline=asyncio.get_running_loop().time() + timeout_ms / 1000,
+            ledger_id=access.ledger_id if access else -1,
+            digest_type=access.digest.digest_type if access else 0,
+            flags=flags,
+            token=access.token if access else 0,
+            key=access.key if access else b"",
+            lac=lac,
+        )
+        try:
+            return await reply.future
+        except asyncio.CancelledError:
+            channel.drop(reply)
+            raise
+
+    @staticmethod
+    def _entries(frame: AnswerFrame, last: int) -> ReadReply:
+        if frame.answer is Answer.NO_LEDGER:
+            return ReadReply(frame.answer, vouched_through=last, lac=frame.lac)
+        if frame.answer is not Answer.OK:
+            return ReadReply(frame.answer, lac=frame.lac)
+        try:
+            entries = native.decode_entries(frame.body)
+        except MalformedFrameError as error:
+            log.warning("an answer with entries of ledger %d does not fit: %s", frame.ledger_id, error)
+            return ReadReply(Answer.BAD_DIGEST)
+        return ReadReply(Answer.OK, entries.runs, entries.vouched_through, entries.unknown, frame.lac)
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    def _channel(self, bookie: BookieId) -> Channel | None:
+        """The bookie's channel, being made if there was none; None while it must not be tried again yet."""
+        peer = self._peers.get(bookie)
+        if peer is None:
+            peer = self._peers[bookie] = _Peer()
+        if peer.channel is not None:
+            return peer.channel
+        loop = asyncio.get_running_loop()
+        if self._closed or loop.time() < peer.retry_at:
+            return None
+        peer.channel = Channel(
+            bookie,
+            self._cluster_instance,
+            scratch=self._scratch,
+            budget=self._budget,
+            ended=self._channel_ended,
+        )
+        peer.connecting = loop.create_task(self._connect(bookie, peer.channel), name=f"connect to {bookie}")
+        if self._sweep is None:
+            self._sweep = loop.call_later(SWEEP_SECONDS, self._expire)
+        return peer.channel
+
+    async def _connect(self, bookie: BookieId, channel: Channel) -> None:
+        try:
+            info = self._known.get(bookie)
+            if info is None:
+                info = (await self.bookies()).get(bookie)
+            if info is None:
+                channel.end("it is not registered")
+                return
+            await asyncio.get_running_loop().create_connection(lambda: channel, info.host, info.port)
+            self._peers[bookie].failures = 0
+        except (OSError, QuireError) as error:
+            channel.end(str(error))
+
+    def _channel_ended(self, channel: Channel, reason: str) -> None:
+        peer = self._peers[channel.meant]
+        if peer.channel is not channel:
+            return
+        peer.channel = None
+        pause = min(RETRY_SECONDS * 2**peer.failures, RETRY_SECONDS_MAX)
+        peer.failures = min(peer.failures + 1, 8)
+        peer.retry_at = asyncio.get_running_loop().time() + pause
+        if not self._closed:
+            log.info("connection to bookie %s ended: %s", channel.meant, reason)
+
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        channels = [peer.channel for peer in self._peers.values() if peer.channel is not None]
+        for channel in channels:
+            channel.expire(now)
+        self._sweep = (
+            asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._expire)
+            if channels and not self._closed
+            else None
+        )
+
+    async def close(self) -> None:
+        """End all connections; what is outstanding is answered UNREACHABLE."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        tasks = [task for task in (self._watch, *(peer.connecting for peer in self._peers.values())) if task]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, QuireError):
+                await task
+        for peer in list(self._peers.values()):
+            if peer.channel is not None:
+                peer.channel.close()

@@ -1,0 +1,219 @@
+"""One connection to one bookie: requests out, answers back, each answered exactly once.
+
+What the bookie says is an `Answer`; what the network does to a request is one too (TIMED_OUT, UNREACHABLE), so no
+caller ever waits for ever or mistakes silence for a "no". Frames wait here, not in the transport, once its buffer is
+full: so they can be forgotten when their ledger gives the bookie up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from crc32c import crc32c
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.wire import native
+from quire.wire.entry import Buffer
+
+WRITE_BUFFER_BYTES = 1024 * 1024
+"""How much may wait in the transport; the rest waits in the channel's own queue."""
+
+
+class AnswerSink(Protocol):
+    """Whoever sent a request and gets its one answer."""
+
+    def answered(self, tag: object, frame: native.AnswerFrame) -> None:
+        """The answer to the request with this tag; `frame.body` is the receiver's to keep."""
+
+
+_Outstanding = tuple[AnswerSink, object, float]
+_Waiting = tuple[int, list[Buffer], int, AnswerSink]
+
+
+class Channel(FrameProtocol):
+    """A connection that is being made, is up, or has ended; it does not come back (its pool makes another).
+
+    Args:
+        meant: the bookie that must be at the other end.
+        cluster_instance: the cluster it must belong to; "" = any.
+        ended: called once, when the connection is lost or refused.
+    """
+
+    def __init__(
+        self,
+        meant: BookieId,
+        cluster_instance: str,
+        *,
+        scratch: Scratch,
+        budget: ReceiveBudget,
+        ended: Callable[[Channel, str], None],
+        frame_bytes_max: int = native.FRAME_BYTES_MAX,
+    ) -> None:
+        super().__init__(scratch, budget, frame_bytes_max)
+        self.meant = meant
+        self._cluster_instance = cluster_instance
+        self._ended = ended
+        self._ready = False
+        self._paused = False
+        self._next_number = 1
+        self._waiting: deque[_Waiting] = deque()
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._reason = ""
+        self.closed = False
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def send(  # noqa: PLR0913 - these are the fields of a header
+        self,
+        kind: native.Kind,
+        body: Sequence[Buffer],
+        sink: AnswerSink,
+        tag: object,
+        *,
+        deadline: float,
+        body_crc: int | None = None,
+        ledger_id: int = -1,
+        digest_type: int = 0,
+        flags: int = 0,
+        token: int = 0,
+        key: bytes = b"",
+        term: int = 0,
+        lac: int = NO_ENTRY,
+    ) -> None:
+        """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
+
+        Args:
+            body: the body's buffers, kept by reference until sent.
+            deadline: loop time after which the answer is TIMED_OUT.
+            body_crc: the body's checksum where the caller has it already.
+        """
+        number = self._next_number
+        self._next_number = number + 1 & 0xFFFFFFFF
+        size = 0
+        for part in body:
+            size += len(part)
+        if body_crc is None:
+            body_crc = 0
+            for part in body:
+                body_crc = crc32c(part, body_crc)
+        header = native.encode_request(
+            kind,
+            number,
+            size,
+            body_crc,
+            ledger_id=ledger_id,
+            digest_type=digest_type,
+            flags=flags,
+            token=token,
+            key=key,
+            term=term,
+            lac=lac,
+        )
+        self._outstanding[number] = (sink, tag, deadline)
+        parts = [header, *body]
+        if self._ready and not self._paused and not self._waiting:
+            assert self.transport is not None
+            self.transport.writelines(parts)
+        else:
+            self._waiting.append((number, parts, size + len(header), sink))
+
+    def unsent_bytes(self, sink: AnswerSink) -> int:
+        """Bytes of this sink's requests that have not been given to the transport yet."""
+        return sum(size for _, _, size, owner in self._waiting if owner is sink)
+
+    def drop(self, sink: AnswerSink) -> None:
+        """Forget this sink's requests: those not sent never will be, and no answer reaches it any more."""
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[3] is not sink)
+        for number in [number for number, (owner, _, _) in self._outstanding.items() if owner is sink]:
+            del self._outstanding[number]
+
+    def expire(self, now: float) -> None:
+        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool."""
+        late = [number for number, (_, _, deadline) in self._outstanding.items() if deadline <= now]
+        if not late:
+            return
+        expired = set(late)
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[0] not in expired)
+        for number in late:
+            sink, tag, _ = self._outstanding.pop(number)
+            sink.answered(tag, _made_here(Answer.TIMED_OUT))
+
+    def close(self) -> None:
+        """End the connection; what is outstanding is answered UNREACHABLE."""
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            self.end("closed")
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        if self.closed:
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.transport.write(native.encode_hello(native.Hello(self._cluster_instance, self.meant)))
+
+    def hello_received(self, body: memoryview) -> None:
+        hello = native.decode_hello_answer(body)
+        if hello.version == 0 or hello.bookie_id != self.meant:
+            self._reason = hello.message or f"it is bookie {hello.bookie_id}"
+            assert self.transport is not None
+            self.transport.abort()
+            return
+        self._ready = True
+        self._send_waiting()
+
+    def frame_received(self, frame: memoryview) -> None:
+        answer = native.decode_answer(frame)
+        outstanding = self._outstanding.pop(answer.number, None)
+        if outstanding is not None:
+            outstanding[0].answered(outstanding[1], answer)
+
+    def broken(self, error: MalformedFrameError) -> None:
+        self._reason = error.message
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.end(self._reason or (str(exc) if exc else "the connection was closed"))
+
+    def end(self, reason: str) -> None:
+        """The connection is over, or was never made: answer everything UNREACHABLE."""
+        if self.closed:
+            return
+        self.closed = True
+        self._ready = False
+        self._waiting.clear()
+        outstanding, self._outstanding = self._outstanding, {}
+        self._ended(self, reason)
+        for sink, tag, _ in outstanding.values():
+            sink.answered(tag, _made_here(Answer.UNREACHABLE))
+
+    def _send_waiting(self) -> None:
+        while self._waiting and not self._paused and self._ready:
+            _, parts, _, _ = self._waiting.popleft()
+            assert self.transport is not None
+            self.transport.writelines(parts)
+
+
+def _made_here(answer: Answer) -> native.AnswerFrame:
+    return native.AnswerFrame(0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
+
+
+unreachable = _made_here(Answer.UNREACHABLE)
+"""The answer of a bookie that cannot even be tried."""

@@ -1,0 +1,212 @@
+"""Splits a stream into frames, with every limit checked before memory is taken.
+
+One shared scratch buffer receives small frames of all connections; a frame that does not end in the chunk it began
+in gets a buffer of its own size, which the socket then fills directly. So an idle connection costs nothing, and a
+long run is copied once at most.
+
+Source: `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from quire.core.errors import MalformedFrameError
+from quire.wire import native
+
+SCRATCH_BYTES = 256 * 1024
+_LENGTH_BYTES = 4
+
+
+class ReceiveBudget:
+    """Bounds the memory of unfinished frames over all connections of one process.
+
+    Args:
+        bytes_max: how many bytes unfinished frames may take together.
+    """
+
+    __slots__ = ("_waiting", "bytes_max", "taken")
+
+    def __init__(self, bytes_max: int = 128 * 1024 * 1024) -> None:
+        self.bytes_max = bytes_max
+        self.taken = 0
+        self._waiting: deque[FrameProtocol] = deque()
+
+    def take(self, protocol: FrameProtocol, size: int) -> bool:
+        """Take `size` bytes; False if there is no room now: `protocol.budget_available()` is called later."""
+        if self.taken and self.taken + size > self.bytes_max:
+            self._waiting.append(protocol)
+            return False
+        self.taken += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give bytes back and let the next that waits try again."""
+        self.taken -= size
+        if self._waiting:
+            self._waiting.popleft().budget_available()
+
+    def forget(self, protocol: FrameProtocol) -> None:
+        """A connection that waited is gone."""
+        if protocol in self._waiting:
+            self._waiting.remove(protocol)
+
+
+class Scratch:
+    """The receive buffer that all connections of one event loop share between two callbacks."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, size: int = SCRATCH_BYTES) -> None:
+        self.view = memoryview(bytearray(size))
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """One connection's incoming half: a hello, then frames.
+
+    Subclasses say what to do with them in `hello_received`, `frame_received`, `chunk_done` and `broken`.
+    """
+
+    def __init__(self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int) -> None:
+        self._scratch = scratch.view
+        self._budget = budget
+        self._frame_bytes_max = frame_bytes_max
+        self._greeted = False
+        self._stub = b""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._budgeted = 0
+        self._starved = b""
+        self.partial_since: float | None = None
+        self.transport: asyncio.Transport | None = None
+
+    # --- for subclasses ------------------------------------------------------------------------------------------
+
+    def hello_received(self, body: memoryview) -> None:
+        """The other side's hello, or its answer to ours."""
+        raise NotImplementedError
+
+    def frame_received(self, frame: memoryview) -> None:
+        """One whole frame, length field included. The memory is the receiver's to keep."""
+        raise NotImplementedError
+
+    def chunk_done(self) -> None:
+        """All frames of what was received in one go have been handed over."""
+
+    def broken(self, error: MalformedFrameError) -> None:
+        """The stream cannot be understood any more; the connection is about to be closed."""
+        raise NotImplementedError
+
+    # --- asyncio -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        if self._stub:
+            self._scratch[: len(self._stub)] = self._stub
+        return self._scratch[len(self._stub) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._frame is not None:
+                self._filled += nbytes
+                if self._filled < len(self._frame):
+                    return
+                self._frame_complete()
+            else:
+                end = len(self._stub) + nbytes
+                self._stub = b""
+                self._split(self._scratch[:end])
+        except MalformedFrameError as error:
+            self._fail(error)
+            return
+        self.chunk_done()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._budget.forget(self)
+        self._release()
+        self.transport = None
+
+    def budget_available(self) -> None:
+        """Memory is free again: go on with the frame that had to wait."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        waiting, self._starved = self._starved, b""
+        if self._begin(memoryview(waiting)):
+            self.transport.resume_reading()
+
+    # --- splitting -----------------------------------------------------------------------------------------------
+
+    def _split(self, data: memoryview) -> None:
+        at, end = 0, len(data)
+        if not self._greeted:
+            hello = native.split_hello(data)
+            if hello is None:
+                self._keep(data)
+                return
+            body, at = hello
+            self._greeted = True
+            self.hello_received(body)
+        while end - at >= _LENGTH_BYTES:
+            size = _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+            if size > self._frame_bytes_max:
+                msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max}"
+                raise MalformedFrameError(msg)
+            if size > end - at:
+                self._begin(data[at:])
+                return
+            self.frame_received(memoryview(bytes(data[at : at + size])))
+            at += size
+        self._keep(data[at:])
+
+    def _keep(self, rest: memoryview) -> None:
+        """Keep what is too short to tell the size of its frame."""
+        self._stub = bytes(rest)
+        self._mark_partial(bool(self._stub))
+
+    def _begin(self, start: memoryview) -> bool:
+        """Give the frame that starts here its own buffer; False if the budget has none now."""
+        size = _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "big")
+        self._mark_partial(partial=True)
+        if not self._budget.take(self, size):
+            self._starved = bytes(start)
+            if self.transport is not None:
+                self.transport.pause_reading()
+            return False
+        self._budgeted = size
+        self._frame = memoryview(bytearray(size))
+        self._frame[: len(start)] = start
+        self._filled = len(start)
+        return True
+
+    def _frame_complete(self) -> None:
+        frame, self._frame = self._frame, None
+        self._filled = 0
+        self._mark_partial(partial=False)
+        self._release()
+        assert frame is not None
+        self.frame_received(frame)
+
+    def _release(self) -> None:
+        self._frame = None
+        if self._budgeted:
+            size, self._budgeted = self._budgeted, 0
+            self._budget.give(size)
+
+    def _mark_partial(self, partial: bool) -> None:  # noqa: FBT001 - set and reset in one place
+        if not partial:
+            self.partial_since = None
+        elif self.partial_since is None:
+            self.partial_since = asyncio.get_running_loop().time()
+
+    def _fail(self, error: MalformedFrameError) -> None:
+        self._stub = b""
+        self._release()
+        self.broken(error)
+        if self.transport is not None:
+            self.transport.abort()
