@@ -71,6 +71,8 @@ class LedgerMetadata:
     custom: tuple[tuple[str, bytes], ...] = ()
     creation_token: int = 0
     format_version: int = 3
+    has_password: bool = True
+    """False on records that store neither password nor digest type (format 1): whoever opens it brings both."""
 
     # --- questions ---------------------------------------------------------------------------------------------
 
