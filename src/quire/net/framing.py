@@ -138,6 +138,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
             return
         waiting, self._starved = self._starved, b""
         if self._begin(memoryview(waiting)):
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Read on. Subclasses that have reasons of their own not to read check them here."""
+        if self.transport is not None:
             self.transport.resume_reading()
 
     # --- splitting -----------------------------------------------------------------------------------------------

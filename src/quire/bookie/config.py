@@ -1,0 +1,49 @@
+"""A bookie's settings: read once, passed down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quire.storage.config import StorageConfig
+from quire.wire import native
+
+
+@dataclass(frozen=True, slots=True)
+class BookieConfig:
+    """Where a bookie lives and what it may use.
+
+    Args:
+        directory: its disk; a new or wiped one is a new bookie.
+        name: the readable half of its id; the incarnation of the directory is added.
+        host, port: where it listens and what it announces; port 0 takes a free one.
+        storage: the disk's settings.
+        frame_bytes_max: longest frame it takes.
+        receive_budget_bytes: memory for unfinished frames of all connections.
+        pending_bytes_max: admitted entries that are not on disk yet; above it, connections are not read.
+        read_bytes_max: longest answer to one read.
+        answer_bytes_max: answers that wait for one connection before its next request is looked at.
+        partial_frame_seconds: how long a frame may stay unfinished, and a client not read, before it is cut off.
+        long_poll_seconds_max: longest wait of a long poll.
+        garbage_seconds: how often deleted ledgers are looked for; 0 = never.
+        garbage_grace_seconds: how long a record must be gone before its entries go.
+        tombstone_seconds: how long a deleted ledger refuses late adds.
+        connections_max: connections at one time.
+    """
+
+    directory: Path
+    name: str = "bookie"
+    host: str = "127.0.0.1"
+    port: int = 0
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    frame_bytes_max: int = native.FRAME_BYTES_MAX
+    receive_budget_bytes: int = 64 * 1024 * 1024
+    pending_bytes_max: int = 32 * 1024 * 1024
+    read_bytes_max: int = 4 * 1024 * 1024
+    answer_bytes_max: int = 8 * 1024 * 1024
+    partial_frame_seconds: float = 30.0
+    long_poll_seconds_max: float = 60.0
+    garbage_seconds: float = 60.0
+    garbage_grace_seconds: float = 60.0
+    tombstone_seconds: float = 7 * 24 * 3600.0
+    connections_max: int = 10_000

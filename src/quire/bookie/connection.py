@@ -1,0 +1,280 @@
+"""One client's connection to a bookie: frames in, decisions by `Ledgers`, answers out in one write per turn.
+
+A client that does not read its answers is not read either, and cut off after a while; so is one that leaves a frame
+unfinished. What cannot be understood closes the connection with one log line.
+
+Source: `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError, StorageError
+from quire.core.ids import NO_ENTRY
+from quire.net.framing import FrameProtocol
+from quire.wire import native
+from quire.wire.entry import Buffer
+from quire.wire.native import Flag, Kind, Request
+from quire.wire.run import RunView, checksum
+
+if TYPE_CHECKING:
+    from quire.bookie.server import BookieServer
+
+log = logging.getLogger(__name__)
+
+NO_KEY_ON_WIRE = b"\0" * 20
+WRITE_BUFFER_BYTES = 1024 * 1024
+
+
+class Connection(FrameProtocol):
+    """A client's connection, from its hello to its end."""
+
+    def __init__(self, server: BookieServer) -> None:
+        super().__init__(server.scratch, server.receive_budget, server.config.frame_bytes_max)
+        self._server = server
+        self._ledgers = server.ledgers
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._flush_scheduled = False
+        self._requests: deque[memoryview] = deque()
+        self._peer = "?"
+        self.not_read_since: float | None = None
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        self._peer = str(transport.get_extra_info("peername"))
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if not self._server.connected(self):
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._requests.clear()
+        self._out.clear()
+        self._server.disconnected(self)
+
+    def hello_received(self, body: memoryview) -> None:
+        hello = native.decode_hello(body)
+        server = self._server
+        answer, message = Answer.OK, ""
+        if not hello.version_min <= native.VERSION <= hello.version_max:
+            answer = Answer.BAD_REQUEST
+            message = f"this bookie speaks version {native.VERSION}, not {hello.version_min}..{hello.version_max}"
+        elif hello.auth_scheme:
+            answer, message = Answer.UNAUTHORISED, f"auth scheme {hello.auth_scheme!r} is not known here"
+        elif hello.bookie_id and hello.bookie_id != server.bookie_id:
+            answer, message = Answer.WRONG_BOOKIE, f"this is bookie {server.bookie_id}, not {hello.bookie_id}"
+        elif hello.cluster_instance and hello.cluster_instance != server.cluster_instance:
+            answer = Answer.WRONG_BOOKIE
+            message = f"this bookie is of cluster {server.cluster_instance}, not {hello.cluster_instance}"
+        version = native.VERSION if answer is Answer.OK else 0
+        assert self.transport is not None
+        self.transport.write(
+            native.encode_hello_answer(
+                native.HelloAnswer(version, answer, server.bookie_id, server.cluster_instance, message)
+            )
+        )
+        if version == 0:
+            log.warning("refused %s: %s", self._peer, message)
+            self.transport.close()
+
+    def broken(self, error: MalformedFrameError) -> None:
+        log.warning("closing the connection of %s: %s", self._peer, error.message)
+
+    def pause_writing(self) -> None:
+        self.not_read_since = asyncio.get_running_loop().time()
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.not_read_since = None
+        self._work()
+        self.resume_reading()
+
+    def hold(self) -> None:
+        """Read no more for now: too much is on its way to the disk."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def release(self) -> None:
+        """There is room again."""
+        self._work()
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.transport is None or self.not_read_since is not None or self._starved or self._requests:
+            return
+        if not self._server.holding:
+            self.transport.resume_reading()
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def frame_received(self, frame: memoryview) -> None:
+        self._requests.append(frame)
+
+    def chunk_done(self) -> None:
+        self._work()
+        if self._requests and self.transport is not None:
+            self.transport.pause_reading()
+
+    def _work(self) -> None:
+        """Serve the requests that have arrived, as long as their answers have somewhere to go."""
+        requests = self._requests
+        limit = self._server.config.answer_bytes_max
+        try:
+            while requests and self.not_read_since is None and not self._server.holding:
+                self._serve(requests.popleft())
+                if self._out_bytes >= limit:
+                    self._flush()
+        except MalformedFrameError as error:
+            requests.clear()
+            self._fail(error)
+
+    def _serve(self, frame: memoryview) -> None:
+        request = native.decode_request(frame)
+        if request.key == NO_KEY_ON_WIRE:
+            request.key = b""
+        kind = request.kind
+        if kind is Kind.ADD:
+            self._add(request, native.request_body_crc(frame))
+            return
+        if checksum(request.body) != native.request_body_crc(frame):
+            self._answer(request, Answer.DAMAGED_IN_TRANSIT)
+            return
+        if request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
+            self._ledgers.fence_then(request, self._look(request))
+        elif kind in (Kind.READ, Kind.READ_LAC):
+            self._look(request)(Answer.OK)
+        elif kind is Kind.LONG_POLL:
+            self._long_poll(request)
+        else:
+            self._serve_rest(request)
+
+    def _add(self, request: Request, body_crc: int) -> None:
+        if request.ledger_id < 0 or not request.key:
+            self._answer(request, Answer.BAD_REQUEST)
+            return
+        if checksum(request.body) != body_crc:
+            self._answer(request, Answer.DAMAGED_IN_TRANSIT)
+            return
+        run = RunView.parse(request.body)
+        run.check_identity()
+        if run.ledger_id != request.ledger_id:
+            msg = f"an add to ledger {request.ledger_id} brings a run of ledger {run.ledger_id}"
+            raise MalformedFrameError(msg)
+        answer = self._ledgers.add(request, run, body_crc, self, (request, len(request.body)))
+        if answer is Answer.OK:
+            self._server.admitted(len(request.body))
+        else:
+            self._answer(request, answer)
+
+    def stored(self, tag: tuple[Request, int], error: StorageError | None) -> None:  # type: ignore[override]
+        """A run is durable: now its answer may leave."""
+        request, size = tag
+        self._server.settled(size)
+        self._answer(request, Answer.OK if error is None else self._server.answer_for(error))
+
+    def _look(self, request: Request) -> Callable[[Answer], None]:
+        """How to serve a READ or READ_LAC once its fence, if it asks for one, is durable."""
+        if request.ledger_id < 0:
+            return lambda _: self._answer(request, Answer.BAD_REQUEST)
+        if request.kind is Kind.READ_LAC:
+            return lambda answer: self._last_confirmed(request, answer)
+        first, last, bytes_max = native.decode_read(request.body)
+        return lambda answer: self._entries(request, answer, first, last, bytes_max)
+
+    def _entries(self, request: Request, answer: Answer, first: int, last: int, bytes_max: int) -> None:
+        if answer is not Answer.OK:
+            self._answer(request, answer)
+            return
+        found = self._ledgers.read(request, first, last, min(bytes_max, self._server.config.read_bytes_max))
+        body = native.encode_entries(found.runs, found.vouched_through, found.unknown)
+        self._answer(request, found.answer, lac=found.lac, body=body if found.answer is Answer.OK else ())
+
+    def _last_confirmed(self, request: Request, answer: Answer) -> None:
+        if answer is not Answer.OK:
+            self._answer(request, answer)
+            return
+        answer, lac, explicit, evidence = self._ledgers.last_confirmed(request)
+        body = native.encode_lac_body(explicit, evidence) if answer is Answer.OK else ()
+        self._answer(request, answer, lac=lac, body=body)
+
+    def _long_poll(self, request: Request) -> None:
+        previous, first, last, bytes_max, wait_ms = native.decode_long_poll(request.body)
+
+        def wake() -> None:
+            if self.transport is None:
+                return
+            info = self._ledgers.info(request.ledger_id)
+            end = min(last, info["lac"] if info else NO_ENTRY)
+            if info is not None and end < first:
+                self._answer(
+                    request, Answer.OK, lac=info["lac"], body=native.encode_entries((), first - 1, ())
+                )
+            else:
+                self._entries(request, Answer.OK, first, max(end, first), bytes_max)
+
+        wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
+        self._ledgers.poll(request.ledger_id, previous, wait, wake)
+
+    def _serve_rest(self, request: Request) -> None:
+        kind, ledgers = request.kind, self._ledgers
+        if kind is Kind.INFO and request.ledger_id < 0:
+            self._answer(request, Answer.OK, body=[native.encode_info(self._server.info())])
+        elif request.ledger_id < 0:
+            self._answer(request, Answer.BAD_REQUEST)
+        elif kind is Kind.WRITE_LAC:
+            self._answer(request, ledgers.explicit_lac(request))
+        elif kind is Kind.CLEAR_LIMBO:
+            ledgers.clear_limbo(request, lambda answer: self._answer(request, answer))
+        elif kind is Kind.LIST_ENTRIES:
+            self._answer(request, Answer.OK, body=[native.encode_intervals(ledgers.held(request.ledger_id))])
+        else:
+            info = ledgers.info(request.ledger_id)
+            if info is None:
+                self._answer(request, ledgers.read(request, 0, 0, 1).answer)
+            else:
+                self._answer(request, Answer.OK, lac=info["lac"], body=[native.encode_info(info)])
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        request: Request,
+        answer: Answer,
+        *,
+        lac: int = NO_ENTRY,
+        body: list[Buffer] | tuple[Buffer, ...] = (),
+    ) -> None:
+        if self.transport is None:
+            return
+        parts = native.encode_answer(
+            request.kind,
+            answer,
+            request.number,
+            ledger_id=request.ledger_id,
+            lac=lac,
+            durable_lsn=self._server.storage.durable_lsn,
+            body=body,
+        )
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        if out and self.transport is not None:
+            self.transport.writelines(out)

@@ -1,0 +1,349 @@
+"""All ledgers of one bookie: each request is decided by the ledger's machine and handed to storage in one go.
+
+Between the decision and the hand-over there is no `await`, so an add admitted before a fence is visible to it and a
+later one is refused: no lock. Nothing here knows a socket; whoever asks passes itself as the sink of the answer.
+
+Source: protocol document (001), "Writing to the ledger", "Closing a ledger as a reader".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.errors import StorageError
+from quire.core.ids import NO_ENTRY
+from quire.core.rules import RULES, Rules
+from quire.storage.ledger_storage import LedgerStorage
+from quire.wire.entry import Buffer, explicit_lac_of
+from quire.wire.native import Flag, Request
+from quire.wire.run import RunView
+
+
+class Waiter(Protocol):
+    """Whoever waits until something is on disk."""
+
+    def stored(self, tag: object, error: StorageError | None) -> None:
+        """What was put with this tag is durable, or failed for ever."""
+
+
+class _Nobody:
+    def stored(self, tag: object, error: StorageError | None) -> None:
+        """Nobody waits: an answer that depends on it has a tag of its own."""
+
+
+class _WhenDurable:
+    """Runs the tag, a callback, with the error."""
+
+    def stored(self, tag: object, error: StorageError | None) -> None:
+        assert callable(tag)
+        tag(error)
+
+
+NOBODY = _Nobody()
+_WHEN_DURABLE = _WhenDurable()
+
+
+@dataclass(slots=True)
+class Found:
+    """What a read came to; the answer may leave now."""
+
+    answer: Answer
+    runs: list[Buffer]
+    vouched_through: int
+    unknown: list[tuple[int, int]]
+    lac: int
+
+
+@dataclass(slots=True)
+class _Poll:
+    previous_lac: int
+    wake: Callable[[], None]
+    timer: asyncio.TimerHandle
+
+
+class Ledgers:
+    """The ledgers of one bookie.
+
+    Args:
+        storage: the bookie's disk.
+        rules: the judgements; production passes the one true set.
+    """
+
+    def __init__(self, storage: LedgerStorage, rules: Rules = RULES) -> None:
+        self._storage = storage
+        self._rules = rules
+        self._machines: dict[int, BookieLedgerMachine] = {}
+        self._polls: dict[int, list[_Poll]] = {}
+        self._woken: set[int] = set()
+        self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
+        self._evidence: dict[int, int] = {}
+        self._flush_scheduled = False
+        self.read_only = False
+        self.adds = 0
+        self.entries_added = 0
+        self.bytes_added = 0
+
+    # --- adds ----------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request, run: RunView, body_crc: int, waiter: Waiter, tag: object) -> Answer:
+        """Admit a run and hand it to storage.
+
+        Returns:
+            OK when it was handed over: the answer waits for `waiter.stored(tag, …)`. Any other answer is final.
+        """
+        recovery = bool(request.flags & Flag.RECOVERY)
+        storage = self._storage
+        if storage.failure is not None:
+            return Answer.ERROR
+        if not recovery and (self.read_only or not storage.writable):
+            return Answer.READ_ONLY
+        machine = self._machine(request.ledger_id)
+        lac_before = machine.facts.lac
+        answer = machine.add(
+            key=request.key,
+            token=request.token,
+            digest_type=request.digest_type,
+            lac=request.lac,
+            recovery=recovery,
+            term=request.term,
+        )
+        if answer is not Answer.OK:
+            return answer
+        if machine.dirty:
+            storage.put_facts(machine.snapshot(), NOBODY, None)
+        storage.put_run(
+            run, body_crc, lac=request.lac, token=request.token, recovery=recovery, sink=waiter, tag=tag
+        )
+        if not recovery:
+            self._evidence[request.ledger_id] = run.last
+        self.adds += 1
+        self.entries_added += run.count
+        self.bytes_added += len(run.body)
+        if machine.facts.lac > lac_before:
+            self._wake(request.ledger_id)
+        self._schedule_flush()
+        return Answer.OK
+
+    def explicit_lac(self, request: Request) -> Answer:
+        """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
+        body = bytes(request.body)
+        if len(body) < 16 or request.ledger_id < 0:  # noqa: PLR2004 - ledger id and LAC
+            return Answer.BAD_REQUEST
+        machine = self._machine(request.ledger_id)
+        before = machine.facts.lac
+        answer = machine.explicit_lac(
+            body, explicit_lac_of(body), key=request.key, token=request.token, digest_type=request.digest_type
+        )
+        if answer is Answer.OK and machine.facts.lac > before:
+            self._unsaved_lacs[request.ledger_id] = machine
+            self._wake(request.ledger_id)
+        return answer
+
+    # --- fences and reads -----------------------------------------------------------------------------------------
+
+    def fence_then(self, request: Request, then: Callable[[Answer], None]) -> None:
+        """Fence, and call `then` with the answer once the fence is durable (at once if it was, or on a refusal)."""
+        machine = self._machine(request.ledger_id)
+        answer = machine.set_fence(
+            key=request.key, token=request.token, digest_type=request.digest_type, term=request.term
+        )
+        if answer is not Answer.OK:
+            then(answer)
+            return
+        if not machine.dirty and machine.fence.value == "durable":
+            then(Answer.OK)
+            return
+        if self._storage.failure is not None:
+            then(Answer.ERROR)
+            return
+
+        def durable(error: StorageError | None) -> None:
+            if error is None:
+                machine.fence_durable()
+            then(Answer.OK if error is None else Answer.ERROR)
+
+        self._storage.put_facts(machine.snapshot(), _WHEN_DURABLE, durable)
+        self._schedule_flush()
+
+    def read(self, request: Request, first: int, last: int, bytes_max: int) -> Found:
+        """What this bookie has of first..last and what it vouches for; a fence has been set before, if asked for."""
+        ledger_id = request.ledger_id
+        machine = self._known(ledger_id)
+        if machine is None:
+            if self._storage.suspects(ledger_id) or self._storage.failure is not None:
+                return Found(Answer.UNKNOWN, [], NO_ENTRY, [], NO_ENTRY)
+            return Found(Answer.NO_LEDGER, [], last, [], NO_ENTRY)
+        facts = machine.facts
+        answer = machine.may_know(request.key, request.token)
+        if answer is not Answer.OK:
+            return Found(answer, [], NO_ENTRY, [], NO_ENTRY)
+        if facts.deleted_until_ms:
+            return Found(Answer.NO_LEDGER, [], last, [], facts.lac)
+        held = self._storage.read(ledger_id, first, last, bytes_max)
+        vouched = held.vouched_through
+        limbo = facts.limbo or self._storage.failure is not None
+        if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
+            vouched = first - 1
+        return Found(Answer.OK, list(held.runs), vouched, list(held.unknown), facts.lac)
+
+    def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
+        """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
+        ledger_id = request.ledger_id
+        machine = self._known(ledger_id)
+        if machine is None:
+            unsure = self._storage.suspects(ledger_id) or self._storage.failure is not None
+            return (Answer.UNKNOWN if unsure else Answer.NO_LEDGER), NO_ENTRY, b"", b""
+        facts = machine.facts
+        answer = machine.may_know(request.key, request.token)
+        if answer is not Answer.OK:
+            return answer, NO_ENTRY, b"", b""
+        if facts.deleted_until_ms:
+            return Answer.NO_LEDGER, NO_ENTRY, b"", b""
+        evidence: Buffer = b""
+        entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
+        if entry_id != NO_ENTRY:
+            held = self._storage.read(ledger_id, entry_id, entry_id, 1)
+            for body in held.runs:
+                run = RunView.parse(body)
+                if run.holds(entry_id):
+                    evidence = run.entry(run.position(entry_id))
+        return Answer.OK, facts.lac, facts.explicit_lac, evidence
+
+    def poll(self, ledger_id: int, previous_lac: int, wait_seconds: float, wake: Callable[[], None]) -> None:
+        """Call `wake` once: at once if the LAC is beyond `previous_lac`, else when it is or the time is over."""
+        machine = self._known(ledger_id)
+        if machine is None or machine.facts.lac > previous_lac or machine.facts.deleted_until_ms:
+            wake()
+            return
+        polls = self._polls.setdefault(ledger_id, [])
+
+        def time_over() -> None:
+            polls.remove(poll)
+            wake()
+
+        poll = _Poll(previous_lac, wake, asyncio.get_running_loop().call_later(wait_seconds, time_over))
+        polls.append(poll)
+
+    def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
+        """The intervals of entries that this bookie holds."""
+        return list(self._storage.held(ledger_id))
+
+    # --- the rest ------------------------------------------------------------------------------------------------
+
+    def info(self, ledger_id: int) -> dict[str, Any] | None:
+        """What this bookie knows of one ledger, or None."""
+        machine = self._known(ledger_id)
+        if machine is None:
+            return None
+        facts = machine.facts
+        return {
+            "ledger_id": ledger_id,
+            "fenced": facts.fenced,
+            "limbo": facts.limbo,
+            "term": facts.term,
+            "lac": facts.lac,
+            "last_entry": self._storage.last_entry(ledger_id),
+            "deleted": bool(facts.deleted_until_ms),
+        }
+
+    def clear_limbo(self, request: Request, then: Callable[[Answer], None]) -> None:
+        """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable."""
+        machine = self._known(request.ledger_id)
+        if machine is None:
+            then(Answer.NO_LEDGER)
+            return
+        if not request.key or (machine.facts.key and machine.facts.key != request.key):
+            then(Answer.UNAUTHORISED)
+            return
+        machine.clear_limbo()
+        if not machine.dirty:
+            then(Answer.OK)
+            return
+
+        def durable(error: StorageError | None) -> None:
+            then(Answer.OK if error is None else Answer.ERROR)
+
+        self._storage.put_facts(machine.snapshot(), _WHEN_DURABLE, durable)
+        self._schedule_flush()
+
+    def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
+        """Fence a ledger that this bookie may have lost entries of, and vouch for nothing in it."""
+        machine = self._machine(facts.ledger_id)
+        machine.facts.fenced = machine.facts.limbo = True
+        machine.facts.key = machine.facts.key or facts.key
+        machine.facts.token = machine.facts.token or facts.token
+        self._machines[facts.ledger_id] = BookieLedgerMachine(machine.facts, known=True, rules=self._rules)
+        self._storage.put_facts(self._machines[facts.ledger_id].snapshot(), _WHEN_DURABLE, then)
+        self._schedule_flush()
+
+    def delete(self, ledger_id: int, until_ms: int) -> None:
+        """Drop a ledger's entries and refuse adds to it until the wall clock passes `until_ms`."""
+        machine = self._machine(ledger_id)
+        machine.facts.deleted_until_ms = until_ms
+        machine.dirty = False
+        self._evidence.pop(ledger_id, None)
+        self._unsaved_lacs.pop(ledger_id, None)
+        self._storage.delete(ledger_id, until_ms, NOBODY, None)
+        self._wake(ledger_id)
+        self._schedule_flush()
+
+    def save_lacs(self) -> None:
+        """Journal the explicit LACs that only memory holds (before a clean stop)."""
+        unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
+        for machine in unsaved.values():
+            self._storage.put_facts(machine.snapshot(), NOBODY, None)
+
+    # --- pieces --------------------------------------------------------------------------------------------------
+
+    def _known(self, ledger_id: int) -> BookieLedgerMachine | None:
+        machine = self._machines.get(ledger_id)
+        if machine is None:
+            facts = self._storage.facts(ledger_id)
+            if facts is None:
+                return None
+            machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=True, rules=self._rules)
+        return machine
+
+    def _machine(self, ledger_id: int) -> BookieLedgerMachine:
+        machine = self._known(ledger_id)
+        if machine is None:
+            # What may have been lost with a damaged record may have been this ledger: it starts in limbo then.
+            facts = LedgerFacts(ledger_id, limbo=self._storage.suspects(ledger_id))
+            machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=False, rules=self._rules)
+        return machine
+
+    def _wake(self, ledger_id: int) -> None:
+        if ledger_id in self._polls:
+            self._woken.add(ledger_id)
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """The end of a loop turn: what was put starts towards the disk, who waited for a LAC is told."""
+        self._flush_scheduled = False
+        if self._unsaved_lacs and self._storage.failure is None:
+            self.save_lacs()
+        self._storage.flush()
+        woken, self._woken = self._woken, set()
+        for ledger_id in sorted(woken):
+            machine = self._machines[ledger_id]
+            still: list[_Poll] = []
+            polls = self._polls.pop(ledger_id, [])
+            for poll in polls:
+                if machine.facts.lac > poll.previous_lac or machine.facts.deleted_until_ms:
+                    poll.timer.cancel()
+                    poll.wake()
+                else:
+                    still.append(poll)
+            polls[:] = still
+            if still:
+                self._polls[ledger_id] = polls

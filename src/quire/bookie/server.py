@@ -1,0 +1,334 @@
+"""A bookie: its disk, its ledgers, its port and its registration, put together.
+
+It starts in this order: take the directory, replay the disk, listen, show the cookie, register. Whatever may have
+been lost is in limbo before the first request is served.
+
+Source: overview (002), "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+from typing import Any
+
+from quire.bookie.config import BookieConfig
+from quire.bookie.connection import Connection
+from quire.bookie.garbage import GarbageCollector
+from quire.bookie.ledgers import Ledgers
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.errors import DiskFullError, MisuseError, NoSuchLedgerError, QuireError, StorageError
+from quire.core.ids import BookieId, LedgerId
+from quire.env.interfaces import Clock, Files, Worker
+from quire.env.real import RealClock, RealFiles, ThreadWorker
+from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.store import MetadataStore, Registration
+from quire.net.framing import ReceiveBudget, Scratch
+from quire.storage.identity import Identity, open_identity
+from quire.storage.ledger_storage import LedgerStorage
+from quire.wire.entry import master_key
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+NATIVE_PROPERTY = "quire.native"
+
+
+class BookieServer:
+    """One bookie in this process.
+
+    Args:
+        config: where it lives and what it may use.
+        store: the cluster's metadata.
+        clock, files, worker: the machine; the real one unless a simulator says otherwise.
+    """
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        store: MetadataStore,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.clock: Clock = clock or RealClock()
+        self.scratch = Scratch()
+        self.receive_budget = ReceiveBudget(config.receive_budget_bytes)
+        self.cluster_instance = ""
+        self.bookie_id = BookieId("")
+        self.holding = False
+        self.storage: LedgerStorage
+        self.ledgers: Ledgers
+        self._files: Files = files or RealFiles()
+        self._worker: Worker = worker or ThreadWorker()
+        self._registry = BookieRegistry(store)
+        self._registration: Registration | None = None
+        self._identity: Identity | None = None
+        self._connections: set[Connection] = set()
+        self._held: list[Connection] = []
+        self._pending_bytes = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._address = ("", 0)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens: (host, port)."""
+        return self._address
+
+    async def start(self) -> None:
+        """Bring the bookie up; when this returns it is registered and serves.
+
+        Raises:
+            DirectoryInUseError, WrongDirectoryError, DamagedSegmentError: the directory cannot be used.
+            MisuseError: the port is taken.
+            NoClusterError: the metadata store cannot be reached.
+        """
+        self.cluster_instance = self.store.instance_id
+        self._identity = open_identity(self.config.directory, self.config.name, self.cluster_instance)
+        self.bookie_id = self._identity.bookie_id
+        try:
+            self.storage = LedgerStorage.open(
+                self.config.directory,
+                self.config.storage,
+                self._identity,
+                files=self._files,
+                worker=self._worker,
+                clock=self.clock,
+            )
+            self.ledgers = Ledgers(self.storage)
+            await self._listen()
+            await self._registry.write_cookie(self.bookie_id, self._identity.cookie)
+            await self._register()
+        except BaseException:
+            await self._let_go(clean=False)
+            raise
+        loop = asyncio.get_running_loop()
+        collector = GarbageCollector(self.config, self.bookie_id, self.storage, self.ledgers, LedgerStore(self.store))
+        self._tasks = [
+            loop.create_task(self._look_after(), name="look after connections and the disk"),
+            loop.create_task(collector.run(self.clock), name="collect deleted ledgers"),
+        ]
+        if self.storage.report.suspects_unknown:
+            self._tasks.append(loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo"))
+        log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Take the bookie down: unregister, answer what is on its way, mark the disk as cleanly stopped.
+
+        Args:
+            clean: False leaves the disk as a crash would (for tests).
+        """
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        if self._registration is not None:
+            with contextlib.suppress(QuireError):
+                await self._registration.close()
+            self._registration = None
+        await self._let_go(clean=clean)
+
+    async def _let_go(self, *, clean: bool) -> None:
+        if self._server is not None:
+            self._server.close()
+        if hasattr(self, "ledgers"):
+            if clean and self.storage.failure is None:
+                self.ledgers.save_lacs()
+            await self.storage.drain()
+        for connection in list(self._connections):
+            if connection.transport is not None:
+                connection.transport.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+        if hasattr(self, "storage"):
+            self.storage.close(clean=clean)
+        self._worker.close()
+        if self._identity is not None:
+            self._identity.release()
+            self._identity = None
+
+    async def _listen(self) -> None:
+        host, port = self.config.host, self.config.port
+        try:
+            self._server = await asyncio.get_running_loop().create_server(lambda: Connection(self), host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                msg = f"port {port} on {host} is in use: stop what listens there, or choose another (0 = any free one)"
+                raise MisuseError(msg, host=host, port=port) from error
+            msg = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            raise MisuseError(msg, host=host, port=port) from error
+        self._address = (host, self._server.sockets[0].getsockname()[1])
+
+    async def _register(self) -> None:
+        info = BookieInfo(
+            bookie_id=self.bookie_id,
+            host=self._address[0],
+            port=self._address[1],
+            writable=self._writable(),
+            properties={NATIVE_PROPERTY: "1"},
+        )
+        self._registration = await self._registry.register(info)
+
+    def _writable(self) -> bool:
+        return self.storage.writable and not self.ledgers.read_only and self.storage.failure is None
+
+    # --- looking after -------------------------------------------------------------------------------------------
+
+    async def _look_after(self) -> None:
+        """Once a second: cut off who stalls, follow the disk between writable and read-only."""
+        loop = asyncio.get_running_loop()
+        announced = self._writable()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now, limit = loop.time(), self.config.partial_frame_seconds
+            for connection in list(self._connections):
+                since = [at for at in (connection.partial_since, connection.not_read_since) if at is not None]
+                if since and now - min(since) > limit and connection.transport is not None:
+                    log.warning("cut off a connection that stood still for %.0f s", limit)
+                    connection.transport.abort()
+            self.storage.check_space()
+            if self._writable() != announced:
+                announced = await self._announce(writable=not announced)
+
+    async def _announce(self, *, writable: bool) -> bool:
+        reason = self.storage.failure
+        log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", reason or "")
+        try:
+            old, self._registration = self._registration, None
+            await self._register()
+            if old is not None:
+                await old.close()
+        except QuireError as error:
+            log.warning("the change could not be registered yet: %s", error)
+            return not writable
+        return writable
+
+    async def _clear_suspicion(self) -> None:
+        """Name every ledger that this bookie may have lost all trace of; then others can be vouched for again.
+
+        Until this is done, a ledger that it has never heard of is answered "unknown".
+        """
+        ledgers = LedgerStore(self.store)
+        after: LedgerId | None = None
+        pause = 1.0
+        while True:
+            try:
+                page = await ledgers.list(after=after, limit=1000)
+                for ledger_id in page:
+                    await self._suspect(ledgers, ledger_id)
+                if not page:
+                    break
+                after = page[-1]
+            except QuireError as error:
+                log.warning("looking for ledgers that may be lost: %s; trying again", error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 60.0)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.storage.clear_suspicion(_Done(done), None)
+        self.storage.flush()
+        await done
+
+    async def _suspect(self, ledgers: LedgerStore, ledger_id: LedgerId) -> None:
+        if self.storage.facts(ledger_id) is not None:
+            return
+        try:
+            record, _ = await ledgers.read(ledger_id)
+        except NoSuchLedgerError:
+            return
+        if not any(self.bookie_id in fragment.ensemble for fragment in record.fragments):
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        facts = LedgerFacts(ledger_id, key=master_key(record.password), token=record.token)
+        self.ledgers.put_in_limbo(facts, lambda error: _settle(done, error))
+        await done
+
+    # --- for connections ---------------------------------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> bool:
+        """A client came; False when there are too many already."""
+        if len(self._connections) >= self.config.connections_max:
+            log.warning("refused a connection: %d are open already", len(self._connections))
+            return False
+        self._connections.add(connection)
+        return True
+
+    def disconnected(self, connection: Connection) -> None:
+        """A client is gone."""
+        self._connections.discard(connection)
+
+    def admitted(self, size: int) -> None:
+        """So many bytes are on their way to the disk; above the limit nobody is read."""
+        self._pending_bytes += size
+        if not self.holding and self._pending_bytes > self.config.pending_bytes_max:
+            self.holding = True
+            self._held = list(self._connections)
+            for connection in self._held:
+                connection.hold()
+
+    def settled(self, size: int) -> None:
+        """So many bytes are there, or failed."""
+        self._pending_bytes -= size
+        if self.holding and self._pending_bytes < self.config.pending_bytes_max // 2:
+            self.holding = False
+            asyncio.get_running_loop().call_soon(self._release)
+
+    def _release(self) -> None:
+        for connection in list(self._connections):
+            connection.release()
+
+    def answer_for(self, error: StorageError) -> Answer:
+        """The answer to an add that could not be stored."""
+        return Answer.READ_ONLY if isinstance(error, DiskFullError) else Answer.ERROR
+
+    def info(self) -> dict[str, Any]:
+        """What this bookie says of itself."""
+        storage = self.storage
+        return {
+            "bookie_id": self.bookie_id,
+            "cluster_instance": self.cluster_instance,
+            "pid": os.getpid(),
+            "directory": str(self.config.directory),
+            "writable": self._writable(),
+            "failure": str(storage.failure) if storage.failure else None,
+            "connections": len(self._connections),
+            "adds": self.ledgers.adds,
+            "entries_added": self.ledgers.entries_added,
+            "bytes_added": self.ledgers.bytes_added,
+            "pending_bytes": self._pending_bytes,
+            "durable_lsn": storage.durable_lsn,
+            "storage": storage.statistics(),
+            "damages": [str(damage) for damage in storage.report.damages],
+        }
+
+
+class _Done:
+    """A sink that settles a future."""
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def stored(self, tag: object, error: StorageError | None) -> None:  # noqa: ARG002 - one put, no tag
+        _settle(self._future, error)
+
+
+def _settle(future: asyncio.Future[None], error: StorageError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
