@@ -77,6 +77,11 @@ def covers(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -
     return quorum.covers_exactly(known, ensemble_size, write_quorum, ack_quorum)
 
 
+def counts_as_known(answer: Answer) -> bool:
+    """A slot is known to be fenced, and its LAC heard, when it answered: with a LAC, or that it has nothing."""
+    return answer is Answer.OK or answer in NEGATIVES
+
+
 def counts_as_negative(answer: Answer) -> bool:
     """Only a vouched "not here" is a negative; a time-out, an error or "unknown" never is."""
     return answer in NEGATIVES
@@ -201,6 +206,7 @@ class Rules:
     writer_may_change: Callable[[LedgerMetadata], bool] = writer_may_change
     close_outcome: Callable[[LedgerMetadata, int], CloseOutcome] = close_outcome
     covers: Callable[[int, int, int, int], bool] = covers
+    counts_as_known: Callable[[Answer], bool] = counts_as_known
     counts_as_negative: Callable[[Answer], bool] = counts_as_negative
     negative_votes_needed: Callable[[int, int], int] = negative_votes_needed
     positive_votes_needed: Callable[[int, int], int] = positive_votes_needed

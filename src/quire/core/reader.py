@@ -1,0 +1,348 @@
+"""Reading: one bookie is enough for an entry, enough bookies for the newest LAC.
+
+Neither machine fences, and neither judges what is recoverable: that is `recovery.py`. They know ids and answers;
+payloads and digests stay with the driver, which reports only entries whose digest it has checked.
+
+Source: guide (003), "Reading from ledgers", "Operations and the Different Quorums".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from quire.core.answers import Answer
+from quire.core.effects import (
+    LacFound,
+    LacUnavailable,
+    ReadDone,
+    ReadFailed,
+    SendLacRead,
+    SendRead,
+    SetTimer,
+)
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
+from quire.core.quorum import residues_of_slot, write_set, write_set_mask
+from quire.core.rules import RULES, Rules
+
+ReadEffect: TypeAlias = SendRead | SetTimer | ReadDone | ReadFailed
+LacEffect: TypeAlias = SendLacRead | LacFound | LacUnavailable
+
+
+class ReadMachine:
+    """Some consecutive entries of one fragment on their way to a reader.
+
+    The fewest bookies that hold them all are asked first. What one cannot serve (it says no, fails, times out, or a
+    digest is wrong) is asked of the next of the entry's write set; what one is slow with is asked of the next as
+    well, and the first good answer wins.
+
+    Args:
+        first: first entry wanted; with `last` within one fragment and at or below what is confirmed.
+        last: last entry wanted.
+        ensemble: the fragment's bookies.
+        write_quorum: how many of them hold each entry.
+        prefer: the slot to ask first, so that a reader can spread its load.
+        avoid: mask of slots to ask last: they are not registered, or failed a moment ago.
+        speculate_after_ms: how long an answer may take before the next bookie is asked too; 0 = for ever.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_asked",
+        "_avoid",
+        "_done",
+        "_ended",
+        "_ensemble",
+        "_first",
+        "_last",
+        "_missing",
+        "_no",
+        "_prefer",
+        "_rules",
+        "_slow",
+        "_speculate_after_ms",
+        "_tried",
+        "_write_quorum",
+        "out",
+    )
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        ensemble: Sequence[BookieId],
+        write_quorum: int,
+        *,
+        prefer: int = 0,
+        avoid: int = 0,
+        speculate_after_ms: int = 0,
+        rules: Rules = RULES,
+    ) -> None:
+        self._first, self._last = first, last
+        self._ensemble = tuple(ensemble)
+        self._write_quorum = write_quorum
+        self._prefer = prefer % len(self._ensemble)
+        self._avoid = avoid
+        self._speculate_after_ms = speculate_after_ms
+        self._rules = rules
+        self._missing = dict.fromkeys(range(first, last + 1))
+        self._asked: list[tuple[int, int, int] | None] = [None] * len(self._ensemble)
+        # Only of entries that the first bookie asked did not bring, as masks of slots: not to be asked again,
+        # answered without the entry, and answered that it is not there.
+        self._tried: dict[int, int] = {}
+        self._done: dict[int, int] = {}
+        self._no: dict[int, int] = {}
+        self._slow = 0
+        self._answers: dict[int, Answer] = {}
+        self._ended = False
+        self.out: list[ReadEffect] = []
+
+    # --- inputs --------------------------------------------------------------------------------------------------
+
+    def read(self, now_ms: int) -> None:
+        """Begin.
+
+        Effects:
+            SendRead to the fewest slots that hold all the entries; SetTimer.
+
+        Source: guide (003): "a regular read can be served by a single bookie".
+        """
+        size, covered = len(self._ensemble), 0
+        turn = [(self._prefer + self._write_quorum * i) % size for i in range(size)]
+        turn += [slot for slot in range(size) if slot not in turn]
+        for slot in sorted(turn, key=lambda slot: self._avoid >> slot & 1):
+            residues = residues_of_slot(slot, size, self._write_quorum)
+            if residues & ~covered:
+                covered |= residues
+                self._ask(slot, self._first, self._last, now_ms)
+        self._set_timer()
+
+    def answered(
+        self,
+        slot: int,
+        answer: Answer,
+        entry_ids: Sequence[int],
+        vouched_through: int,
+        unknown: Sequence[tuple[int, int]],
+        now_ms: int,
+    ) -> None:
+        """One bookie answered, or did not.
+
+        Args:
+            entry_ids: the entries that came, were asked for and have a valid digest.
+            vouched_through: what was asked for up to here and did not come is not there; beyond it, ask again.
+            unknown: ranges for which the bookie cannot tell, or whose entry came with a wrong digest.
+
+        Effects:
+            SendRead for the rest and to the next bookies; ReadDone; ReadFailed.
+
+        Source: guide (003): "If a read fails then the client can simply send the read to another bookie in the
+        ensemble".
+        """
+        asked = self._asked[slot]
+        if asked is None or self._ended:
+            return
+        first, last, _ = asked
+        self._asked[slot] = None
+        self._slow &= ~(1 << slot)
+        self._answers[slot] = answer
+        missing = self._missing
+        if len(entry_ids) == len(missing) == self._last - self._first + 1:
+            missing.clear()  # the usual case: the first answer brings everything
+        for entry_id in entry_ids if missing else ():
+            missing.pop(entry_id, None)
+        through, absent_is_no = last, self._rules.counts_as_negative(answer)
+        if answer is Answer.OK:
+            through = told_through(first, last, entry_ids, vouched_through, unknown)
+            absent_is_no = self._rules.counts_as_negative(Answer.NO_ENTRY)
+            if through < first:
+                # It told nothing, not even of the first: asking it again would be for ever.
+                through, absent_is_no = last, False
+        if missing:
+            if through < last:
+                self._ask(slot, through + 1, last, now_ms)
+            self._note_lost(slot, first, through, unknown, absent_is_no=absent_is_no)
+            self._ask_others(now_ms)
+            self._set_timer()
+        self._conclude()
+
+    def timer_fired(self, now_ms: int) -> None:
+        """Ask the next bookies too for what is overdue; the slow answers still count when they come.
+
+        Effects:
+            SendRead, SetTimer.
+        """
+        if self._ended or not self._speculate_after_ms:
+            return
+        for slot, asked in enumerate(self._asked):
+            if asked is not None and now_ms - asked[2] >= self._speculate_after_ms:
+                bit = 1 << slot
+                self._slow |= bit
+                for entry_id in self._missing:
+                    if asked[0] <= entry_id <= asked[1] and self._mask(entry_id) & bit:
+                        self._tried[entry_id] = self._tried.get(entry_id, 0) | bit
+        self._ask_others(now_ms)
+        self._set_timer()
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _mask(self, entry_id: int) -> int:
+        return write_set_mask(entry_id % len(self._ensemble), len(self._ensemble), self._write_quorum)
+
+    def _ask(self, slot: int, first: int, last: int, now_ms: int) -> None:
+        self._asked[slot] = (first, last, now_ms)
+        self.out.append(SendRead(Slot(slot), self._ensemble[slot], EntryId(first), EntryId(last)))
+
+    def _note_lost(
+        self, slot: int, first: int, through: int, unknown: Sequence[tuple[int, int]], *, absent_is_no: bool
+    ) -> None:
+        """Remember what this bookie told about and did not bring."""
+        bit = 1 << slot
+        for entry_id in self._missing:
+            if entry_id > through:
+                break
+            if entry_id < first or not self._mask(entry_id) & bit:
+                continue
+            self._tried[entry_id] = self._tried.get(entry_id, 0) | bit
+            self._done[entry_id] = self._done.get(entry_id, 0) | bit
+            if absent_is_no and not any(lower <= entry_id <= upper for lower, upper in unknown):
+                self._no[entry_id] = self._no.get(entry_id, 0) | bit
+
+    def _ask_others(self, now_ms: int) -> None:
+        """Ask the next slot of each entry in trouble, neighbours together."""
+        asks: dict[int, list[int]] = {}
+        for entry_id in sorted(self._tried):
+            if entry_id not in self._missing:
+                del self._tried[entry_id]
+                continue
+            slot = self._next_slot(entry_id)
+            if slot is not None:
+                asks.setdefault(slot, [entry_id, entry_id])[1] = entry_id
+        for slot, (first, last) in asks.items():
+            self._ask(slot, first, last, now_ms)
+
+    def _next_slot(self, entry_id: int) -> int | None:
+        """The slot to ask next for an entry; None while another is being asked, and when all were."""
+        tried = self._tried[entry_id]
+        slots = write_set(entry_id, len(self._ensemble), self._write_quorum)
+        candidates: list[int] = []
+        for slot in slots:
+            if tried >> slot & 1:
+                continue
+            asked = self._asked[slot]
+            if asked is None:
+                candidates.append(slot)
+            elif asked[0] <= entry_id <= asked[1]:
+                return None
+        return min(candidates, key=lambda slot: self._avoid >> slot & 1, default=None)
+
+    def _set_timer(self) -> None:
+        waiting = [a[2] for slot, a in enumerate(self._asked) if a is not None and not self._slow >> slot & 1]
+        if waiting and self._speculate_after_ms:
+            self.out.append(SetTimer(min(waiting) + self._speculate_after_ms))
+
+    def _conclude(self) -> None:
+        if not self._missing:
+            self._ended = True
+            self.out.append(ReadDone())
+            return
+        lowest = next(iter(self._missing))
+        mask = self._mask(lowest)
+        if self._done.get(lowest, 0) & mask == mask:
+            self._ended = True
+            answers = tuple(
+                (self._ensemble[slot], self._answers[slot])
+                for slot in write_set(lowest, len(self._ensemble), self._write_quorum)
+            )
+            self.out.append(ReadFailed(EntryId(lowest), self._no.get(lowest, 0) & mask == mask, answers))
+
+    def check(self) -> None:
+        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        for entry_id, no in self._no.items():
+            assert not no & ~self._done[entry_id], "a no is an answer"
+        for entry_id, done in self._done.items():
+            assert not done & ~self._mask(entry_id), "only the write set is asked"
+        if not self._ended and self._missing:
+            lowest = next(iter(self._missing))
+            waiting = [a for a in self._asked if a is not None and a[0] <= lowest <= a[1]]
+            busy = [
+                a for slot, a in enumerate(self._asked) if a is not None and self._mask(lowest) >> slot & 1
+            ]
+            assert waiting or busy or not any(self._asked), "somebody is asked for the lowest entry"
+
+
+class LacMachine:
+    """The highest LAC that enough of the last fragment's bookies know.
+
+    Args:
+        ensemble: the last fragment's bookies.
+        write_quorum: Qw.
+        ack_quorum: Qa.
+
+    Source: guide (003): EC "is required when we need a guarantee across an entire fragment".
+    """
+
+    __slots__ = ("_answered", "_ended", "_ensemble", "_highest", "_known", "_quorums", "_rules", "out")
+
+    def __init__(
+        self, ensemble: Sequence[BookieId], write_quorum: int, ack_quorum: int, rules: Rules = RULES
+    ) -> None:
+        self._ensemble = tuple(ensemble)
+        self._quorums = (len(self._ensemble), write_quorum, ack_quorum)
+        self._rules = rules
+        self._answered = 0
+        self._known = 0
+        self._highest = int(NO_ENTRY)
+        self._ended = False
+        self.out: list[LacEffect] = []
+
+    def read(self) -> None:
+        """Begin.
+
+        Effects:
+            SendLacRead to every slot, without fencing.
+        """
+        self.out += [SendLacRead(Slot(s), bookie, fence=False) for s, bookie in enumerate(self._ensemble)]
+
+    def answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
+        """One bookie answered, or did not.
+
+        Effects:
+            LacFound at coverage; LacUnavailable when all have answered without it.
+        """
+        if self._ended:
+            return
+        self._answered |= 1 << slot
+        if self._rules.counts_as_known(answer):
+            self._known |= 1 << slot
+            # Any bookie's LAC is safe to read up to; only the newest needs a quorum.
+            self._highest = max(self._highest, last_add_confirmed)
+        if self._rules.covers(self._known, *self._quorums):
+            self._ended = True
+            self.out.append(LacFound(EntryId(self._highest)))
+        elif self._answered == (1 << len(self._ensemble)) - 1:
+            self._ended = True
+            silent = tuple(b for s, b in enumerate(self._ensemble) if not self._known >> s & 1)
+            self.out.append(LacUnavailable(silent, EntryId(self._highest)))
+
+    def check(self) -> None:
+        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        assert not self._known & ~self._answered, "known means answered"
+
+
+def told_through(
+    first: int, last: int, entry_ids: Sequence[int], vouched_through: int, unknown: Sequence[tuple[int, int]]
+) -> int:
+    """The last id such that an answer says something about it and about each lower id asked for; first - 1 if none.
+
+    Source: decision on run reads, `docs/formats/native-protocol.md`, "Entries".
+    """
+    through = max(vouched_through, first - 1)
+    for lower, upper in sorted(unknown):
+        if lower <= through + 1:
+            through = max(through, upper)
+    if through < last and entry_ids and entry_ids[-1] > through:
+        for entry_id in entry_ids:
+            if entry_id == through + 1:
+                through = entry_id
+    return min(through, last)
