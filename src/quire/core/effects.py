@@ -1,166 +1,177 @@
-"""What machines ask of their drivers. Effects are data, appended to a machine's `out` in the order they must happen.
+"""What the machines ask of their drivers, and what they tell them: plain values, ranges rather than items.
 
-Ranges `first..last` include both ends. Effects on the hot path carry ranges, never single entries.
+A machine appends effects to its `out`; the driver performs them in order after the input has returned. An effect
+says what shall happen, never how. Slots are positions in the machine's ensemble at that moment.
 
-Source: protocol document (001); guide (003).
+Source: protocol document (001), the verbs of "Writing to the ledger", "Closing a ledger as a writer / as a reader".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-from quire.core.answers import Answer
-from quire.core.ids import BookieId, EntryId, Slot
+from quire.core.errors import QuireError
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 
-# --- metadata and time: every machine ---------------------------------------------------------------------------
+
+class Problem(NamedTuple):
+    """Why something failed, as plain data: the kind of exception and its sentence."""
+
+    kind: type[QuireError]
+    message: str
+
+    def exception(self, **ids: object) -> QuireError:
+        """A fresh exception of this kind, about these ids."""
+        return self.kind(self.message, **ids)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
-    """Swap `record` in if the stored version is still `version`."""
+# --- the writer -------------------------------------------------------------------------------------------------
+
+
+class SendRun(NamedTuple):
+    """Send the entries `first..last` of a run to these slots, each slot its share.
+
+    `lac` is the LAC of the headers: that of the first sending, also when the run is sent again.
+    """
+
+    run: int
+    first: int
+    last: int
+    lac: int
+    slots: tuple[int, ...]
+
+
+class DropUnsent(NamedTuple):
+    """Forget what is queued for this bookie and not sent yet: the slot failed."""
+
+    slot: int
+    bookie: BookieId
+
+
+class Confirmed(NamedTuple):
+    """Tell the callers of `first..last` that their entries are in the ledger. Always in order, without a gap."""
+
+    first: int
+    last: int
+
+
+class Failed(NamedTuple):
+    """Tell the callers of `first..last` that the outcome of their entries is unknown."""
+
+    first: int
+    last: int
+    problem: Problem
+
+
+class ChooseReplacements(NamedTuple):
+    """Find bookies for these slots; the answer is `replacements_chosen`. Acknowledgements wait for it.
+
+    `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer ends
+    unless every slot gets a bookie, so that even a doubtful one is better than none.
+    """
+
+    slots: tuple[int, ...]
+    ensemble: tuple[BookieId, ...]
+    failed: tuple[BookieId, ...]
+    required: bool
+
+
+class LookForBookies(NamedTuple):
+    """See whether a spare exists, or a bookie of these absent slots answers again; then call `bookies_found`."""
+
+    slots: tuple[int, ...]
+    ensemble: tuple[BookieId, ...]
+
+
+class EnsembleChanged(NamedTuple):
+    """The entries from `first` on live on this ensemble; the bookies at `slots` are new."""
+
+    first: int
+    ensemble: tuple[BookieId, ...]
+    slots: tuple[int, ...]
+
+
+class SlotAbsent(NamedTuple):
+    """No replacement was found: nothing is sent to this slot from now on. `first` is the first entry it may lack."""
+
+    slot: int
+    bookie: BookieId
+    first: int
+
+
+class SlotReturned(NamedTuple):
+    """The bookie of an absent slot answers again and gets everything from entry `first` on."""
+
+    slot: int
+    bookie: BookieId
+    first: int
+
+
+class SendExplicitLac(NamedTuple):
+    """No later entry carries this LAC: tell it to the bookies at these slots, best effort."""
+
+    lac: int
+    slots: tuple[int, ...]
+
+
+class Ended(NamedTuple):
+    """The writer takes no more entries, for this reason."""
+
+    problem: Problem
+
+
+class Closed(NamedTuple):
+    """The metadata say CLOSED at this writer's LAC."""
+
+    record: LedgerMetadata
+
+
+class CloseFailed(NamedTuple):
+    """The ledger could not be closed at this writer's LAC, for this reason."""
+
+    problem: Problem
+
+
+# --- the metadata store and the clock, for any machine ------------------------------------------------------------
+
+
+class WriteMetadata(NamedTuple):
+    """Write this record if the stored version is still `version`.
+
+    Answered by `metadata_written`, `metadata_conflicted`, `metadata_unknown` or `metadata_missing`; one request at
+    a time.
+    """
 
     record: LedgerMetadata
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class RereadMetadata:
-    """Read the record again and say what it is now."""
+class ReadMetadata(NamedTuple):
+    """Read the record again; answered by `metadata_read`, `metadata_unknown` or `metadata_missing`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Call `timer_fired` at this time; a later one of the same machine replaces it."""
+class SetTimer(NamedTuple):
+    """Call `timer_fired` at this time; replaces an earlier timer."""
 
     at_ms: int
 
 
-# --- reading ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SendRead:
-    """Ask one bookie for the entries of a range that it holds; it need not fence."""
-
-    slot: Slot
-    bookie: BookieId
-    first: EntryId
-    last: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class ReadDone:
-    """Every entry that was asked for has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFailed:
-    """The lowest entry still missing cannot be had; all lower ones have come.
-
-    `vouched` is true when every bookie of the write set says that it does not hold it. `answers` says what each
-    said last.
-    """
-
-    entry_id: EntryId
-    vouched: bool
-    answers: tuple[tuple[BookieId, Answer], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendLacRead:
-    """Ask one bookie of the last fragment for the highest LAC it knows."""
-
-    slot: Slot
-    bookie: BookieId
-    fence: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LacFound:
-    """Enough bookies answered: the highest LAC among their answers."""
-
-    last_add_confirmed: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class LacUnavailable:
-    """Too few bookies answered to vouch for the newest LAC; `highest` is still safe to read up to."""
-
-    silent: tuple[BookieId, ...]
-    highest: EntryId
-
-
-# --- recovery ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SendRecoveryRead:
-    """Ask one bookie of the original ensemble for a range; with `fence` it must fence durably before it answers."""
-
-    slot: Slot
-    bookie: BookieId
-    first: EntryId
-    last: EntryId
-    fence: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SendRecoveryAdds:
-    """Write back to one bookie those recovered entries of a range whose class (id mod period) is in `residues`."""
-
-    slot: Slot
-    bookie: BookieId
-    first: EntryId
-    last: EntryId
-    period: int
-    residues: int
-    last_add_confirmed: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class FindReplacements:
-    """Name a spare bookie for each of these slots, none of them in `ensemble` or `excluded`; then say which."""
-
-    slots: tuple[Slot, ...]
-    ensemble: tuple[BookieId, ...]
-    excluded: tuple[BookieId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FindLength:
-    """Read this entry and say the length in its header: it is the ledger's length if it is the last."""
-
-    entry_id: EntryId
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryClosed:
-    """The record is CLOSED; its end is the one that every client will see. `accepted`: another client set it."""
-
-    record: LedgerMetadata
-    version: int
-    accepted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryInconclusive:
-    """Too few bookies told. Nothing was decided: the record stays IN_RECOVERY, and anyone may run it again.
-
-    `entry_id` is the first entry without a verdict, `NO_ENTRY` when not even the fence is complete.
-    """
-
-    entry_id: EntryId
-    silent: tuple[BookieId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryFailed:
-    """A definite obstacle, named by an answer.
-
-    `UNAUTHORISED`: the key is wrong. `NO_LEDGER`: the record is gone. `READ_ONLY`: too few bookies take the entries
-    back. `ERROR`: the record changed in a way that the protocol does not allow.
-    """
-
-    answer: Answer
-    bookies: tuple[BookieId, ...]
+WriterEffect: TypeAlias = (
+    SendRun
+    | DropUnsent
+    | Confirmed
+    | Failed
+    | ChooseReplacements
+    | LookForBookies
+    | EnsembleChanged
+    | SlotAbsent
+    | SlotReturned
+    | SendExplicitLac
+    | Ended
+    | Closed
+    | CloseFailed
+    | WriteMetadata
+    | ReadMetadata
+    | SetTimer
+)
