@@ -68,7 +68,9 @@ class Connection(FrameProtocol):
         answer, message = Answer.OK, ""
         if not hello.version_min <= native.VERSION <= hello.version_max:
             answer = Answer.BAD_REQUEST
-            message = f"this bookie speaks version {native.VERSION}, not {hello.version_min}..{hello.version_max}"
+            message = (
+                f"this bookie speaks version {native.VERSION}, not {hello.version_min}..{hello.version_max}"
+            )
         elif hello.auth_scheme:
             answer, message = Answer.UNAUTHORISED, f"auth scheme {hello.auth_scheme!r} is not known here"
         elif hello.bookie_id and hello.bookie_id != server.bookie_id:

@@ -32,7 +32,12 @@ class GarbageCollector:
     """One bookie's collector; `run` never ends."""
 
     def __init__(
-        self, config: BookieConfig, bookie_id: BookieId, storage: LedgerStorage, ledgers: Ledgers, records: LedgerStore
+        self,
+        config: BookieConfig,
+        bookie_id: BookieId,
+        storage: LedgerStorage,
+        ledgers: Ledgers,
+        records: LedgerStore,
     ) -> None:
         self._config = config
         self._bookie_id = bookie_id
@@ -50,7 +55,9 @@ class GarbageCollector:
             try:
                 await self.collect(clock.now_ms(), clock.wall_ms())
             except QuireError as error:
-                log.warning("collecting deleted ledgers on %s: %s; the next pass tries again", self._bookie_id, error)
+                log.warning(
+                    "collecting deleted ledgers on %s: %s; the next pass tries again", self._bookie_id, error
+                )
 
     async def collect(self, now_ms: int, wall_ms: int) -> int:
         """One pass.

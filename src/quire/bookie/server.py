@@ -114,13 +114,17 @@ class BookieServer:
             await self._let_go(clean=False)
             raise
         loop = asyncio.get_running_loop()
-        collector = GarbageCollector(self.config, self.bookie_id, self.storage, self.ledgers, LedgerStore(self.store))
+        collector = GarbageCollector(
+            self.config, self.bookie_id, self.storage, self.ledgers, LedgerStore(self.store)
+        )
         self._tasks = [
             loop.create_task(self._look_after(), name="look after connections and the disk"),
             loop.create_task(collector.run(self.clock), name="collect deleted ledgers"),
         ]
         if self.storage.report.suspects_unknown:
-            self._tasks.append(loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo"))
+            self._tasks.append(
+                loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo")
+            )
         log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
 
     async def stop(self, *, clean: bool = True) -> None:
@@ -164,7 +168,9 @@ class BookieServer:
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port
         try:
-            self._server = await asyncio.get_running_loop().create_server(lambda: Connection(self), host, port)
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self), host, port
+            )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 msg = f"port {port} on {host} is in use: stop what listens there, or choose another (0 = any free one)"
@@ -206,7 +212,9 @@ class BookieServer:
 
     async def _announce(self, *, writable: bool) -> bool:
         reason = self.storage.failure
-        log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", reason or "")
+        log.warning(
+            "bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", reason or ""
+        )
         try:
             old, self._registration = self._registration, None
             await self._register()

@@ -66,7 +66,9 @@ class BookieLedgerMachine:
         self.fence = Fence.DURABLE if facts.fenced else Fence.NONE
         self._rules = rules
 
-    def add(self, *, key: bytes, token: int, digest_type: int, lac: int, recovery: bool, term: int = 0) -> Answer:
+    def add(
+        self, *, key: bytes, token: int, digest_type: int, lac: int, recovery: bool, term: int = 0
+    ) -> Answer:
         """May entries enter? On OK the caller stores them now, and the known LAC has been raised.
 
         Args:

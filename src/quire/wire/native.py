@@ -65,8 +65,8 @@ class Flag(IntFlag):
     CRITICAL_EXTENSION = 64
 
 
-KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY
-"""What this version acts on; the others are reserved and refused."""
+KNOWN_FLAGS = int(Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY)
+"""What this version acts on; the others are reserved and refused. A plain number: inverting a Flag keeps named bits only."""
 
 
 # --- hello ------------------------------------------------------------------------------------------------------
@@ -238,9 +238,23 @@ def decode_request(frame: memoryview) -> Request:
     if len(frame) < REQUEST_BYTES:
         msg = f"a request of {len(frame)} bytes is shorter than its header of {REQUEST_BYTES}"
         raise MalformedFrameError(msg)
-    (_, kind, digest_type, flags, number, deadline, ledger_id, token, key, term, lac, lafr, _, reserved, head_crc) = (
-        REQUEST.unpack_from(frame)
-    )
+    (
+        _,
+        kind,
+        digest_type,
+        flags,
+        number,
+        deadline,
+        ledger_id,
+        token,
+        key,
+        term,
+        lac,
+        lafr,
+        _,
+        reserved,
+        head_crc,
+    ) = REQUEST.unpack_from(frame)
     if head_crc != crc32c(frame[: _REQUEST_HEAD.size]):
         msg = "the checksum of a request's header differs"
         raise MalformedFrameError(msg)
@@ -349,7 +363,17 @@ def encode_answer(
     for part in body:
         crc, size = crc32c(part, crc), size + len(part)
     head = _ANSWER_HEAD.pack(
-        ANSWER_BYTES - 4 + size, kind | _ANSWER_BIT, 0, answer, number, ledger_id, term, lac, durable_lsn, crc, 0
+        ANSWER_BYTES - 4 + size,
+        kind | _ANSWER_BIT,
+        0,
+        answer,
+        number,
+        ledger_id,
+        term,
+        lac,
+        durable_lsn,
+        crc,
+        0,
     )
     return [head + _U32.pack(crc32c(head)), *body]
 
@@ -386,9 +410,14 @@ class Entries:
     unknown: list[tuple[int, int]]
 
 
-def encode_entries(runs: Sequence[Buffer], vouched_through: int, unknown: Sequence[tuple[int, int]]) -> list[Buffer]:
+def encode_entries(
+    runs: Sequence[Buffer], vouched_through: int, unknown: Sequence[tuple[int, int]]
+) -> list[Buffer]:
     """The body of an answer to READ or LONG_POLL; run bodies stay by reference."""
-    head = [struct.pack(">qI", vouched_through, len(unknown)), *(_INTERVAL.pack(*interval) for interval in unknown)]
+    head = [
+        struct.pack(">qI", vouched_through, len(unknown)),
+        *(_INTERVAL.pack(*interval) for interval in unknown),
+    ]
     parts: list[Buffer] = [b"".join(head)]
     for run in runs:
         parts += (_U32.pack(len(run)), run)

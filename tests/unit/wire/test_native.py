@@ -1,0 +1,190 @@
+"""The native protocol's frames: what one side encodes the other decodes, and anything else is refused."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
+from quire.wire import native
+from quire.wire.native import Flag, Kind
+
+IDS = st.integers(0, 2**63 - 1)
+
+
+def joined(parts: list[object]) -> bytes:
+    return b"".join(bytes(part) for part in parts)  # type: ignore[call-overload]
+
+
+@given(cluster=st.text(max_size=50), bookie=st.text(max_size=50), auth=st.binary(max_size=50), cut=st.data())
+def test_hello(cluster: str, bookie: str, auth: bytes, cut: st.DataObject) -> None:
+    hello = native.Hello(cluster, bookie, auth_scheme="x", auth=auth, features=5)
+    frame = native.encode_hello(hello)
+    body, used = native.split_hello(frame + b"rest") or (memoryview(b""), 0)
+    assert used == len(frame)
+    assert native.decode_hello(body) == hello
+    assert native.split_hello(frame[: cut.draw(st.integers(0, len(frame) - 1))]) is None
+
+
+def test_hello_answer() -> None:
+    answer = native.HelloAnswer(1, Answer.WRONG_BOOKIE, "b1.x", "cluster", "this is another")
+    body, _ = native.split_hello(native.encode_hello_answer(answer)) or (memoryview(b""), 0)
+    assert native.decode_hello_answer(body) == answer
+
+
+@pytest.mark.parametrize("start", [b"\x00\x00\x00\x40", b"GET / HTTP/1.1\r\n", b"\xd1QUIRX"])
+def test_another_protocol_is_refused_by_its_first_bytes(start: bytes) -> None:
+    with pytest.raises(MalformedFrameError, match="not the native protocol"):
+        native.split_hello(start)
+
+
+def test_a_hello_cannot_announce_more_than_the_limit() -> None:
+    with pytest.raises(MalformedFrameError, match="longer than"):
+        native.split_hello(native.MAGIC + struct.pack(">I", 2**31))
+
+
+@given(
+    kind=st.sampled_from(Kind),
+    number=st.integers(0, 2**32 - 1),
+    ledger_id=st.integers(-1, 2**63 - 1),
+    flags=st.sampled_from([Flag.NONE, Flag.RECOVERY, Flag.FENCE | Flag.RECOVERY]),
+    token=st.integers(0, 2**64 - 1),
+    key=st.binary(min_size=20, max_size=20),
+    lac=st.integers(-1, 2**63 - 1),
+    body=st.binary(max_size=100),
+)
+def test_request(
+    kind: Kind, number: int, ledger_id: int, flags: Flag, token: int, key: bytes, lac: int, body: bytes
+) -> None:
+    head = native.encode_request(
+        kind,
+        number,
+        len(body),
+        crc32c(body),
+        ledger_id=ledger_id,
+        digest_type=3,
+        flags=flags,
+        token=token,
+        key=key,
+        lac=lac,
+    )
+    assert len(head) == native.REQUEST_BYTES == 96
+    frame = memoryview(head + body)
+    request = native.decode_request(frame)
+    assert (request.kind, request.number, request.ledger_id, request.flags) == (
+        kind,
+        number,
+        ledger_id,
+        flags,
+    )
+    assert (request.token, request.key, request.lac, bytes(request.body)) == (token, key, lac, body)
+    assert native.request_body_crc(frame) == crc32c(body)
+
+
+@given(st.integers(0, 96 * 8 - 1))
+def test_any_flipped_bit_in_a_request_is_refused(bit: int) -> None:
+    frame = bytearray(native.encode_request(Kind.READ, 1, 0, 0, ledger_id=5))
+    frame[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(MalformedFrameError):
+        native.decode_request(memoryview(frame))
+
+
+def reheaded(**fields: int) -> memoryview:
+    """A request whose header checksum is right although its fields are not."""
+    return memoryview(native.encode_request(Kind.READ, 1, 0, 0, **{"ledger_id": 5, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ledger_id": -2}, "impossible ids"),
+        ({"lac": -2}, "impossible ids"),
+        ({"flags": int(Flag.TRUNCATE)}, "flags"),
+        ({"flags": 1 << 15}, "flags"),
+    ],
+)
+def test_what_this_version_does_not_know_is_refused(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(MalformedFrameError, match=message):
+        native.decode_request(reheaded(**fields))
+
+
+def test_unknown_kind() -> None:
+    with pytest.raises(MalformedFrameError, match="kind 99"):
+        native.decode_request(memoryview(native.encode_request(99, 1, 0, 0)))  # type: ignore[arg-type]
+
+
+@given(
+    answer=st.sampled_from(Answer),
+    number=st.integers(0, 2**32 - 1),
+    lac=st.integers(-1, 2**40),
+    body=st.binary(),
+)
+def test_answer(answer: Answer, number: int, lac: int, body: bytes) -> None:
+    parts = native.encode_answer(Kind.READ, answer, number, ledger_id=3, lac=lac, durable_lsn=9, body=[body])
+    frame = native.decode_answer(memoryview(joined(parts)))
+    assert (frame.kind, frame.answer, frame.number, frame.lac) == (Kind.READ, answer, number, lac)
+    assert bytes(frame.body) == body
+    assert len(parts[0]) == native.ANSWER_BYTES == 56
+
+
+def test_a_damaged_answer_is_refused() -> None:
+    frame = bytearray(joined(native.encode_answer(Kind.READ, Answer.OK, 1, body=[b"hello"])))
+    frame[-1] ^= 1
+    with pytest.raises(MalformedFrameError, match="body"):
+        native.decode_answer(memoryview(frame))
+
+
+@given(st.integers(-1, 2**40), st.lists(st.tuples(IDS, IDS), max_size=5))
+def test_entries(vouched: int, unknown: list[tuple[int, int]]) -> None:
+    found = native.decode_entries(memoryview(joined(native.encode_entries([], vouched, unknown))))
+    assert found == native.Entries([], vouched, unknown)
+
+
+def test_entries_that_announce_too_much_are_refused() -> None:
+    with pytest.raises(MalformedFrameError, match="do not fit"):
+        native.decode_entries(memoryview(struct.pack(">qI", 3, 2**31)))
+    with pytest.raises(MalformedFrameError, match="too early"):
+        native.decode_entries(memoryview(struct.pack(">qII", 3, 0, 77)))
+
+
+def test_small_bodies() -> None:
+    assert native.decode_read(native.encode_read(3, 9, 100)) == (3, 9, 100)
+    assert native.decode_long_poll(native.encode_long_poll(-1, 0, 9, 100, 50)) == (-1, 0, 9, 100, 50)
+    assert native.decode_lac_body(memoryview(joined(native.encode_lac_body(b"lac", b"entry")))) == (
+        b"lac",
+        b"entry",
+    )
+    held = [(0, 9, 1, 1), (10, 30, 5, 7)]
+    assert native.decode_intervals(memoryview(native.encode_intervals(held))) == held
+    assert native.decode_info(native.encode_info({"a": 1})) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: native.decode_read(native.encode_read(9, 3, 1)),
+        lambda: native.decode_read(b"short"),
+        lambda: native.decode_read(native.encode_read(-1, 3, 1)),
+        lambda: native.decode_long_poll(native.encode_long_poll(-2, 0, 1, 1, 1)),
+        lambda: native.decode_long_poll(b""),
+        lambda: native.decode_intervals(memoryview(struct.pack(">I", 9))),
+        lambda: native.decode_info(b"[]"),
+        lambda: native.decode_info(b"{"),
+        lambda: native.decode_lac_body(memoryview(b"\xff\xff\xff\xff")),
+    ],
+)
+def test_bodies_that_do_not_fit_are_refused(call: object) -> None:
+    with pytest.raises(MalformedFrameError):
+        call()  # type: ignore[operator]
+
+
+def test_a_newer_version_may_be_announced() -> None:
+    hello = replace(native.Hello("c", "b"), version_min=1, version_max=9)
+    body, _ = native.split_hello(native.encode_hello(hello)) or (memoryview(b""), 0)
+    assert native.decode_hello(body).version_max == 9

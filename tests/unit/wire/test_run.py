@@ -1,0 +1,114 @@
+"""The run body: encoded, opened, clipped, and refused when anything in it does not fit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.errors import MalformedFrameError
+from quire.core.ledger_metadata import DigestType
+from quire.core.quorum import residues_of_slot, write_set
+from quire.wire.entry import EntryDigest
+from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run, ids_in
+
+DIGEST = EntryDigest(DigestType.CRC32C, b"")
+
+
+def make(ledger_id: int, ids: list[int], period: int = 1, residues: int = 1) -> bytes:
+    """A run of these ids, each entry with a payload that names it."""
+    parts, sizes = [], []
+    for entry_id in ids:
+        payload = b"entry %d" % entry_id
+        entry = DIGEST.seal_one(ledger_id, entry_id, -1, 0, payload) + payload
+        parts.append(entry)
+        sizes.append(len(entry))
+    return encode_run(
+        ledger_id, ids[0], ids[-1], parts, sizes, digest_type=3, period=period, residues=residues
+    )
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> tuple[list[int], int, int]:
+    """The ids of one slot's share of a stretch of entries: (ids, period, residues)."""
+    ensemble = draw(st.integers(1, 7))
+    write_quorum = draw(st.integers(1, ensemble))
+    slot = draw(st.integers(0, ensemble - 1))
+    first = draw(st.integers(0, 1000))
+    stretch = range(first, first + draw(st.integers(ensemble, 40)))
+    ids = [entry_id for entry_id in stretch if slot in write_set(entry_id, ensemble, write_quorum)]
+    if ensemble == write_quorum:
+        return ids, 1, 1
+    return ids, ensemble, residues_of_slot(slot, ensemble, write_quorum)
+
+
+@given(shares())
+def test_a_share_is_opened_as_it_was_made(share: tuple[list[int], int, int]) -> None:
+    ids, period, residues = share
+    run = RunView.parse(make(9, ids, period, residues))
+    run.check_identity()
+    assert list(run.ids()) == ids
+    assert [
+        (entry_id, bytes(entry)[-len(b"entry %d" % entry_id) :]) for entry_id, entry in run.entries()
+    ] == [(entry_id, b"entry %d" % entry_id) for entry_id in ids]
+    assert [run.position(entry_id) for entry_id in ids] == list(range(len(ids)))
+    assert [entry_id for entry_id in range(ids[0], ids[-1] + 1) if run.holds(entry_id)] == ids
+
+
+@given(shares(), st.integers(0, 1100), st.integers(0, 60))
+def test_a_clip_holds_what_lies_within(share: tuple[list[int], int, int], first: int, length: int) -> None:
+    ids, period, residues = share
+    clipped = RunView.parse(make(9, ids, period, residues)).clip(first, first + length)
+    within = [entry_id for entry_id in ids if first <= entry_id <= first + length]
+    assert (clipped is None) == (not within)
+    if clipped is not None:
+        run = RunView.parse(clipped)
+        run.check_identity()
+        assert list(run.ids()) == within
+
+
+@given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 9), st.integers(1, 511))
+def test_counting_ids_agrees_with_listing_them(first: int, length: int, period: int, residues: int) -> None:
+    residues = residues % (1 << period) or 1
+    residues = 1 if period == 1 else residues
+    assert count_ids(first, first + length, period, residues) == len(
+        ids_in(first, first + length, period, residues)
+    )
+
+
+@settings(max_examples=300)
+@given(shares(), st.data())
+def test_damage_is_never_opened_as_something_else(
+    share: tuple[list[int], int, int], data: st.DataObject
+) -> None:
+    ids, period, residues = share
+    body = bytearray(make(9, ids, period, residues))
+    table_end = RUN_HEADER_BYTES + 4 * len(ids)
+    bit = data.draw(st.integers(0, table_end * 8 - 1))
+    body[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(MalformedFrameError):
+        RunView.parse(bytes(body))
+
+
+@given(shares(), st.data())
+def test_a_cut_run_is_refused(share: tuple[list[int], int, int], data: st.DataObject) -> None:
+    ids, period, residues = share
+    body = make(9, ids, period, residues)
+    with pytest.raises(MalformedFrameError):
+        RunView.parse(body[: data.draw(st.integers(0, len(body) - 1))])
+    with pytest.raises(MalformedFrameError):
+        RunView.parse(body + b"x")
+
+
+def test_another_identity_inside_is_refused() -> None:
+    entry = DIGEST.seal_one(8, 0, -1, 0, b"")
+    run = RunView.parse(encode_run(9, 0, 0, [entry], [len(entry)], digest_type=3))
+    with pytest.raises(MalformedFrameError, match="another identity"):
+        run.check_identity()
+
+
+def test_a_run_that_announces_ids_without_end_is_refused_at_once() -> None:
+    entry = DIGEST.seal_one(9, 0, -1, 0, b"")
+    body = encode_run(9, 0, 2**62, [entry], [len(entry)], digest_type=3, period=7, residues=0x7F)
+    with pytest.raises(MalformedFrameError, match="does not have 1 entries"):
+        RunView.parse(body)
