@@ -1,0 +1,43 @@
+"""`quire bookie`: one bookie in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire.cli.options import ClusterOption, JsonOption, cluster_uri, host_and_port, run
+from quire.cli.output import Output
+
+
+def bookie(
+    directory: Annotated[Path, typer.Option("--dir", help="Where its segments and its identity lie.")],
+    cluster: ClusterOption = None,
+    listen: Annotated[
+        str, typer.Option(help="host:port to listen on; port 0 takes any free one.")
+    ] = "127.0.0.1:3181",
+    name: Annotated[
+        str | None, typer.Option(help="The stable part of its id [default: the directory's name].")
+    ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run one bookie in the foreground. Ctrl-C stops it cleanly."""
+    from quire.cli.serve import Ready, serve, set_up_logging
+
+    out = Output(as_json=as_json)
+    uri = cluster_uri(cluster)
+    host, port = host_and_port(listen)
+    set_up_logging()
+
+    def ready(facts: Ready) -> None:
+        known = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
+        out.result(known, f"{facts.id} serves on {facts.address} from {facts.directory}. Ctrl-C stops it.")
+
+    directory.mkdir(parents=True, exist_ok=True)
+    stable = name or directory.absolute().name
+    run(serve(directory, uri, host, port, stable, create=create, until_eof=False, on_ready=ready))
+    out.note("Stopped cleanly.")

@@ -1,0 +1,119 @@
+"""What every error becomes: a sentence or a JSON object, and an exit code.
+
+Servers use it too, so it must not import the command-line library.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | refused or failed: the answer is no, or this machine or a peer failed |
+| 2 | usage: the command line itself is wrong; nothing was sent |
+| 3 | outcome unknown: it may or may not have happened; read after a recovery to find out |
+| 130 | ended by Ctrl-C |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import sys
+import traceback
+from typing import Final
+
+from quire.core.errors import MisuseError, OutcomeUnknownError, QuireError, RefusedError
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNKNOWN: Final = 3
+EXIT_INTERRUPTED: Final = 130
+
+
+class PortInUseError(RefusedError):
+    """Another program listens on the port a server was told to take."""
+
+    code = "port_in_use"
+
+
+class BookieStartError(RefusedError):
+    """A bookie process ended, or said nothing, before it was ready."""
+
+    code = "bookie_start"
+
+
+class VerificationError(RefusedError):
+    """What was read back is not what was written; the first difference is named."""
+
+    code = "verification_failed"
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code a command ends with because of `error`."""
+    match error:
+        case KeyboardInterrupt() | asyncio.CancelledError():
+            return EXIT_INTERRUPTED
+        case OutcomeUnknownError():
+            return EXIT_UNKNOWN
+        case MisuseError():
+            return EXIT_USAGE
+    return EXIT_FAILED
+
+
+def describe(error: BaseException) -> dict[str, object]:
+    """What programs get to know of an error: `code`, `message`, `retriable`, `ids`."""
+    match error:
+        case QuireError():
+            code, message, retriable, ids = error.code, error.message, error.retriable, error.ids
+        case KeyboardInterrupt() | asyncio.CancelledError():
+            code, message, retriable, ids = "interrupted", "Interrupted.", True, {}
+        case OSError():
+            name = errno.errorcode.get(error.errno or 0, "")
+            code, message, retriable, ids = "os", sentence_of(error), False, {"errno": name}
+        case _:
+            code, message, retriable, ids = "internal", f"{type(error).__name__}: {error}", False, {}
+    return {
+        "code": code,
+        "message": message,
+        "retriable": retriable,
+        "ids": {key: plain(value) for key, value in ids.items()},
+    }
+
+
+def sentence_of(error: OSError) -> str:
+    """An operating system's error as a sentence that names the file."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."
+
+
+def plain(value: object) -> object:
+    """`value` as something JSON can hold."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def report(error: BaseException, *, as_json: bool) -> int:
+    """Tell the user about `error`, in one sentence or one JSON object.
+
+    Returns:
+        The exit code.
+    """
+    facts = describe(error)
+    if as_json:
+        sys.stdout.write(json.dumps({"error": facts}) + "\n")
+        sys.stdout.flush()
+    elif facts["code"] != "internal":
+        red, end = ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+        again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
+        sys.stderr.write(f"{red}{facts['message']}{again}{end}\n")
+    if facts["code"] == "internal":
+        # Not one of ours to explain: whoever reports it needs the whole trace.
+        traceback.print_exception(error)
+    return exit_code(error)

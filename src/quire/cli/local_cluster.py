@@ -1,0 +1,362 @@
+"""A whole cluster on this machine: one process per bookie, started, watched, killed, restarted, stopped.
+
+Holds no event loop and imports neither the client nor the bookie: the parent process stays small.
+
+A directory holds `metadata.db`, `bookies.json` (names and ports, so that a second start continues), `lock`, and
+for each bookie `bookie-N/` with its data and `bookie-N.log` with what it said.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from quire.cli.failures import BookieStartError, PortInUseError
+from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+HOST: Final = "127.0.0.1"
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+DEFAULT_BOOKIES: Final = 3
+LAST_LINES: Final = 12
+"""So many last lines of a dead bookie's log are shown."""
+
+
+@dataclass(slots=True)
+class LocalBookie:
+    """One bookie process of a local cluster.
+
+    Attributes:
+        port: the port it had or is to have; 0 before its first start.
+        log: the file that takes what it says.
+        id: its full id with the incarnation, once it has served.
+        process: the running process, or the last one.
+        first_line: what it has said on stdout so far, until the line is whole.
+    """
+
+    name: str
+    directory: Path
+    log: Path
+    port: int = 0
+    id: str = ""
+    process: subprocess.Popen[bytes] | None = None
+    first_line: bytes = b""
+    chosen_port: bool = field(default=False)
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id, 0 before the first start."""
+        return self.process.pid if self.process else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    def facts(self) -> dict[str, object]:
+        """What `quire up --json` says of it."""
+        return {"id": self.id, "address": self.address, "pid": self.pid, "directory": str(self.directory)}
+
+    def last_lines(self, count: int = LAST_LINES) -> list[str]:
+        """The end of its log."""
+        try:
+            with self.log.open("rb") as stream:
+                stream.seek(max(0, stream.seek(0, os.SEEK_END) - 64 * 1024))
+                return stream.read().decode("utf-8", "replace").splitlines()[-count:]
+        except FileNotFoundError:
+            return []
+
+    def how_it_ended(self) -> str:
+        """`was killed by SIGKILL`, `ended with exit code 1`."""
+        code = self.process.poll() if self.process else None
+        if code is None:
+            return "is running"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+
+class LocalCluster:
+    """The bookies of one directory.
+
+    Args:
+        directory: where everything lies; made if missing.
+        bookies: how many; None means as many as the directory has, or three.
+        cluster: the metadata store's URI; by default SQLite in the directory.
+        port: the first bookie's port (the others count up); None keeps the former ports or takes free ones.
+    """
+
+    def __init__(
+        self, directory: Path, bookies: int | None = None, *, cluster: str | None = None, port: int | None = None
+    ) -> None:
+        self.directory = directory.absolute()
+        self.uri = cluster or f"sqlite:{self.directory / 'metadata.db'}"
+        known = self._remembered()
+        count = bookies or len(known) or DEFAULT_BOOKIES
+        if count < len(known):
+            text = (
+                f"{self.directory} holds {len(known)} bookies, and entries may lie on any of them: start all of "
+                f"them (leave --bookies out), or choose another --dir."
+            )
+            raise MisuseError(text, path=str(self.directory))
+        self.bookies = [self._bookie(number, known.get(f"bookie-{number}", 0)) for number in range(1, count + 1)]
+        if port is not None:
+            for number, bookie in enumerate(self.bookies):
+                bookie.port, bookie.chosen_port = port + number, True
+        self._selector = selectors.DefaultSelector()
+        self._lock: Any = None
+        self.moved: list[str] = []
+        """Names of bookies whose former port was taken, so that they got another."""
+
+    # --- start and stop -------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start every bookie and wait until all of them serve.
+
+        Raises:
+            DirectoryInUseError: another process runs this directory's cluster.
+            PortInUseError: a port that was asked for is taken.
+            BookieStartError: a bookie did not come up; the others are stopped again.
+        """
+        self._take_lock()
+        try:
+            for bookie in self.bookies:
+                self._check_port(bookie)
+            # The first one makes the metadata store, the others find it.
+            self._launch(self.bookies[0])
+            self._await_ready(self.bookies[:1])
+            for bookie in self.bookies[1:]:
+                self._launch(bookie)
+            self._await_ready(self.bookies[1:])
+            self._remember()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> list[LocalBookie]:
+        """Stop every bookie cleanly; one that does not end in time is killed.
+
+        Returns:
+            The bookies that did not stop cleanly.
+        """
+        for bookie in self.bookies:
+            if bookie.running and bookie.process:
+                bookie.process.send_signal(signal.SIGCONT)
+                bookie.process.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        unclean = []
+        for bookie in self.bookies:
+            if bookie.process is None:
+                continue
+            try:
+                bookie.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                bookie.process.kill()
+                bookie.process.wait()
+            self._forget(bookie)
+            if bookie.process.returncode:
+                unclean.append(bookie)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        return unclean
+
+    def kill(self, index: int) -> LocalBookie:
+        """Kill one bookie with SIGKILL and wait until it is gone.
+
+        Args:
+            index: 0 is the first.
+        """
+        bookie = self.bookies[index]
+        if bookie.process:
+            bookie.process.kill()
+            bookie.process.wait()
+            self._forget(bookie)
+        return bookie
+
+    def restart(self, index: int) -> LocalBookie:
+        """Start a bookie that is not running again, on its data and its port, and wait until it serves."""
+        bookie = self.bookies[index]
+        if bookie.running:
+            text = f"{bookie.name} is running; kill it first."
+            raise MisuseError(text)
+        self._check_port(bookie)
+        self._launch(bookie)
+        self._await_ready([bookie])
+        return bookie
+
+    # --- watching -------------------------------------------------------------------------------------------
+
+    def wait(self, wakeup: int | None = None, timeout_s: float | None = None) -> list[LocalBookie]:
+        """Wait until a bookie dies or `wakeup` becomes readable.
+
+        Args:
+            wakeup: a file descriptor (a signal pipe).
+            timeout_s: at most so long; None waits for ever.
+
+        Returns:
+            The bookies that have died since the last call; none when `wakeup` or the time ended the wait.
+        """
+        if wakeup is not None:
+            self._selector.register(wakeup, selectors.EVENT_READ, None)
+        dead: list[LocalBookie] = []
+        try:
+            for key, _ in self._selector.select(timeout_s):
+                bookie = key.data
+                if bookie is None or os.read(key.fd, 65536):
+                    continue
+                # The end of its stdout: the process is gone or about to be.
+                bookie.process.wait()
+                self._forget(bookie)
+                dead.append(bookie)
+        finally:
+            if wakeup is not None:
+                self._selector.unregister(wakeup)
+        return dead
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _bookie(self, number: int, port: int) -> LocalBookie:
+        name = f"bookie-{number}"
+        return LocalBookie(name, self.directory / name, self.directory / f"{name}.log", port)
+
+    def _take_lock(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.directory / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            self._lock = None
+            text = (
+                f"Another `quire up` runs the cluster in {self.directory}: use it (--cluster {self.uri}), stop it, "
+                "or choose another --dir."
+            )
+            raise DirectoryInUseError(text, path=str(self.directory)) from error
+
+    def _check_port(self, bookie: LocalBookie) -> None:
+        if not bookie.port or _is_free(bookie.port):
+            return
+        if bookie.chosen_port:
+            text = (
+                f"Port {bookie.port} on {HOST}, meant for {bookie.name}, is in use by another program; choose "
+                f"another with --port, or leave --port out to take free ones."
+            )
+            raise PortInUseError(text, port=bookie.port)
+        self.moved.append(bookie.name)
+        bookie.port = 0
+
+    def _launch(self, bookie: LocalBookie) -> None:
+        bookie.directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "quire.cli.serve", "--dir", str(bookie.directory), "--cluster", self.uri]
+        command += ["--host", HOST, "--port", str(bookie.port), "--name", bookie.name]
+        bookie.first_line = b""
+        with bookie.log.open("ab") as log:
+            # Its own process group: Ctrl-C in the terminal reaches the parent, which stops the bookies in order.
+            bookie.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0
+            )
+        self._selector.register(bookie.process.stdout, selectors.EVENT_READ, bookie)  # type: ignore[arg-type]
+
+    def _await_ready(self, waited: list[LocalBookie]) -> None:
+        waiting = {bookie.name for bookie in waited}
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while waiting:
+            events = self._selector.select(max(0.0, deadline - time.monotonic()))
+            if not events:
+                text = f"{', '.join(sorted(waiting))} did not come up in {START_TIMEOUT_S:.0f} s; see the log files."
+                raise BookieStartError(text, path=str(self.directory))
+            for key, _ in events:
+                bookie: LocalBookie = key.data
+                data = os.read(key.fd, 65536)
+                bookie.first_line += data
+                if b"\n" not in bookie.first_line and data:
+                    continue
+                self._hear(bookie)
+                waiting.discard(bookie.name)
+
+    def _hear(self, bookie: LocalBookie) -> None:
+        """The first line of a bookie is whole (or its stdout ended)."""
+        try:
+            facts = json.loads(bookie.first_line or b"{}")
+        except ValueError:
+            facts = {}
+        if "address" not in facts:
+            assert bookie.process is not None
+            bookie.process.wait(STOP_TIMEOUT_S)
+            reason = facts.get("error", {}).get("message") or "\n".join(bookie.last_lines()) or "it said nothing"
+            text = f"{bookie.name} did not start ({bookie.how_it_ended()}): {reason} Its log: {bookie.log}"
+            raise BookieStartError(text, bookie=bookie.name, path=str(bookie.log))
+        bookie.id = facts["id"]
+        bookie.port = int(facts["address"].rpartition(":")[2])
+
+    def _forget(self, bookie: LocalBookie) -> None:
+        process = bookie.process
+        if process is None or process.stdout is None or process.stdout.closed:
+            return
+        self._selector.unregister(process.stdout)
+        process.stdout.close()
+        if process.stdin:
+            process.stdin.close()
+
+    def _remembered(self) -> dict[str, int]:
+        path = self.directory / "bookies.json"
+        try:
+            facts = json.loads(path.read_text("utf-8"))
+            return {str(item["name"]): int(item["port"]) for item in facts["bookies"]}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError) as error:
+            text = (
+                f"{path} is damaged ({error}); it only lists names and ports: delete it and give --bookies with the "
+                f"number of bookie-N directories."
+            )
+            raise CorruptMetadataError(text, path=str(path)) from error
+
+    def _remember(self) -> None:
+        facts = {"bookies": [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies]}
+        path = self.directory / "bookies.json"
+        new = path.with_suffix(".new")
+        with new.open("w", encoding="utf-8") as stream:
+            json.dump(facts, stream, indent=1)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(path)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do it: the leftovers of a former connection do not count as "in use".
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

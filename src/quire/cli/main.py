@@ -1,0 +1,43 @@
+"""The `quire` command: composes the sub-commands, each in its own file."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from quire.cli import bench, bookie, cluster, ledger, log, up
+from quire.cli.demo import command as demo
+from quire.cli.group import HandledGroup
+
+EPILOG = (
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 outcome unknown (it may or may not have happened); "
+    "130 Ctrl-C."
+)
+
+app = typer.Typer(
+    cls=HandledGroup,
+    name="quire",
+    help="A replicated log store: ledgers, logs, the bookies that hold them.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("up")(up.up)
+app.command("demo")(demo.demo)
+app.command("bookie")(bookie.bookie)
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(log.app, name="log")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command line (the entry point of the `quire` script)."""
+    app(prog_name="quire")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The options that many commands share, and what their values mean."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from quire.core.errors import MisuseError, NoClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        envvar="QUIRE_CLUSTER",
+        metavar="URI",
+        help="The cluster: sqlite:PATH (what `quire up` prints).",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+PasswordOption = Annotated[
+    str,
+    typer.Option(
+        "--password", envvar="QUIRE_PASSWORD", help="The ledger's password; empty by default.", show_default=False
+    ),
+]
+
+
+def cluster_uri(cluster: str | None) -> str:
+    """The cluster that is meant, or a sentence about how to name one."""
+    if not cluster:
+        text = "No cluster is named: give --cluster URI or set QUIRE_CLUSTER to what `quire up` printed."
+        raise NoClusterError(text)
+    return cluster
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run one command's coroutine to its end, on uvloop where it is installed.
+
+    Ctrl-C cancels the coroutine, so that its context managers close what they opened, and then comes out as
+    KeyboardInterrupt.
+    """
+    import asyncio
+
+    factory = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """Split `host:port`; a port alone means the loopback address.
+
+    Raises:
+        MisuseError: it is neither.
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon:
+        host = "127.0.0.1"
+    if not port.isdigit() or int(port) > 65535 or not host:
+        text = f"--listen takes host:port with a port of 0..65535 (0: any free one), not {listen!r}."
+        raise MisuseError(text)
+    return host.strip("[]"), int(port)

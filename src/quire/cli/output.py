@@ -1,0 +1,186 @@
+"""How commands speak: results on stdout (text or JSON lines), everything else on stderr.
+
+Must not know what a ledger or a log is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from quire.cli.failures import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+PLAIN_INTERVAL_S: Final = 2.0
+"""Without a terminal a long job says how far it is this often."""
+
+
+class Output:
+    """Where one command's results go.
+
+    Args:
+        as_json: one JSON object per line instead of text.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def result(self, facts: Mapping[str, object], text: str) -> None:
+        """Print one result: `facts` as a JSON line, or `text`."""
+        if self.as_json:
+            sys.stdout.write(json.dumps({key: plain(value) for key, value in facts.items()}) + "\n")
+        else:
+            sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def rows(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> int:
+        """Print many results: a JSON line each, or one table.
+
+        Args:
+            title: stands above the table.
+            columns: the keys of each row that make the table's columns.
+            rows: what to print.
+
+        Returns:
+            How many there were.
+        """
+        count = 0
+        if self.as_json:
+            for row in rows:
+                self.result(row, "")
+                count += 1
+            return count
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column.replace("_", " "), overflow="fold")
+        for row in rows:
+            table.add_row(*(cell(row.get(column)) for column in columns))
+            count += 1
+        self.draw(table)
+        return count
+
+    def draw(self, renderable: object) -> None:
+        """Print something rich can draw (nothing when JSON is wanted)."""
+        if self.as_json:
+            return
+        from rich.console import Console
+
+        console = Console(file=sys.stdout, highlight=False)
+        if not console.is_terminal:
+            console = Console(file=sys.stdout, highlight=False, width=160)
+        console.print(renderable)
+
+    def note(self, text: str) -> None:
+        """Say something that is not a result, on stderr."""
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def progress(self, what: str, total: int | None = None, unit: str = "entries") -> Progress:
+        """Show how far a long job is, on stderr, while the `with` block runs."""
+        return Progress(what, total, unit)
+
+
+class Progress:
+    """How far a job is: a bar on a terminal, a plain line now and then elsewhere.
+
+    Args:
+        what: what is being done, a few words.
+        total: how many units there are, if known.
+        unit: the name of a unit, plural.
+    """
+
+    def __init__(self, what: str, total: int | None, unit: str) -> None:
+        self.what, self.total, self.unit = what, total, unit
+        self.count = 0
+        self.bytes = 0
+        self._started = self._last = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        self._started = self._last = time.monotonic()
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+            columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}")]
+            if self.total is not None:
+                columns.append(TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self.what, total=self.total, now="")
+        return self
+
+    def advance(self, count: int, size: int = 0) -> None:
+        """`count` more units, `size` more bytes, are done."""
+        self.count += count
+        self.bytes += size
+        now = time.monotonic()
+        interval = 0.1 if self._bar is not None else PLAIN_INTERVAL_S
+        if now - self._last < interval:
+            return
+        self._last = now
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.count, now=self.summary)
+        else:
+            sys.stderr.write(f"{self.what}: {self.summary}\n")
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going."""
+        return time.monotonic() - self._started
+
+    @property
+    def summary(self) -> str:
+        """Count and rate so far."""
+        rate = self.count / max(self.seconds, 1e-9)
+        of = f" of {self.total:,}" if self.total is not None else ""
+        size = f", {human_bytes(self.bytes / max(self.seconds, 1e-9))}/s" if self.bytes else ""
+        return f"{self.count:,}{of} {self.unit}, {rate:,.0f}/s{size}"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def cell(value: object) -> str:
+    """One value as it stands in a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(item) for item in value)
+    return str(value)
+
+
+def human_bytes(size: float) -> str:
+    """`size` bytes with a unit: `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def payload_facts(name: str, payload: bytes | memoryview | None) -> dict[str, object]:
+    """Bytes for a JSON line: `name` when they are UTF-8 text, else `name_base64`."""
+    if payload is None:
+        return {name: None}
+    data = bytes(payload)
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode("ascii")}

@@ -1,0 +1,78 @@
+"""Records in files and pipes: lines, or records with a length before each.
+
+The delimited form is a 4-byte big-endian length and then that many bytes, again and again.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+RECORD_BYTES_MAX: Final = 1024 * 1024
+"""A longer record is refused: an entry has to fit into one frame."""
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+def read_records(paths: Sequence[Path], *, delimited: bool) -> Iterator[bytes]:
+    """Every record of the files in order, or of stdin without files (or for `-`).
+
+    Args:
+        paths: what to read; each is opened only when its turn comes.
+        delimited: length-delimited records instead of lines.
+
+    Raises:
+        MisuseError: a record is too long, or the last one is cut short.
+    """
+    split = read_delimited if delimited else read_lines
+    for path in paths or [Path("-")]:
+        with ExitStack() as opened:
+            stream = sys.stdin.buffer if str(path) == "-" else opened.enter_context(path.open("rb"))
+            yield from split(stream, "standard input" if str(path) == "-" else str(path))
+
+
+def read_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """The lines of `stream` without their line feed; a carriage return before it belongs to the record."""
+    for number, line in enumerate(iter(lambda: stream.readline(RECORD_BYTES_MAX + 2), b""), start=1):
+        record = line.removesuffix(b"\n")
+        if len(record) > RECORD_BYTES_MAX:
+            text = f"Line {number} of {name} is longer than {RECORD_BYTES_MAX} bytes; use shorter lines."
+            raise MisuseError(text, path=name)
+        yield record
+
+
+def read_delimited(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """The length-delimited records of `stream`."""
+    number = 0
+    while header := stream.read(_LENGTH.size):
+        number += 1
+        size = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else -1
+        if size > RECORD_BYTES_MAX:
+            text = (
+                f"Record {number} of {name} announces {size} bytes, more than {RECORD_BYTES_MAX}: "
+                "are these records with a 4-byte big-endian length before each?"
+            )
+            raise MisuseError(text, path=name)
+        record = stream.read(size) if size >= 0 else b""
+        if len(record) != size:
+            text = f"Record {number} of {name} is cut short; the file is not whole."
+            raise MisuseError(text, path=name)
+        yield record
+
+
+def write_record(stream: BinaryIO, payload: bytes | memoryview, *, delimited: bool) -> None:
+    """Write one record in the form that `read_records` reads."""
+    if delimited:
+        stream.write(_LENGTH.pack(len(payload)))
+        stream.write(payload)
+    else:
+        stream.write(payload)
+        stream.write(b"\n")

@@ -1,0 +1,105 @@
+"""`quire up`: a whole cluster on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quire.cli.local_cluster import LocalBookie, LocalCluster
+from quire.cli.options import ClusterOption, JsonOption  # noqa: TC001 -- typer reads the annotations
+from quire.cli.output import Output
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DirOption = Annotated[Path, typer.Option("--dir", help="Where everything lies; a second start continues with it.")]
+
+
+def up(
+    directory: DirOption = Path("quire-data"),
+    bookies: Annotated[
+        int | None, typer.Option(min=1, max=64, help="How many bookies [default: those in the directory, or 3].")
+    ] = None,
+    cluster: ClusterOption = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="The first bookie's port, the others count up [default: free ports]."),
+    ] = None,
+    console: Annotated[int | None, typer.Option(help="Port of the web console (not built yet).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a whole cluster on this machine: one process per bookie, and the metadata. Ctrl-C stops it cleanly."""
+    if console is not None:
+        text = "The web console is not built yet: start without --console; `quire cluster status` shows the cluster."
+        raise MisuseError(text)
+    out = Output(as_json=as_json)
+    with signal_pipe() as stop:
+        local = LocalCluster(directory, bookies, cluster=cluster, port=port)
+        try:
+            local.start()
+            _say_ready(out, local)
+            while any(bookie.running for bookie in local.bookies):
+                dead = local.wait(stop)
+                if not dead:
+                    break
+                for bookie in dead:
+                    _say_dead(out, local, bookie)
+            else:
+                out.note("No bookie is left; stopping.")
+        finally:
+            unclean = local.stop()
+            for bookie in unclean:
+                out.note(f"{bookie.name} did not stop cleanly: it {bookie.how_it_ended()}; its log: {bookie.log}")
+    if not unclean:
+        out.note("Stopped cleanly.")
+    raise typer.Exit(1 if unclean else 0)
+
+
+def _say_ready(out: Output, local: LocalCluster) -> None:
+    for name in local.moved:
+        out.note(f"{name} got another port: its former one is in use by another program.")
+    facts = {"cluster": local.uri, "bookies": [bookie.facts() for bookie in local.bookies], "console": None}
+    lines = [f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in local.bookies]
+    text = "\n".join([f"Cluster {local.uri}", *lines, "", f"  export QUIRE_CLUSTER={local.uri}", "  Ctrl-C stops it."])
+    out.result(facts, text)
+
+
+def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
+    again = (
+        f"quire bookie --dir {bookie.directory} --cluster {local.uri} --listen {bookie.address} --name {bookie.name}"
+    )
+    lines = bookie.last_lines()
+    facts = {"event": "bookie_died", **bookie.facts(), "reason": bookie.how_it_ended(), "log": lines, "again": again}
+    shown = "".join(f"\n  | {line}" for line in lines)
+    text = (
+        f"{bookie.name} ({bookie.id}) {bookie.how_it_ended()}. The others go on. Start it again with\n  {again}\n"
+        f"or restart `quire up`. The end of its log {bookie.log}:{shown}"
+    )
+    if out.as_json:
+        out.result(facts, "")
+    else:
+        out.note(text)
+
+
+@contextmanager
+def signal_pipe() -> Iterator[int]:
+    """SIGINT, SIGTERM and SIGHUP become readable on the descriptor this yields, instead of ending the process."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    former = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
+    try:
+        yield reader
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(former_wakeup)
+        os.close(reader)
+        os.close(writer)
