@@ -1,0 +1,196 @@
+"""A comparison: pairs of rounds in one run, alternating, and what is said about them.
+
+A claim is a figure of ours against a peer's. Its ratio is made per pair, because the machine changes from minute to
+minute and hits both rounds of a pair alike; the result is the median of the pair ratios, and the worst pair is shown.
+A ratio above 1 is in our favour.
+
+How to compare fairly is kept in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accounting import Machine, load_average, pin_to
+from peers import OUT, PeerMissingError
+
+RESULTS = Path(__file__).resolve().parent / "results"
+CPUS = 2
+WORST_PAIR_SHARE = 0.7
+"""No single pair may fall below this share of the bar."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed.
+
+    Args:
+        name: the claim's short name, as in docs/performance.md.
+        text: one line for a person.
+        unit: of both figures.
+        bar: the ratio that must be reached, as the median.
+        higher_is_better: throughput; False for latency, CPU and memory.
+    """
+
+    name: str
+    text: str
+    unit: str
+    bar: float
+    higher_is_better: bool = True
+
+    def ratio(self, ours: float, peer: float) -> float:
+        """Ours against the peer's, above 1 in our favour."""
+        return ours / peer if self.higher_is_better else peer / ours
+
+
+@dataclass
+class Pair:
+    """One round of each side, one right after the other."""
+
+    ours: float
+    peer: float
+    peer_kind: str
+    ratio: float
+    load: float
+
+
+@dataclass
+class Comparison:
+    """A claim and its pairs."""
+
+    claim: Claim
+    parameters: dict[str, Any]
+    pairs: list[Pair] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, ours: float, peers: dict[str, float], load: float) -> Pair:
+        """Take one pair; where the peer has several settings, the better one counts."""
+        better = max if self.claim.higher_is_better else min
+        kind = better(peers, key=lambda name: peers[name])
+        pair = Pair(ours, peers[kind], kind, round(self.claim.ratio(ours, peers[kind]), 3), load)
+        self.pairs.append(pair)
+        return pair
+
+    @property
+    def ratio(self) -> float:
+        """The median of the pair ratios."""
+        return round(statistics.median(pair.ratio for pair in self.pairs), 3)
+
+    @property
+    def worst(self) -> float:
+        """The worst pair's ratio."""
+        return min(pair.ratio for pair in self.pairs)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bar is reached, and no pair is far below it."""
+        return self.ratio >= self.claim.bar and self.worst >= WORST_PAIR_SHARE * self.claim.bar
+
+    def summary(self) -> dict[str, Any]:
+        """The line of `--json`."""
+        return {
+            "claim": self.claim.name,
+            "text": self.claim.text,
+            "unit": self.claim.unit,
+            "ours": round(statistics.median(pair.ours for pair in self.pairs), 1),
+            "peer": round(statistics.median(pair.peer for pair in self.pairs), 1),
+            "ratio": self.ratio,
+            "worst": self.worst,
+            "bar": self.claim.bar,
+            "holds": self.holds,
+            "pairs": [asdict(pair) for pair in self.pairs],
+            "parameters": self.parameters,
+            **self.extra,
+        }
+
+
+def parser(text: str, *, pairs: int = 5) -> argparse.ArgumentParser:
+    """The options that every script has."""
+    options = argparse.ArgumentParser(description=text)
+    options.add_argument("--pairs", type=int, default=pairs, help="rounds of each side (default %(default)s)")
+    options.add_argument(
+        "--json", action="store_true", help="progress to stderr, one JSON object per claim last"
+    )
+    options.add_argument("--save", action="store_true", help="write bench/results/<script>.json")
+    options.add_argument(
+        "--cpus", type=int, default=CPUS, help="CPUs that everything shares (default %(default)s)"
+    )
+    return options
+
+
+def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Comparison]]) -> int:
+    """Run a script's comparisons and report them.
+
+    Args:
+        name: the script's, which names its result file.
+        given: the parsed options of `parser`.
+        measure: runs the pairs.
+
+    Returns:
+        The exit status: 0 when every bar holds, 1 when one does not, 2 when the peer cannot run here.
+    """
+    OUT.mkdir(parents=True, exist_ok=True)
+    cpus = pin_to(given.cpus)
+    say(f"{name}: {given.pairs} pairs on CPUs {cpus}, load {load_average()}")
+    try:
+        comparisons = measure()
+    except PeerMissingError as missing:
+        say(f"{name}: SKIPPED: {missing}")
+        return 2
+    machine = asdict(Machine.here(OUT, len(cpus)))
+    for comparison in comparisons:
+        say(table(comparison))
+    if given.save:
+        save(name, machine, comparisons)
+    if given.json:
+        for comparison in comparisons:
+            sys.stdout.write(json.dumps({**comparison.summary(), "machine": machine}) + "\n")
+    return 0 if all(comparison.holds for comparison in comparisons) else 1
+
+
+def table(comparison: Comparison) -> str:
+    """Both sides, pair by pair."""
+    claim = comparison.claim
+    lines = [
+        "",
+        f"{claim.name}: {claim.text}",
+        f"  {'pair':>4} {'ours':>12} {'peer':>12}  {'ratio':>6}  {'load':>5}  peer is",
+    ]
+    lines += [
+        f"  {number:>4} {pair.ours:>12,.1f} {pair.peer:>12,.1f}  {pair.ratio:>6.2f}  {pair.load:>5.1f}  {pair.peer_kind}"
+        for number, pair in enumerate(comparison.pairs, 1)
+    ]
+    verdict = "holds" if comparison.holds else "MISSED"
+    lines.append(
+        f"  median ratio {comparison.ratio:.2f}, worst pair {comparison.worst:.2f}; bar {claim.bar}: {verdict} ({claim.unit})"
+    )
+    lines += [f"  {key}: {value}" for key, value in comparison.extra.items()]
+    return "\n".join(lines)
+
+
+def save(name: str, machine: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
+    """Write the result file that is committed: figures, versions, parameters, date."""
+    RESULTS.mkdir(exist_ok=True)
+    result = {
+        "script": f"bench/{name}.py",
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "machine": machine,
+        "claims": [comparison.summary() for comparison in comparisons],
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    say(f"written: {path}")
+
+
+def say(text: str) -> None:
+    """Progress, on standard error, so that `--json` leaves standard output to the results."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

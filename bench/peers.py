@@ -1,0 +1,262 @@
+"""The two sides of a comparison as processes: start them, give them jobs, stop them.
+
+Both load clients (`tools/java-bench` and `bench/load_client.py`) read one job per line and answer with one JSON object
+per line, so the rounds of the two sides alternate while both stay warm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from accounting import cpu_of
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / "tools"
+OUT = ROOT / "out" / "bench"
+STOP_SECONDS = 20
+
+
+class PeerMissingError(Exception):
+    """A peer cannot run here; the text says what is missing."""
+
+
+class LoadClient:
+    """A load client process that takes jobs on its standard input.
+
+    Args:
+        name: for messages.
+        command: how to start it.
+        log: where its standard error goes.
+        env: the environment, this process's own when None.
+    """
+
+    def __init__(
+        self, name: str, command: list[str], log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
+            )
+        self.ready = self._answer()
+
+    def run(self, *job: object) -> dict[str, Any]:
+        """Run one job to its end.
+
+        Raises:
+            RuntimeError: the client died, or the job failed: a comparison with a failed side is void.
+        """
+        _pipe(self._process.stdin).write(" ".join(str(word) for word in job) + "\n")
+        _pipe(self._process.stdin).flush()
+        answer = self._answer()
+        if "error" in answer:
+            raise RuntimeError(
+                f"{self.name}: {' '.join(map(str, job))}: {answer['error']} (log: {self._log})"
+            )
+        if answer.get("failed"):
+            raise RuntimeError(f"{self.name}: {answer['failed']} adds failed, so the round is void")
+        return answer
+
+    def close(self) -> None:
+        """End the client; it leaves by itself when its input ends."""
+        _pipe(self._process.stdin).close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        line = _pipe(self._process.stdout).readline()
+        if not line:
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+            raise RuntimeError(f"{self.name} ended without an answer:\n{tail}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class JavaPeer:
+    """ZooKeeper and Java bookies, started through `tools/java-peer`.
+
+    Args:
+        name: the directory under out/bench.
+        tuned: the settings that make a Java bookie answer fast (tools/java-bench/tuned-bookie.conf) instead of the
+            product's defaults without the limits of small test clusters.
+        bookies: how many.
+    """
+
+    def __init__(self, name: str, *, tuned: bool = False, bookies: int = 3) -> None:
+        for program in ("java", "javac", "mvn"):
+            if shutil.which(program) is None:
+                raise PeerMissingError(
+                    f"the Java peer needs a JDK and Maven, and there is no '{program}' on the PATH"
+                )
+        self.directory = OUT / name
+        self.tuned = tuned
+        self._bookies = bookies
+        self._env = {
+            **os.environ,
+            "JAVA_PEER_HEAP": "1024",
+            "JAVA_PEER_DIRECT": "1024",
+            "JAVA_PEER_STORAGE": "db" if tuned else "sorted",
+            "JAVA_PEER_JOURNAL_SYNC": "true",
+            "JAVA_PEER_BOOKIE_CONF": str(
+                TOOLS / "java-bench" / f"{'tuned' if tuned else 'default'}-bookie.conf"
+            ),
+            "JAVA_PEER_JVM_OPTS": "-XX:-UseSerialGC -XX:+UseG1GC",
+        }
+
+    def __enter__(self) -> Self:
+        self._forget_data()
+        self._peer("start", str(self._bookies))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._peer("stop")
+        self._forget_data()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the bookies."""
+        return [int(file.read_text()) for file in sorted(self.directory.glob("pids/bookie*.pid"))]
+
+    def cpu(self) -> float:
+        """CPU seconds of all bookies together."""
+        return cpu_of(self.pids)
+
+    def client(self, *, v2: bool) -> LoadClient:
+        """Start a Java load client on this cluster, with the V2 or the V3 wire protocol."""
+        classes = self._compile()
+        classpath = (self.directory / "classpath").read_text().strip()
+        command = [
+            "java",
+            "-Xms512m",
+            "-Xmx2g",
+            "-XX:MaxDirectMemorySize=2g",
+            f"-Dlog4j.configurationFile={self.directory}/conf/log4j2-shell.properties",
+            "-cp",
+            f"{classpath}:{classes}",
+            "JavaBench",
+            "--uri",
+            self._env_file()["JAVA_PEER_METADATA_URI"],
+            "--v2",
+            str(int(v2)),
+            "--pids",
+            ",".join(map(str, self.pids)),
+        ]
+        name = f"Java {'V2' if v2 else 'V3'}{' tuned' if self.tuned else ''}"
+        return LoadClient(name, command, self.directory / "logs" / f"client-v{2 if v2 else 3}.log")
+
+    def version(self) -> str:
+        """The version of the bookies' server library."""
+        for part in (self.directory / "classpath").read_text().split(":"):
+            name = Path(part).name
+            if name.startswith("bookkeeper-server-"):
+                return f"Apache BookKeeper {name.removeprefix('bookkeeper-server-').removesuffix('.jar')}"
+        return "Apache BookKeeper"
+
+    def _compile(self) -> Path:
+        source = TOOLS / "java-bench" / "JavaBench.java"
+        classes = self.directory / "classes"
+        built = classes / "JavaBench.class"
+        if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
+            classpath = (self.directory / "classpath").read_text().strip()
+            subprocess.run(
+                ["javac", "-nowarn", "-cp", classpath, "-d", str(classes), str(source)],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        return classes
+
+    def _env_file(self) -> dict[str, str]:
+        lines = (self.directory / "env").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def _peer(self, verb: str, *args: str) -> None:
+        command = [str(TOOLS / "java-peer"), verb, str(self.directory), *args]
+        done = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PeerMissingError(f"java-peer {verb} failed: {done.stderr.strip().splitlines()[-1:]}")
+
+    def _forget_data(self) -> None:
+        """Each run starts empty; the resolved jars, the ports and the compiled client stay."""
+        for name in ("data", "conf"):
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+        (self.directory / "formatted").unlink(missing_ok=True)
+
+
+class QuireCluster:
+    """Our own cluster, `quire up`: one process per bookie, as the Java peer has.
+
+    Args:
+        name: the directory under out/bench.
+        bookies: how many.
+    """
+
+    def __init__(self, name: str, *, bookies: int = 3) -> None:
+        self.directory = OUT / name
+        self._bookies = bookies
+        self._ready: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        self._log = self.directory / "up.log"
+        command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(self.directory / "cluster")]
+        command += ["--bookies", str(self._bookies), "--json"]
+        with self._log.open("w") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        line = _pipe(self._process.stdout).readline()
+        if not line:
+            raise RuntimeError(f"'quire up' ended at once:\n{self._log.read_text(errors='replace')[-2000:]}")
+        self._ready = json.loads(line)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        _pipe(self._process.stdout).close()
+        if error is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def uri(self) -> str:
+        """What `--cluster` takes."""
+        return str(self._ready["cluster"])
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the bookies."""
+        return [int(bookie["pid"]) for bookie in self._ready["bookies"]]
+
+    def client(self) -> LoadClient:
+        """Start our load client on this cluster."""
+        command = [sys.executable, str(ROOT / "bench" / "load_client.py"), "--cluster", self.uri]
+        command += ["--pids", ",".join(map(str, self.pids))]
+        return LoadClient("Quire", command, self.directory / "client.log")
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    if stream is None:
+        raise RuntimeError("the process was started without a pipe")
+    return stream
