@@ -318,3 +318,19 @@ class RecoveryFailed:
 
     answer: Answer
     bookies: tuple[BookieId, ...]
+
+
+ReadEffect: TypeAlias = SendRead | SetTimer | ReadDone | ReadFailed
+LacEffect: TypeAlias = SendLacRead | LacFound | LacUnavailable
+RecoveryEffect: TypeAlias = (
+    WriteMetadata
+    | RereadMetadata
+    | SendLacRead
+    | SendRecoveryRead
+    | SendRecoveryAdds
+    | FindReplacements
+    | FindLength
+    | RecoveryClosed
+    | RecoveryInconclusive
+    | RecoveryFailed
+)

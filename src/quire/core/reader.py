@@ -9,13 +9,14 @@ Source: guide (003), "Reading from ledgers", "Operations and the Different Quoru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.effects import (
+    LacEffect,
     LacFound,
     LacUnavailable,
     ReadDone,
+    ReadEffect,
     ReadFailed,
     SendLacRead,
     SendRead,
@@ -24,9 +25,6 @@ from quire.core.effects import (
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.quorum import residues_of_slot, write_set, write_set_mask
 from quire.core.rules import RULES, Rules
-
-ReadEffect: TypeAlias = SendRead | SetTimer | ReadDone | ReadFailed
-LacEffect: TypeAlias = SendLacRead | LacFound | LacUnavailable
 
 
 class ReadMachine:
@@ -153,7 +151,9 @@ class ReadMachine:
             missing.pop(entry_id, None)
         through, absent_is_no = last, self._rules.counts_as_negative(answer)
         if answer is Answer.OK:
-            through = told_through(first, last, entry_ids, vouched_through, unknown)
+            size = len(self._ensemble)
+            residues = residues_of_slot(slot, size, self._write_quorum)
+            through = told_through(first, last, entry_ids, vouched_through, unknown, residues, size)
             absent_is_no = self._rules.counts_as_negative(Answer.NO_ENTRY)
             if through < first:
                 # It told nothing, not even of the first: asking it again would be for ever.
@@ -331,18 +331,30 @@ class LacMachine:
 
 
 def told_through(
-    first: int, last: int, entry_ids: Sequence[int], vouched_through: int, unknown: Sequence[tuple[int, int]]
+    first: int,
+    last: int,
+    entry_ids: Sequence[int],
+    vouched_through: int,
+    unknown: Sequence[tuple[int, int]],
+    residues: int,
+    period: int,
 ) -> int:
     """The last id such that an answer says something about it and about each lower id asked for; first - 1 if none.
 
-    Source: decision on run reads, `docs/formats/native-protocol.md`, "Entries".
+    Args:
+        residues: mask of the classes (id mod `period`) that the bookie stores; of others it need not speak.
+
+    Source: `docs/formats/native-protocol.md`, "Entries".
     """
     through = max(vouched_through, first - 1)
     for lower, upper in sorted(unknown):
         if lower <= through + 1:
             through = max(through, upper)
-    if through < last and entry_ids and entry_ids[-1] > through:
-        for entry_id in entry_ids:
-            if entry_id == through + 1:
-                through = entry_id
+    if through >= last or not entry_ids or entry_ids[-1] <= through:
+        return min(through, last)
+    for entry_id in entry_ids:
+        if entry_id > through:
+            if any(residues >> skipped % period & 1 for skipped in range(through + 1, entry_id)):
+                break
+            through = entry_id
     return min(through, last)

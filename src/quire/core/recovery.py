@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.effects import (
     FindLength,
     FindReplacements,
     RecoveryClosed,
+    RecoveryEffect,
     RecoveryFailed,
     RecoveryInconclusive,
     RereadMetadata,
@@ -39,22 +40,9 @@ from quire.core.effects import (
 from quire.core.errors import MisuseError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
+from quire.core.quorum import residues_of_slot, write_set
 from quire.core.reader import told_through
 from quire.core.rules import RULES, Rules
-
-RecoveryEffect: TypeAlias = (
-    WriteMetadata
-    | RereadMetadata
-    | SendLacRead
-    | SendRecoveryRead
-    | SendRecoveryAdds
-    | FindReplacements
-    | FindLength
-    | RecoveryClosed
-    | RecoveryInconclusive
-    | RecoveryFailed
-)
 
 WINDOW_ENTRIES: Final = 4096
 """Entries asked for at once; also the bound on entries written back and not yet confirmed."""
@@ -238,7 +226,7 @@ class RecoveryMachine:
         self._expect(RecoveryStatus.ANNOUNCING, RecoveryStatus.READING, RecoveryStatus.CLOSING)
         self.out.append(RereadMetadata())
 
-    def metadata_reread(self, record: LedgerMetadata | None, version: int) -> None:
+    def metadata_read(self, record: LedgerMetadata | None, version: int) -> None:
         """What the store holds now; None when the ledger was deleted.
 
         Effects:
@@ -379,7 +367,9 @@ class RecoveryMachine:
         positive, lengths = self._positive, self._lengths
         rules = self._rules
         if answer is Answer.OK:
-            through = told_through(first, last, tuple(entries), vouched_through, unknown)
+            size, write_quorum = self._record.ensemble_size, self._record.write_quorum
+            residues = residues_of_slot(slot, size, write_quorum)
+            through = told_through(first, last, tuple(entries), vouched_through, unknown, residues, size)
             absent_is_negative = rules.counts_as_negative(Answer.NO_ENTRY)
         else:
             through = last
