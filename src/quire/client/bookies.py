@@ -283,7 +283,9 @@ class BookieClient:
     ) -> Answer:
         """Tell a bookie how far the ledger is confirmed. Best effort: safety never rests on it."""
         body = access.digest.lac_body(access.ledger_id, lac)
-        return (await self._request(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)).answer
+        return (
+            await self._request(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)
+        ).answer
 
     async def list_entries(
         self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS

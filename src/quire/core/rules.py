@@ -31,7 +31,7 @@ class CloseOutcome(Enum):
 
 
 def confirms(acked: int, write_set_mask: int, ack_quorum: int) -> bool:
-    """"Once Qa bookies from the write quorum acknowledge the write": are there enough in this mask of slots?"""
+    """ "Once Qa bookies from the write quorum acknowledge the write": are there enough in this mask of slots?"""
     return (acked & write_set_mask).bit_count() >= ack_quorum
 
 
@@ -46,7 +46,7 @@ def may_acknowledge_while_changing() -> bool:
 
 
 def new_fragment_start(lac: int, lap: int) -> int:  # noqa: ARG001 - a mutant uses the other
-    """"starting from the first message that has not been acknowledged to the client"."""
+    """ "starting from the first message that has not been acknowledged to the client"."""
     return lac + 1
 
 
@@ -56,7 +56,7 @@ def acks_to_unset(changed_slots: int) -> int:
 
 
 def writer_may_change(record: LedgerMetadata) -> bool:
-    """"If the state of the ledger is no longer OPEN, we send an error to the client for any outstanding writes"."""
+    """ "If the state of the ledger is no longer OPEN, we send an error to the client for any outstanding writes"."""
     return record.state is LedgerState.OPEN
 
 
@@ -73,7 +73,7 @@ def close_outcome(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
 
 
 def covers(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """"a response from at least (Qw-Qa)+1 bookies from each write quorum in the ensemble"."""
+    """ "a response from at least (Qw-Qa)+1 bookies from each write quorum in the ensemble"."""
     return quorum.covers_exactly(known, ensemble_size, write_quorum, ack_quorum)
 
 
@@ -88,7 +88,7 @@ def counts_as_negative(answer: Answer) -> bool:
 
 
 def negative_votes_needed(write_quorum: int, ack_quorum: int) -> int:
-    """"Uncommitted = Quorum Coverage negative responses"."""
+    """ "Uncommitted = Quorum Coverage negative responses"."""
     return quorum.entry_coverage(write_quorum, ack_quorum)
 
 
@@ -128,7 +128,7 @@ def recovery_waits_for_its_adds() -> bool:
 
 
 def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:  # noqa: ARG001
-    """"replicating all entries it sees to the entire write quorum for that entry" (X8)."""
+    """ "replicating all entries it sees to the entire write quorum for that entry" (X8)."""
     return write_set
 
 
@@ -174,7 +174,7 @@ def deleted_refuses_adds() -> bool:
 
 
 def ledgers_to_fence(ledger_ids: Sequence[int], open_ids: Sequence[int]) -> list[int]:
-    """"fence the last 2 ledgers in the list", and every ledger that the list calls open (decision F-10)."""
+    """ "fence the last 2 ledgers in the list", and every ledger that the list calls open (decision F-10)."""
     last_two = ledger_ids[-2:]
     return [ledger_id for ledger_id in ledger_ids if ledger_id in last_two or ledger_id in open_ids]
 
@@ -185,7 +185,7 @@ def may_roll(open_items: int) -> bool:
 
 
 def may_serve(*, list_written: bool) -> bool:
-    """"The node must not serve any writes until step 5 completes successfully"."""
+    """ "The node must not serve any writes until step 5 completes successfully"."""
     return list_written
 
 

@@ -169,9 +169,7 @@ class EntryDigest:
             raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
         found_ledger, found_entry, lac, length = HEADER.unpack(header)
         if found_ledger != ledger_id or (entry_id is not None and found_entry != entry_id):
-            msg = (
-                f"ledger {ledger_id}, entry {entry_id}: the bookie sent entry {found_entry} of ledger {found_ledger}"
-            )
+            msg = f"ledger {ledger_id}, entry {entry_id}: the bookie sent entry {found_entry} of ledger {found_ledger}"
             raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
         return Entry(LedgerId(found_ledger), EntryId(found_entry), EntryId(lac), length, payload)
 

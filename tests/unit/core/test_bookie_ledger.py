@@ -1,0 +1,138 @@
+"""What one ledger's machine on a bookie admits, and what must be durable first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
+
+KEY, OTHER_KEY = b"k" * 20, b"o" * 20
+WHO: dict[str, Any] = {"key": KEY, "token": 7, "digest_type": 3}
+
+
+def machine() -> BookieLedgerMachine:
+    return BookieLedgerMachine(LedgerFacts(1), known=False)
+
+
+def test_the_first_add_fixes_key_token_and_digest() -> None:
+    ledger = machine()
+    assert ledger.add(**WHO, lac=-1, recovery=False) is Answer.OK
+    assert ledger.dirty
+    assert (ledger.snapshot().key, ledger.facts.token, ledger.facts.digest_type) == (KEY, 7, 3)
+    assert not ledger.dirty
+    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=5, recovery=False) is Answer.UNAUTHORISED
+    assert ledger.add(**WHO | {"token": 8}, lac=5, recovery=False) is Answer.WRONG_TOKEN
+    assert ledger.add(**WHO | {"digest_type": 1}, lac=5, recovery=False) is Answer.BAD_REQUEST
+    assert ledger.facts.lac == -1
+    assert not ledger.dirty
+
+
+def test_a_fenced_ledger_takes_recovery_adds_only() -> None:
+    ledger = machine()
+    assert ledger.set_fence(**WHO) is Answer.OK
+    assert ledger.fence is Fence.PENDING
+    assert ledger.dirty
+    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.FENCED
+    assert ledger.add(**WHO, lac=3, recovery=True) is Answer.OK
+    assert ledger.facts.lac == -1, "a recovery add does not raise the LAC"
+    ledger.snapshot()
+    ledger.fence_durable()
+    assert ledger.fence is Fence.DURABLE
+    assert ledger.set_fence(**WHO) is Answer.OK
+    assert not ledger.dirty, "what is durable already is not written again"
+
+
+def test_a_fence_needs_the_key_and_creates_the_ledger() -> None:
+    ledger = machine()
+    assert ledger.set_fence(key=b"", token=0, digest_type=0) is Answer.UNAUTHORISED
+    assert ledger.set_fence(**WHO) is Answer.OK
+    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=0, recovery=True) is Answer.UNAUTHORISED
+
+
+def test_a_deleted_ledger_does_not_come_back() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, deleted_until_ms=99), known=True)
+    assert ledger.add(**WHO, lac=0, recovery=False) is Answer.DELETED
+    assert ledger.add(**WHO, lac=0, recovery=True) is Answer.DELETED
+    assert ledger.set_fence(**WHO) is Answer.DELETED
+
+
+def test_clearing_limbo_keeps_the_fence() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, limbo=True), known=True)
+    ledger.clear_limbo()
+    assert ledger.dirty
+    assert ledger.facts.fenced
+    assert not ledger.facts.limbo
+
+
+def test_reads_need_no_key_but_a_wrong_one_is_seen() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, token=7), known=True)
+    assert ledger.may_know(b"", 0) is Answer.OK
+    assert ledger.may_know(KEY, 7) is Answer.OK
+    assert ledger.may_know(OTHER_KEY, 0) is Answer.UNAUTHORISED
+    assert ledger.may_know(b"", 8) is Answer.WRONG_TOKEN
+
+
+@given(st.lists(st.integers(-1, 50), max_size=20))
+def test_the_lac_only_rises(lacs: list[int]) -> None:
+    ledger = machine()
+    highest = -1
+    for lac in lacs:
+        ledger.explicit_lac(b"body", lac, **WHO)
+        highest = max(highest, lac)
+        assert ledger.facts.lac == highest
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever comes in whatever order: fences stay, the LAC never falls, keys never change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = machine()
+        self.was_fenced = False
+        self.highest_lac = -1
+        self.key = b""
+
+    @rule(key=st.sampled_from([KEY, OTHER_KEY]), lac=st.integers(-1, 9), recovery=st.booleans())
+    def add(self, key: bytes, lac: int, recovery: bool) -> None:  # noqa: FBT001 - drawn
+        answer = self.ledger.add(key=key, token=7, digest_type=3, lac=lac, recovery=recovery)
+        if self.was_fenced and not recovery:
+            assert answer is not Answer.OK
+        if answer is Answer.OK and not self.key:
+            self.key = key
+
+    @rule(key=st.sampled_from([KEY, OTHER_KEY, b""]))
+    def fence(self, key: bytes) -> None:
+        if self.ledger.set_fence(key=key, token=7, digest_type=3) is Answer.OK:
+            self.was_fenced = True
+            self.key = self.key or key
+
+    @rule(lac=st.integers(-1, 9))
+    def explicit(self, lac: int) -> None:
+        if self.ledger.explicit_lac(b"x", lac, key=KEY, token=7, digest_type=3) is Answer.OK:
+            self.key = self.key or KEY
+
+    @rule()
+    def journaled(self) -> None:
+        self.ledger.snapshot()
+        self.ledger.fence_durable()
+
+    @rule()
+    def restarted_with_what_was_journaled(self) -> None:
+        if not self.ledger.dirty:
+            self.ledger = BookieLedgerMachine(self.ledger.snapshot(), known=True)
+
+    @invariant()
+    def holds(self) -> None:
+        self.ledger.check()
+        assert self.ledger.facts.fenced == self.was_fenced
+        assert self.ledger.facts.lac >= self.highest_lac
+        assert self.ledger.facts.key == self.key
+        self.highest_lac = self.ledger.facts.lac
+
+
+TestAnyOrder = AnyOrder.TestCase

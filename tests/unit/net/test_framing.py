@@ -1,0 +1,129 @@
+"""Frames come out the same however the stream was cut, and memory is bounded whatever it announces."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.errors import MalformedFrameError
+from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.wire import native
+
+HELLO = native.encode_hello(native.Hello("cluster", "bookie"))
+LIMIT = 1 << 20
+
+
+class Collector(FrameProtocol):
+    """Keeps what it is handed."""
+
+    def __init__(self, scratch_bytes: int = 64, budget: ReceiveBudget | None = None) -> None:
+        super().__init__(Scratch(scratch_bytes), budget or ReceiveBudget(), LIMIT)
+        self.hellos: list[bytes] = []
+        self.frames: list[bytes] = []
+        self.errors: list[MalformedFrameError] = []
+
+    def hello_received(self, body: memoryview) -> None:
+        self.hellos.append(bytes(body))
+
+    def frame_received(self, frame: memoryview) -> None:
+        self.frames.append(bytes(frame))
+
+    def broken(self, error: MalformedFrameError) -> None:
+        self.errors.append(error)
+
+
+def frame_of(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def feed(protocol: FrameProtocol, data: bytes, cuts: list[int]) -> None:
+    """Hand over `data` in pieces that end at the cuts, as a socket would: never more than the buffer takes."""
+
+    async def run() -> None:
+        at = 0
+        for cut in [*cuts, len(data)]:
+            while at < cut:
+                buffer = protocol.get_buffer(-1)
+                size = min(len(buffer), cut - at)
+                buffer[:size] = data[at : at + size]
+                at += size
+                protocol.buffer_updated(size)
+
+    asyncio.run(run())
+
+
+@given(bodies=st.lists(st.binary(max_size=300), max_size=8), data=st.data())
+def test_any_cutting_gives_the_same_frames(bodies: list[bytes], data: st.DataObject) -> None:
+    stream = HELLO + b"".join(map(frame_of, bodies))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    protocol = Collector(scratch_bytes=128)
+    feed(protocol, stream, cuts)
+    assert protocol.frames == [frame_of(body) for body in bodies]
+    assert len(protocol.hellos) == 1
+    assert protocol.partial_since is None
+    assert protocol._budget.taken == 0
+
+
+def test_a_stream_byte_by_byte() -> None:
+    protocol = Collector()
+    stream = HELLO + frame_of(b"x" * 200) + frame_of(b"")
+    feed(protocol, stream, list(range(len(stream))))
+    assert protocol.frames == [frame_of(b"x" * 200), frame_of(b"")]
+
+
+def test_an_oversized_frame_is_refused_before_memory_is_taken() -> None:
+    protocol = Collector()
+    feed(protocol, HELLO + struct.pack(">I", LIMIT) + b"x", [])
+    assert "longer than the limit" in protocol.errors[0].message
+    assert protocol._budget.taken == 0
+
+
+def test_garbage_is_refused() -> None:
+    protocol = Collector()
+    feed(protocol, b"\x00\x00\x00\x05hello world", [])
+    assert "not the native protocol" in protocol.errors[0].message
+
+
+def test_frames_that_find_no_budget_wait_for_it() -> None:
+    budget = ReceiveBudget(bytes_max=1000)
+    first, second = Collector(256, budget), Collector(256, budget)
+    long_frame = frame_of(b"y" * 700)
+
+    class Line:
+        """The side of a transport that a receiver uses."""
+
+        def __init__(self) -> None:
+            self.reading = True
+
+        def is_closing(self) -> bool:
+            return False
+
+        def pause_reading(self) -> None:
+            self.reading = False
+
+        def resume_reading(self) -> None:
+            self.reading = True
+
+    line = Line()
+    second.transport = line  # type: ignore[assignment]
+    feed(first, HELLO + long_frame[:100], [])
+    feed(second, HELLO + long_frame[:100], [len(HELLO)])
+    assert not line.reading
+    assert budget.taken == len(long_frame)
+    feed(first, long_frame[100:], [])
+    assert line.reading
+    feed(second, long_frame[100:], [])
+    assert first.frames == second.frames == [long_frame]
+    assert budget.taken == 0
+
+
+def test_a_lost_connection_gives_its_memory_back() -> None:
+    budget = ReceiveBudget()
+    protocol = Collector(budget=budget)
+    feed(protocol, HELLO + frame_of(b"z" * 500)[:50], [])
+    assert budget.taken > 0
+    protocol.connection_lost(None)
+    assert budget.taken == 0
