@@ -21,8 +21,7 @@ import hmac
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -34,6 +33,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
+_HEADER_CRC32C = struct.Struct(">qqqqI")
 _LAC_BODY = struct.Struct(">qq")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -68,9 +68,11 @@ def master_key(password: bytes) -> bytes:
     return hashlib.sha1(b"ledger" + password).digest()  # noqa: S324 - BookKeeper's format
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry as a reader gets it. `length` is the ledger's payload bytes up to and including it."""
+class Entry(NamedTuple):
+    """One entry as a reader gets it. `length` is the ledger's payload bytes up to and including it.
+
+    A tuple, because a scan makes one per entry and tuples are made three times faster than frozen dataclasses.
+    """
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -172,6 +174,52 @@ class EntryDigest:
             msg = f"ledger {ledger_id}, entry {entry_id}: the bookie sent entry {found_entry} of ledger {found_ledger}"
             raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
         return Entry(LedgerId(found_ledger), EntryId(found_entry), EntryId(lac), length, payload)
+
+    def open_all(
+        self, ledger_id: int, entry_ids: Sequence[int], body: Buffer, offsets: Sequence[int]
+    ) -> tuple[list[Entry], list[int]]:
+        """Check the entries of a run; what `open` does, with the work per entry kept small.
+
+        Args:
+            entry_ids: the ids that are expected, in the order of the entries.
+            body: the buffer that holds the entries.
+            offsets: where each entry starts in it, and where the last ends.
+
+        Returns:
+            The entries that are what was asked for, and the ids of those that are not.
+        """
+        good: list[Entry] = []
+        bad: list[int] = []
+        if self.digest_type is not DigestType.CRC32C:
+            view = memoryview(body)
+            for position, entry_id in enumerate(entry_ids):
+                try:
+                    good.append(
+                        self.open(view[offsets[position] : offsets[position + 1]], ledger_id, entry_id)
+                    )
+                except DigestMismatchError:
+                    bad.append(entry_id)
+            return good, bad
+        view = memoryview(body).toreadonly()
+        unpack, new, add, crc, kind = _HEADER_CRC32C.unpack_from, tuple.__new__, good.append, crc32c, Entry
+        start = offsets[0]
+        for entry_id, end in zip(entry_ids, offsets[1:], strict=True):
+            payload = start + _HEADER_CRC32C.size
+            if payload <= end:
+                found_ledger, found, lac, length, mac = unpack(view, start)
+                data = view[payload:end]
+                if (
+                    crc(data, crc(view[start : start + HEADER_BYTES])) == mac
+                    and found == entry_id
+                    and found_ledger == ledger_id
+                ):
+                    add(new(kind, (found_ledger, found, lac, length, data)))
+                else:
+                    bad.append(entry_id)
+            else:
+                bad.append(entry_id)
+            start = end
+        return good, bad
 
     def lac_body(self, ledger_id: int, lac: int) -> bytes:
         """The body of an explicit LAC: ledger id, LAC, digest over both."""
