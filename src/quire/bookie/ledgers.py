@@ -132,7 +132,7 @@ class Ledgers:
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
         body = bytes(request.body)
-        if len(body) < 16 or request.ledger_id < 0:  # noqa: PLR2004 - ledger id and LAC
+        if len(body) < 16 or request.ledger_id < 0:
             return Answer.BAD_REQUEST
         machine = self._machine(request.ledger_id)
         before = machine.facts.lac

@@ -164,7 +164,7 @@ class BookieClient:
 
     # --- adds --------------------------------------------------------------------------------------------------------
 
-    def add_run(  # noqa: PLR0913 - these are the fields of an add
+    def add_run(
         self,
         bookie: BookieId,
         access: LedgerAccess,
@@ -224,7 +224,7 @@ class BookieClient:
 
     # --- reads and the rest ------------------------------------------------------------------------------------------
 
-    async def read(  # noqa: PLR0913 - these are the fields of a read
+    async def read(
         self,
         bookie: BookieId,
         access: LedgerAccess,
@@ -242,7 +242,7 @@ class BookieClient:
         frame = await self._request(bookie, Kind.READ, (body,), timeout_ms, access=access, flags=flags)
         return self._entries(frame, last)
 
-    async def long_poll(  # noqa: PLR0913 - these are the fields of a long poll
+    async def long_poll(
         self,
         bookie: BookieId,
         access: LedgerAccess,
@@ -317,7 +317,7 @@ class BookieClient:
         """Say that the bookie holds again all it should of a ledger, so that it may vouch for it."""
         return (await self._request(bookie, Kind.CLEAR_LIMBO, (), timeout_ms, access=access)).answer
 
-    async def _request(  # noqa: PLR0913 - these are the fields of a header
+    async def _request(
         self,
         bookie: BookieId,
         kind: Kind,

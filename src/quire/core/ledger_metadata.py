@@ -199,7 +199,7 @@ class LedgerMetadata:
         return CorruptMetadataError(msg, ledger_id=self.ledger_id)
 
 
-def new_ledger(  # noqa: PLR0913 - these are the fields of a record
+def new_ledger(
     ledger_id: LedgerId,
     ensemble: Sequence[BookieId],
     *,

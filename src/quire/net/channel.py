@@ -69,7 +69,7 @@ class Channel(FrameProtocol):
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send(  # noqa: PLR0913 - these are the fields of a header
+    def send(
         self,
         kind: native.Kind,
         body: Sequence[Buffer],

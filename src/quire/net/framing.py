@@ -203,7 +203,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             size, self._budgeted = self._budgeted, 0
             self._budget.give(size)
 
-    def _mark_partial(self, partial: bool) -> None:  # noqa: FBT001 - set and reset in one place
+    def _mark_partial(self, partial: bool) -> None:
         if not partial:
             self.partial_since = None
         elif self.partial_since is None:

@@ -193,7 +193,7 @@ class Request:
     body: memoryview
 
 
-def encode_request(  # noqa: PLR0913 - these are the fields of a header
+def encode_request(
     kind: Kind,
     number: int,
     body_bytes: int,

@@ -77,7 +77,17 @@ def encode_run(
     """
     table = _table(sizes)
     head = _HEAD.pack(
-        RUN_VERSION, 0, digest_type, period, len(sizes), ledger_id, first, last, residues, origin_term, crc32c(table)
+        RUN_VERSION,
+        0,
+        digest_type,
+        period,
+        len(sizes),
+        ledger_id,
+        first,
+        last,
+        residues,
+        origin_term,
+        crc32c(table),
     )
     return b"".join([head, _U32.pack(crc32c(head)), table, *entries])
 
@@ -138,9 +148,20 @@ class RunView:
         if len(body) < RUN_HEADER_BYTES:
             msg = f"a run of {len(body)} bytes is shorter than its header of {RUN_HEADER_BYTES}"
             raise MalformedFrameError(msg)
-        (version, scheme, digest_type, period, count, ledger_id, first, last, residues, term, table_crc, head_crc) = (
-            RUN_HEADER.unpack_from(body)
-        )
+        (
+            version,
+            scheme,
+            digest_type,
+            period,
+            count,
+            ledger_id,
+            first,
+            last,
+            residues,
+            term,
+            table_crc,
+            head_crc,
+        ) = RUN_HEADER.unpack_from(body)
         view = memoryview(body)
         if head_crc != crc32c(view[: _HEAD.size]):
             msg = "the checksum of a run's header differs"
@@ -149,7 +170,7 @@ class RunView:
             msg = f"a run of version {version}, digest scheme {scheme} is not known here (version {RUN_VERSION}, 0)"
             raise MalformedFrameError(msg)
         if not (
-            0 <= ledger_id
+            ledger_id >= 0
             and 0 <= first <= last <= ID_MAX
             and 1 <= period <= ENSEMBLE_MAX
             and 0 < residues < 1 << period
@@ -177,7 +198,7 @@ class RunView:
         if _SWAP:
             sizes.byteswap()
         run.sizes = sizes
-        run._offsets = None
+        run._offsets = None  # noqa: SLF001 - the same class
         return run
 
     def check_identity(self) -> None:

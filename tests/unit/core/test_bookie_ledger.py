@@ -98,7 +98,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.key = b""
 
     @rule(key=st.sampled_from([KEY, OTHER_KEY]), lac=st.integers(-1, 9), recovery=st.booleans())
-    def add(self, key: bytes, lac: int, recovery: bool) -> None:  # noqa: FBT001 - drawn
+    def add(self, key: bytes, lac: int, recovery: bool) -> None:
         answer = self.ledger.add(key=key, token=7, digest_type=3, lac=lac, recovery=recovery)
         if self.was_fenced and not recovery:
             assert answer is not Answer.OK
