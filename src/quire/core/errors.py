@@ -69,6 +69,8 @@ class StorageError(QuireError):
 
 
 class InvalidQuorumError(MisuseError):
+    """The three quorum sizes do not fit together: E >= Qw >= Qa >= 1."""
+
     code = "invalid_quorum"
 
 
@@ -88,10 +90,14 @@ class PastEndError(MisuseError):
 
 
 class WrongPasswordError(RefusedError):
+    """The password is not the ledger's."""
+
     code = "wrong_password"
 
 
 class NoSuchLedgerError(RefusedError):
+    """The metadata store has no record of the ledger."""
+
     code = "no_such_ledger"
 
 
@@ -102,10 +108,14 @@ class NoSuchEntryError(RefusedError):
 
 
 class NoSuchLogError(RefusedError):
+    """The metadata store has no log of this name."""
+
     code = "no_such_log"
 
 
 class AlreadyExistsError(RefusedError):
+    """Something of this name or id is there already."""
+
     code = "already_exists"
 
 
@@ -116,6 +126,8 @@ class TrimmedError(RefusedError):
 
 
 class NotEnoughBookiesError(RefusedError):
+    """Fewer writable bookies than the ensemble needs."""
+
     code = "not_enough_bookies"
     retriable = True
 
@@ -161,10 +173,14 @@ class MetadataConflictError(OutcomeUnknownError):
 
 
 class TermSupersededError(OutcomeUnknownError):
+    """Another client took the unbounded ledger over in a later term."""
+
     code = "term_superseded"
 
 
 class AddTimeoutError(OutcomeUnknownError):
+    """Too few bookies acknowledged in time."""
+
     code = "add_timeout"
     retriable = True
 
@@ -200,14 +216,20 @@ class ReadUnavailableError(OutcomeUnknownError):
 
 
 class DigestMismatchError(PeerError):
+    """An entry's digest or identity is wrong."""
+
     code = "digest_mismatch"
 
 
 class MalformedFrameError(PeerError):
+    """Bytes that are no frame, run or record of the protocol."""
+
     code = "malformed_frame"
 
 
 class CorruptMetadataError(PeerError):
+    """A record in the metadata store, or the store itself, cannot be what it should be."""
+
     code = "corrupt_metadata"
 
 
@@ -218,11 +240,15 @@ class DamagedSegmentError(StorageError):
 
 
 class DiskFullError(StorageError):
+    """No room for new entries; what is stored stays readable."""
+
     code = "disk_full"
     retriable = True
 
 
 class DirectoryInUseError(StorageError):
+    """Another bookie process uses the directory."""
+
     code = "directory_in_use"
 
 

@@ -27,11 +27,43 @@ class CloseOutcome(Enum):
     CONFLICT = "conflict"
 
 
+class AddOutcome(Enum):
+    """What one bookie's answer to an add means to the writer."""
+
+    STORED = "stored"
+    FENCED = "fenced"
+    SUPERSEDED = "superseded"
+    DELETED = "deleted"
+    REFUSED = "refused"
+    RESEND = "resend"
+    BOOKIE_FAILED = "bookie failed"
+
+
 # --- adds -------------------------------------------------------------------------------------------------------
+
+_ADD_OUTCOMES = {
+    Answer.OK: AddOutcome.STORED,
+    Answer.FENCED: AddOutcome.FENCED,
+    Answer.INVALID_TERM: AddOutcome.SUPERSEDED,
+    Answer.DELETED: AddOutcome.DELETED,
+    Answer.UNAUTHORISED: AddOutcome.REFUSED,
+    Answer.BAD_REQUEST: AddOutcome.REFUSED,
+    Answer.DAMAGED_IN_TRANSIT: AddOutcome.RESEND,
+}
+
+
+def add_outcome(answer: Answer) -> AddOutcome:
+    """What ends the writer, what asks for one more try, and what is the failure of a bookie (every other answer)."""
+    return _ADD_OUTCOMES.get(answer, AddOutcome.BOOKIE_FAILED)
+
+
+def may_go_on_after_unknown(unknown_version: int, version: int) -> bool:
+    """A swap whose answer was lost may still land while the version stands: settle it before anybody is told."""
+    return unknown_version != version
 
 
 def confirms(acked: int, write_set_mask: int, ack_quorum: int) -> bool:
-    """ "Once Qa bookies from the write quorum acknowledge the write": are there enough in this mask of slots?"""
+    """Are there enough in this mask? "Once Qa bookies from the write quorum acknowledge the write"."""
     return (acked & write_set_mask).bit_count() >= ack_quorum
 
 
@@ -46,7 +78,7 @@ def may_acknowledge_while_changing() -> bool:
 
 
 def new_fragment_start(lac: int, lap: int) -> int:  # noqa: ARG001 - a mutant uses the other
-    """ "starting from the first message that has not been acknowledged to the client"."""
+    """A new fragment begins at "the first message that has not been acknowledged to the client"."""
     return lac + 1
 
 
@@ -56,7 +88,7 @@ def acks_to_unset(changed_slots: int) -> int:
 
 
 def writer_may_change(record: LedgerMetadata) -> bool:
-    """ "If the state of the ledger is no longer OPEN, we send an error to the client for any outstanding writes"."""
+    """Only OPEN: "if the state of the ledger is no longer OPEN, we send an error to the client"."""
     return record.state is LedgerState.OPEN
 
 
@@ -73,7 +105,7 @@ def close_outcome(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
 
 
 def covers(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """ "a response from at least (Qw-Qa)+1 bookies from each write quorum in the ensemble"."""
+    """Enough is "a response from at least (Qw-Qa)+1 bookies from each write quorum in the ensemble"."""
     return quorum.covers_exactly(known, ensemble_size, write_quorum, ack_quorum)
 
 
@@ -88,7 +120,7 @@ def counts_as_negative(answer: Answer) -> bool:
 
 
 def negative_votes_needed(write_quorum: int, ack_quorum: int) -> int:
-    """ "Uncommitted = Quorum Coverage negative responses"."""
+    """The guide: "Uncommitted = Quorum Coverage negative responses"."""
     return quorum.entry_coverage(write_quorum, ack_quorum)
 
 
@@ -128,7 +160,7 @@ def recovery_waits_for_its_adds() -> bool:
 
 
 def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:  # noqa: ARG001
-    """ "replicating all entries it sees to the entire write quorum for that entry" (X8)."""
+    """Recovery writes back "to the entire write quorum for that entry" (X8)."""
     return write_set
 
 
@@ -174,7 +206,7 @@ def deleted_refuses_adds() -> bool:
 
 
 def ledgers_to_fence(ledger_ids: Sequence[int], open_ids: Sequence[int]) -> list[int]:
-    """ "fence the last 2 ledgers in the list", and every ledger that the list calls open (decision F-10)."""
+    """The document: "fence the last 2 ledgers in the list"; and every ledger that the list calls open (F-10)."""
     last_two = ledger_ids[-2:]
     return [ledger_id for ledger_id in ledger_ids if ledger_id in last_two or ledger_id in open_ids]
 
@@ -185,7 +217,7 @@ def may_roll(open_items: int) -> bool:
 
 
 def may_serve(*, list_written: bool) -> bool:
-    """ "The node must not serve any writes until step 5 completes successfully"."""
+    """The document: "The node must not serve any writes until step 5 completes successfully"."""
     return list_written
 
 
@@ -198,6 +230,8 @@ def may_send_to_next(*, previous_confirmed: bool) -> bool:
 class Rules:
     """The set of judgements that a machine works by."""
 
+    add_outcome: Callable[[Answer], AddOutcome] = add_outcome
+    may_go_on_after_unknown: Callable[[int, int], bool] = may_go_on_after_unknown
     confirms: Callable[[int, int, int], bool] = confirms
     can_still_confirm: Callable[[int, int, int], bool] = can_still_confirm
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
