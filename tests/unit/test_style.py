@@ -1,0 +1,125 @@
+"""What a reviewer would otherwise have to say each time (docs/contributing.md)."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_LINES = 500
+FUNCTION_LINES = 60
+
+LONG_FILES: dict[str, str] = {}
+"""Files past the limit, each with its reason."""
+
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions past the limit (`path:name`), each with its reason."""
+
+FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+"""Bytes from a peer or a disk are parsed, never executed."""
+
+FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "os.system"}
+PROMISES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf\ufe0f]")
+
+
+def python_files(*folders):
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if not path.name.endswith("_pb2.py")]
+
+
+LIBRARY = python_files("src")
+EVERYTHING = python_files("src", "tests", "bench")
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def calls(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node.lineno
+
+
+def functions(tree, prefix=""):
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{node.name}", node
+
+
+def code_lines(node):
+    """Lines of a function without its docstring."""
+    length = node.end_lineno - node.lineno + 1
+    first = node.body[0]
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        length -= first.end_lineno - first.lineno + 1
+    return length
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=name)
+def test_files_are_short(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= FILE_LINES or name(path) in LONG_FILES, f"{name(path)} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_functions_are_short(path):
+    for function, node in functions(ast.parse(path.read_text())):
+        key = f"{name(path)}:{function}"
+        assert code_lines(node) <= FUNCTION_LINES or key in LONG_FUNCTIONS, (
+            f"{key} has {code_lines(node)} lines"
+        )
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_the_library_does_not_print(path):
+    if path.is_relative_to(ROOT / "src/quire/cli"):
+        return
+    assert [line for call, line in calls(ast.parse(path.read_text())) if call == "print"] == []
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_bytes_are_never_executed(path):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        imported = set()
+        if isinstance(node, ast.Import):
+            imported = {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported = {node.module.partition(".")[0]}
+        assert not imported & FORBIDDEN_IMPORTS, f"line {node.lineno}"
+    assert [found for found in calls(tree) if found[0] in FORBIDDEN_CALLS] == []
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=name)
+def test_no_promises_and_no_emoji(path):
+    if path == Path(__file__):
+        return
+    text = path.read_text()
+    assert not PROMISES.search(text), "write it, or open an issue"
+    assert not EMOJI.search(text)
+
+
+@pytest.mark.parametrize("path", python_files("tests"), ids=name)
+def test_tests_do_not_sleep(path):
+    """They wait for a condition: tests/support/waiting.py."""
+    slept = [line for call, line in calls(ast.parse(path.read_text())) if call in {"time.sleep", "sleep"}]
+    assert slept == []
+
+
+def test_the_exceptions_are_still_needed():
+    """A reason for something that is gone is removed."""
+    for listed in LONG_FILES:
+        assert len((ROOT / listed).read_text().splitlines()) > FILE_LINES, listed
+    for listed in LONG_FUNCTIONS:
+        path, _, function = listed.rpartition(":")
+        nodes = dict(functions(ast.parse((ROOT / path).read_text())))
+        assert code_lines(nodes[function]) > FUNCTION_LINES, listed
