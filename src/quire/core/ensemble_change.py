@@ -1,0 +1,242 @@
+"""The ensemble change: a failed bookie's slot gets another bookie, or stays absent for a while.
+
+One change at a time, in rounds. Each round takes everything that has failed so far, so several failures known
+together are one change. From its start to its end answers are recorded and nobody is told anything, because the new
+fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fragment whose ensemble lacks it.
+
+1. Ask for replacements of all failed and absent slots whose bookie is still in the record.
+2. Those that get one: swap in the record with the new fragment. Those that get none: the slot is *absent*; the
+   writer goes on while every write set can still reach its ack quorum.
+3. A lost swap: reread; not OPEN ends the writer, else redo where the failed bookie is still named. A swap with an
+   unknown outcome may still land as long as the version stands, so another swap settles it first.
+4. What failed meanwhile starts the next round. Else forget the acknowledgements of replaced bookies, send every
+   pending run to the new ones with its first headers, and let the callers hear.
+
+An absent bookie returns through a change, or in its old place when it answers again: then it gets everything that
+is unconfirmed, and what was confirmed without it is a hole for re-replication.
+
+Source: protocol document (001), "Writing to the ledger", last paragraph; docs/decisions, absent slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.core.closing import Closing
+from quire.core.effects import (
+    ChooseReplacements,
+    EnsembleChanged,
+    LookForBookies,
+    Problem,
+    SendRun,
+    SlotAbsent,
+    SlotReturned,
+)
+from quire.core.errors import LedgerClosedError, LedgerFencedError, MisuseError, QuorumLostError
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerState
+from quire.core.writer_state import Asked, Hole, Status
+
+
+class EnsembleChange(Closing):
+    """The verbs of an ensemble change."""
+
+    __slots__ = ()
+
+    def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
+        """The answer to ChooseReplacements: a bookie for each slot that can have one.
+
+        Args:
+            chosen: slot to bookie; slots that were asked for and are not in it become absent.
+            now_ms: the time, for the next look at absent slots.
+
+        Effects:
+            SlotAbsent for slots without a bookie; WriteMetadata, or the end of the change if none was found. Ended
+            when a write set can no longer reach its ack quorum.
+
+        Raises:
+            MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
+        """
+        if self.status is not Status.CHANGING or self.asked is not Asked.CHOICE:
+            return
+        wanted = self._wanted()
+        self._check_choice(wanted, chosen)
+        missing = [slot for slot in wanted if slot not in chosen]
+        if self._loses_quorum(sum(1 << slot for slot in missing)):
+            self._end(self._quorum_lost(missing), close=True)
+            return
+        for slot in missing:
+            self._mark_absent(slot, now_ms)
+        unsettled = self._in_doubt is not None and not self.rules.may_go_on_after_unknown(
+            self._in_doubt, self.version
+        )
+        if chosen:
+            ensemble = list(self.record.last_fragment.ensemble)
+            for slot, bookie in chosen.items():
+                ensemble[slot] = bookie
+            first = self.rules.new_fragment_start(self.lac, self.lap)
+            self._propose(self.record.with_ensemble(first, ensemble))
+        elif unsettled:
+            self._propose(self.record)
+        else:
+            self._round_done()
+
+    def bookies_found(self, returned: Sequence[int], now_ms: int, *, spare: bool) -> None:
+        """The answer to LookForBookies.
+
+        Args:
+            returned: absent slots whose own bookie answers again.
+            now_ms: the time.
+            spare: whether a bookie that is not in the ensemble could take a slot.
+
+        Effects:
+            With a spare a change begins. Else SlotReturned, and SendRun of what is unconfirmed, for each that is
+            back. SetTimer while slots stay absent.
+        """
+        self._looking = False
+        if self.status is Status.WRITING and self._absent:
+            if spare:
+                self._start_change()
+            else:
+                for slot in returned:
+                    self._return_slot(slot)
+        if self._absent and self.status in (Status.WRITING, Status.CHANGING):
+            self._look_later(now_ms)
+
+    # --- the rounds ------------------------------------------------------------------------------------------------
+
+    def _start_change(self) -> None:
+        """Nobody is told anything from here on."""
+        self.status = Status.CHANGING
+        self._next_round()
+
+    def _next_round(self) -> None:
+        self._failing |= self._delayed
+        self._delayed.clear()
+        wanted = self._wanted()
+        if not wanted:
+            self._round_done()
+            return
+        self.asked = Asked.CHOICE
+        mask = sum(1 << slot for slot in wanted)
+        failed = tuple(
+            dict.fromkeys((*self._failing.values(), *(self.ensemble[slot] for slot in self._absent)))
+        )
+        ensemble = self.record.last_fragment.ensemble
+        self.out.append(ChooseReplacements(tuple(wanted), ensemble, failed, self._loses_quorum(mask)))
+
+    def _wanted(self) -> list[int]:
+        """The failed and the absent slots whose bookie is still in the record."""
+        named = self.record.last_fragment.ensemble
+        return [
+            slot
+            for slot, bookie in enumerate(self.ensemble)
+            if named[slot] == bookie and (slot in self._absent or self._failing.get(slot) == bookie)
+        ]
+
+    def _check_choice(self, wanted: Sequence[int], chosen: Mapping[int, BookieId]) -> None:
+        taken = {*self.record.last_fragment.ensemble, *self._failing.values(), *self._delayed.values()}
+        if not chosen.keys() <= set(wanted) or len({*chosen.values()} - taken) != len(chosen):
+            msg = f"ledger {self.record.ledger_id}: {dict(chosen)} cannot replace slots {wanted} of {self.ensemble}"
+            raise MisuseError(msg, ledger_id=self.record.ledger_id)
+
+    def _round_done(self) -> None:
+        """The record is as this round wanted it: the next round, or the end of the change."""
+        if self._delayed:
+            self._next_round()
+        else:
+            self._finish_change()
+
+    def _finish_change(self) -> None:
+        before, after = self.ensemble, self.record.last_fragment.ensemble
+        changed = tuple(slot for slot in range(len(after)) if before[slot] != after[slot])
+        for slot in changed:
+            self._close_hole(slot)
+        self.ensemble = after
+        self._failing.clear()
+        self._in_doubt = None
+        self._attempts = 0
+        self._refresh_live()
+        self.status = Status.WRITING
+        self.asked = Asked.NOTHING
+        if changed:
+            self._retry_ms = self.limits.retry_ms_min
+            self.out.append(EnsembleChanged(self.record.last_fragment.first_entry, after, changed))
+            self._resend(changed)
+        self._advance()
+
+    def _resend(self, changed: tuple[int, ...]) -> None:
+        """Unset success, and every pending run to the new bookies, with the headers of its first sending."""
+        kept = ~self.rules.acks_to_unset(sum(1 << slot for slot in changed))
+        for number, run in self._runs.items():
+            self._acked[number] &= kept
+            slots = tuple(slot for slot in self._slots_of(run.masks) if slot in changed)
+            if slots:
+                self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
+
+    # --- what the store says to a changing writer --------------------------------------------------------------------
+
+    def _change_read(self) -> None:
+        """After a lost or unanswered swap: may this writer still change, and is there still something to change?
+
+        Source: protocol document (001), "Writing to the ledger": "If the state of the ledger is no longer OPEN, we
+        send an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
+        """
+        if self.rules.writer_may_change(self.record):
+            self.asked = Asked.NOTHING
+            self._next_round()
+            return
+        ledger_id = self.record.ledger_id
+        if self.record.state is LedgerState.IN_RECOVERY:
+            msg = f"ledger {ledger_id} is being recovered by another client; unconfirmed entries may or may not be in it"
+            self._end(Problem(LedgerFencedError, msg), close=False)
+        else:
+            msg = f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client"
+            self._end(Problem(LedgerClosedError, msg), close=False)
+
+    # --- absent slots --------------------------------------------------------------------------------------------------
+
+    def _mark_absent(self, slot: int, now_ms: int) -> None:
+        self._failing.pop(slot, None)
+        if slot not in self._absent:
+            self._absent[slot] = self.lac + 1
+            self.out.append(SlotAbsent(slot, self.ensemble[slot], self.lac + 1))
+        self._refresh_live()
+        self._look_later(now_ms)
+
+    def _look_later(self, now_ms: int) -> None:
+        if self._look_at_ms is None and not self._looking:
+            self._look_at_ms = now_ms + self._retry_ms
+            self._retry_ms = min(2 * self._retry_ms, self.limits.retry_ms_max)
+            self._arm()
+
+    def _look(self) -> None:
+        self._look_at_ms = None
+        if self._absent:
+            self._looking = True
+            self.out.append(LookForBookies(self.absent, self.ensemble))
+
+    def _return_slot(self, slot: int) -> None:
+        """The slot's own bookie is back: it gets what is unconfirmed, so that every pending run is on its way there."""
+        if slot not in self._absent:
+            return
+        self._close_hole(slot)
+        self._retry_ms = self.limits.retry_ms_min
+        self._refresh_live()
+        self.out.append(SlotReturned(slot, self.ensemble[slot], self.lac + 1))
+        for number, run in self._runs.items():
+            if not self._acked[number] >> slot & 1 and slot in self._slots_of(run.masks):
+                self.out.append(SendRun(number, run.first, run.last, run.lac, (slot,)))
+
+    def _close_hole(self, slot: int) -> None:
+        first = self._absent.pop(slot, None)
+        if first is not None and first <= self.lac:
+            self._holes.append(Hole(slot, self.ensemble[slot], first, self.lac))
+
+    def _quorum_lost(self, missing: Sequence[int]) -> Problem:
+        bookies = ", ".join(self.ensemble[slot] for slot in missing)
+        msg = (
+            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: {bookies} failed "
+            "and no other bookie is there; start bookies and create a new ledger"
+        )
+        return Problem(QuorumLostError, msg)
