@@ -1,0 +1,60 @@
+"""The rounds of a fault test, and where its figures go.
+
+`make test` runs few rounds with a fixed seed; `QUIRE_PROOF=1` (`make proof`) runs the full number with a seed of its
+own and keeps the figures in docs/proof, with versions, so that they can be committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROOF = bool(os.environ.get("QUIRE_PROOF"))
+SEED = int(os.environ.get("QUIRE_SEED", time.time_ns() & 0xFFFFFFFF if PROOF else 20261121))
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "proof"
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """The chance of this test; the seed is printed, and taken from QUIRE_SEED if set."""
+    print(f"QUIRE_SEED={SEED}")
+    return random.Random(SEED)
+
+
+@pytest.fixture
+def rounds() -> Callable[[int, int], int]:
+    """`rounds(full, reduced)`: how many rounds this run makes."""
+    return lambda full, reduced: int(os.environ.get("QUIRE_ROUNDS", full if PROOF else reduced))
+
+
+@pytest.fixture
+def record() -> Callable[[str, dict[str, Any]], None]:
+    """`record(name, figures)`: print the figures of a test, and keep them when this is the proof."""
+
+    def keep(name: str, figures: dict[str, Any]) -> None:
+        print(json.dumps({"proof": name, **figures}))
+        if not PROOF:
+            return
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "proof": name,
+            "seed": SEED,
+            "figures": figures,
+            "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "python": platform.python_version(),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+            "quire": version("quire"),
+            "command": f"QUIRE_PROOF=1 make test ARGS='-k {name}'",
+        }
+        (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+    return keep

@@ -1,0 +1,122 @@
+"""What the fault tests share: a cluster of real processes beside an event loop, a loader, and a judge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import quire
+from quire.cli.local_cluster import LocalCluster
+
+STAMP = struct.Struct(">QQ")
+
+
+@contextlib.asynccontextmanager
+async def cluster(directory: Path, bookies: int) -> AsyncIterator[LocalCluster]:
+    """A started local cluster of real bookie processes; stopped at the end."""
+    made = LocalCluster(directory, bookies)
+    await asyncio.to_thread(made.start)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.stop)
+
+
+def run(work: Any) -> Any:
+    """Run a coroutine on uvloop, as the programs do."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+def payload(writer: int, number: int, size: int = 200) -> bytes:
+    """A payload that says whose it is, which, and whether it is whole."""
+    return STAMP.pack(writer, number) + bytes((number + i) & 0xFF for i in range(size - STAMP.size))
+
+
+class Loader:
+    """Appends at full speed until told to stop, and knows what was acknowledged.
+
+    Args:
+        handle: a ledger writer or anything with `append_nowait` and `drain`.
+        window: appends in flight at most.
+    """
+
+    def __init__(self, handle: Any, *, writer: int = 0, size: int = 200, window: int = 5000) -> None:
+        self._handle = handle
+        self._writer = writer
+        self._size = size
+        self._window = window
+        self.sent = 0
+        self.acknowledged = 0
+        self.failures: list[BaseException] = []
+        self._stop = False
+        self._moved = asyncio.Event()
+
+    async def run(self) -> None:
+        """Append until `stop()` or the first failure; wait for what is in flight."""
+        waiting: deque[asyncio.Future[int]] = deque()
+        step = max(1, self._window // 10)
+        try:
+            while not self._stop:
+                await self._handle.drain()
+                for _ in range(step):
+                    waiting.append(self._handle.append_nowait(payload(self._writer, self.sent, self._size)))
+                    self.sent += 1
+                while len(waiting) >= self._window:
+                    await self._oldest(waiting, step)
+                await asyncio.sleep(0)
+            while waiting:
+                await self._oldest(waiting, step)
+        except quire.QuireError as error:
+            self.failures.append(error)
+            for future in waiting:
+                future.cancel()
+        finally:
+            self._moved.set()
+
+    async def _oldest(self, waiting: deque[asyncio.Future[int]], count: int) -> None:
+        for _ in range(min(count, len(waiting))):
+            entry_id = await waiting[0]
+            assert entry_id == self.acknowledged, (
+                f"entry {entry_id} acknowledged, {self.acknowledged} was next"
+            )
+            waiting.popleft()
+            self.acknowledged += 1
+        self._moved.set()
+
+    def stop(self) -> None:
+        """Append no more."""
+        self._stop = True
+
+    async def reaches(self, acknowledged: int, timeout: float = 60.0) -> None:
+        """Wait until so many are acknowledged, or the loader has failed."""
+        async with asyncio.timeout(timeout):
+            while self.acknowledged < acknowledged and not self.failures:
+                self._moved.clear()
+                await self._moved.wait()
+
+
+async def pause(chance: random.Random, low_ms: int = 10, high_ms: int = 500) -> None:
+    """Let the load run for a random while: when a fault strikes is what a round is about."""
+    loop = asyncio.get_running_loop()
+    until: asyncio.Future[None] = loop.create_future()
+    loop.call_later(chance.randint(low_ms, high_ms) / 1000, until.set_result, None)
+    await until
+
+
+async def eventually(condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
+    """Wait for a condition of another process."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            done = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.02, done.set_result, None)
+            await done
+    assert condition(), what

@@ -1,0 +1,113 @@
+"""Bookies killed with SIGKILL under full load: no append fails, and nothing acknowledged is missing afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from faults.harness import Loader, cluster, pause, payload, run
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
+Record = Callable[[str, dict[str, Any]], None]
+Rounds = Callable[[int, int], int]
+
+
+async def one_bookie_a_round(
+    directory: Path, bookies: int, rounds: int, chance: random.Random
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {"bookies": bookies, "rounds": rounds, "entries": 0, "fragments": 0, "holes": 0}
+    began = time.monotonic()
+    async with cluster(directory, bookies) as local, quire.connect(local.uri) as client:
+        for number in range(rounds):
+            writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            loader = Loader(writer)
+            loading = asyncio.create_task(loader.run())
+            await loader.reaches(1)
+            await pause(chance)
+            victim = chance.randrange(bookies)
+            await asyncio.to_thread(local.kill, victim)
+            at_kill = loader.acknowledged
+            await loader.reaches(at_kill + 2000)
+            await asyncio.to_thread(local.restart, victim)
+            await loader.reaches(loader.acknowledged + 1000)
+            loader.stop()
+            await loading
+            assert not loader.failures, f"round {number}: {loader.failures}"
+            assert loader.acknowledged == loader.sent
+            await writer.close()
+            figures["fragments"] += len(writer.metadata.fragments)
+            figures["entries"] += loader.acknowledged
+            await judge(client, writer.ledger_id, loader.acknowledged, figures)
+            await client.delete_ledger(writer.ledger_id)
+    figures["seconds"] = round(time.monotonic() - began)
+    return figures
+
+
+async def judge(client: Any, ledger_id: int, acknowledged: int, figures: dict[str, Any]) -> None:
+    """By a scan of every copy: each entry on at least Qa bookies of its write set, all copies equal."""
+    report = await client.verify_ledger(ledger_id)
+    assert report.entries == acknowledged
+    assert not report.differing, report.differing[:5]
+    assert report.fewest_copies >= 2, report
+    figures["holes"] += report.holes
+    reader = await client.open_ledger(ledger_id)
+    number = 0
+    async for entry in reader.read(0, acknowledged - 1):
+        assert bytes(entry.payload) == payload(0, number)
+        number += 1
+    assert number == acknowledged
+
+
+@pytest.mark.parametrize("bookies", [4, 3])
+def test_kill_one_bookie_a_round(
+    bookies: int, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
+) -> None:
+    figures = run(one_bookie_a_round(tmp_path, bookies, rounds(100, 3), chance))
+    record(f"kill_one_bookie_a_round_of_{bookies}", figures)
+
+
+async def all_at_once(directory: Path, rounds: int, chance: random.Random) -> dict[str, Any]:
+    figures: dict[str, Any] = {"rounds": rounds, "acknowledged": 0, "read_back": 0}
+    async with cluster(directory, 3) as local:
+        for _ in range(rounds):
+            async with quire.connect(local.uri) as client:
+                writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+                loader = Loader(writer)
+                loading = asyncio.create_task(loader.run())
+                await loader.reaches(1)
+                await pause(chance)
+                for bookie in local.bookies:
+                    assert bookie.process is not None
+                    bookie.process.kill()
+                for index in range(3):
+                    await asyncio.to_thread(local.kill, index)
+                await writer.abandon()
+                await loading
+                acknowledged = loader.acknowledged
+            for index in range(3):
+                await asyncio.to_thread(local.restart, index)
+            async with quire.connect(local.uri) as client:
+                reader = await client.open_ledger(writer.ledger_id)
+                assert reader.last_add_confirmed >= acknowledged - 1
+                number = 0
+                async for entry in reader.read(0, reader.last_add_confirmed):
+                    assert bytes(entry.payload) == payload(0, number)
+                    number += 1
+                assert number >= acknowledged
+                figures["acknowledged"] += acknowledged
+                figures["read_back"] += number
+                await client.delete_ledger(writer.ledger_id)
+    return figures
+
+
+def test_kill_all_bookies_at_once(
+    tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
+) -> None:
+    record("kill_all_bookies_at_once", run(all_at_once(tmp_path, rounds(20, 2), chance)))
