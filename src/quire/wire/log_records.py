@@ -1,0 +1,357 @@
+"""A log's records as bytes: the name, the head, its pages; protobuf, every unknown field carried over.
+
+Pages are named by what is in them, so two leaders that make the same page make one record, and a page under a name
+never changes. The module must not know stores. Prose: `docs/formats/log-list.md`.
+
+Source: decisions F-11, F-12, F-29.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from quire.core.errors import CorruptMetadataError
+from quire.core.ids import LedgerId
+from quire.core.log_list import (
+    Adoption,
+    Intent,
+    IntentKind,
+    ItemState,
+    Leader,
+    LogHead,
+    LogItem,
+    LogPage,
+    LogSettings,
+    Mark,
+    PageRef,
+    Place,
+)
+from quire.wire.proto import quire_log_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT_VERSION: Final = 1
+LOG_ID_BYTES: Final = 16
+PAGE_BYTES_MAX: Final = 64 * 1024
+
+_M = TypeVar("_M", bound=Message)
+
+
+# --- name -----------------------------------------------------------------------------------------------------
+
+
+def encode_name(log_id: bytes) -> bytes:
+    """The record `log-names/<name>`."""
+    return pb.LogName(format_version=FORMAT_VERSION, log_id=log_id).SerializeToString(deterministic=True)
+
+
+def decode_name(record: bytes, name: str) -> bytes:
+    """The log id that a name stands for.
+
+    Raises:
+        CorruptMetadataError: not such a record, or of a later version.
+    """
+    message = _parse(pb.LogName(), record, f"the name record of log {name!r}")
+    _check(message.format_version, message.log_id, f"the name record of log {name!r}")
+    return message.log_id
+
+
+# --- head -----------------------------------------------------------------------------------------------------
+
+
+def encode_head(head: LogHead) -> bytes:
+    """The record `logs/<log id>`."""
+    message = pb.LogHead(
+        format_version=FORMAT_VERSION,
+        log_id=head.log_id,
+        name=head.name,
+        generation=head.generation,
+        start_offset=head.start_offset,
+        dropped_items=head.dropped_items,
+        created_ms=head.created_ms,
+        pages=map(_page_ref, head.pages),
+        items=map(_item, head.items),
+        intents=map(_intent, head.intents),
+    )
+    settings, leader = head.settings, head.leader
+    message.settings.CopyFrom(
+        _with_unknown(
+            pb.LogSettings(
+                ensemble_size=settings.ensemble_size,
+                write_quorum=settings.write_quorum,
+                ack_quorum=settings.ack_quorum,
+                digest=settings.digest,
+            ),
+            settings.unknown,
+        )
+    )
+    message.leader.CopyFrom(
+        _with_unknown(
+            pb.LogLeader(epoch=leader.epoch, holder=leader.holder, host=leader.host), leader.unknown
+        )
+    )
+    for adoption in head.adoptions:
+        message.adoptions.append(
+            _with_unknown(
+                pb.LogAdoption(
+                    items=map(_item, adoption.items), query_id=adoption.query_id, batch_id=adoption.batch_id
+                ),
+                adoption.unknown,
+            )
+        )
+    for mark in head.marks:
+        message.marks.append(
+            _with_unknown(
+                pb.LogMark(
+                    query_id=mark.query_id,
+                    batch_id=mark.batch_id,
+                    time_ms=mark.time_ms,
+                    incarnation=mark.incarnation,
+                ),
+                mark.unknown,
+            )
+        )
+    return _with_unknown(message, head.unknown).SerializeToString(deterministic=True)
+
+
+def decode_head(record: bytes, log_id: bytes) -> LogHead:
+    """The head that a record holds.
+
+    Raises:
+        CorruptMetadataError: not such a record, of a later version, of another log, or impossible.
+    """
+    where = f"the head record of log {log_id.hex()}"
+    message = _parse(pb.LogHead(), record, where)
+    _check(message.format_version, message.log_id, where)
+    if message.log_id != log_id:
+        msg = f"{where} says that it belongs to log {message.log_id.hex()}"
+        raise CorruptMetadataError(msg, log_id=log_id.hex())
+    settings, leader = message.settings, message.leader
+    return LogHead(
+        message.log_id,
+        message.name,
+        LogSettings(
+            settings.ensemble_size,
+            settings.write_quorum,
+            settings.ack_quorum,
+            settings.digest,
+            _unknown(settings),
+        ),
+        message.generation,
+        Leader(leader.epoch, leader.holder, leader.host, _unknown(leader)),
+        message.start_offset,
+        message.dropped_items,
+        tuple(map(_read_page_ref, message.pages)),
+        _read_items(message.items, where),
+        tuple(
+            Adoption(_read_items(each.items, where), each.query_id, each.batch_id, _unknown(each))
+            for each in message.adoptions
+        ),
+        tuple(
+            Mark(each.query_id, each.batch_id, each.time_ms, each.incarnation, _unknown(each))
+            for each in message.marks
+        ),
+        tuple(_read_intent(each, where) for each in message.intents),
+        message.created_ms,
+        _unknown(message),
+    ).checked()
+
+
+# --- pages ----------------------------------------------------------------------------------------------------
+
+
+def encode_page(page: LogPage) -> bytes:
+    """The record `log-pages/<log id>/<name>`."""
+    message = pb.LogPage(
+        format_version=FORMAT_VERSION,
+        log_id=page.log_id,
+        level=page.level,
+        items=map(_item, page.items),
+        children=map(_page_ref, page.children),
+    )
+    return _with_unknown(message, page.unknown).SerializeToString(deterministic=True)
+
+
+def page_name(page: LogPage) -> str:
+    """The name of a page: the hash of its bytes, which hold the log's id."""
+    return name_of_bytes(encode_page(page))
+
+
+def name_of_bytes(record: bytes) -> str:
+    """The name under which a page's record is stored."""
+    return hashlib.blake2b(record, digest_size=16).hexdigest()
+
+
+def decode_page(record: bytes, log_id: bytes, name: str) -> LogPage:
+    """The page that a record holds.
+
+    Raises:
+        CorruptMetadataError: it is not the page of that name and log.
+    """
+    where = f"page {name} of log {log_id.hex()}"
+    if name_of_bytes(record) != name:
+        msg = f"{where} holds other bytes than its name stands for"
+        raise CorruptMetadataError(msg, log_id=log_id.hex(), page=name)
+    message = _parse(pb.LogPage(), record, where)
+    _check(message.format_version, message.log_id, where)
+    return LogPage(
+        message.log_id,
+        message.level,
+        _read_items(message.items, where),
+        tuple(map(_read_page_ref, message.children)),
+        _unknown(message),
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------------------
+
+
+def _item(item: LogItem) -> pb.LogItem:
+    message = pb.LogItem(
+        ledger_id=item.ledger_id,
+        token=item.token,
+        first_offset=item.first_offset,
+        next_offset=item.next_offset,
+        count=item.count,
+        payload_bytes=item.payload_bytes,
+        min_time_ms=item.min_time_ms,
+        max_time_ms=item.max_time_ms,
+        state=item.state,
+        place=item.place,
+        digest=item.digest,
+        format=item.format,
+        flags=item.flags,
+    )
+    return _with_unknown(message, item.unknown)
+
+
+def _read_items(messages: Iterable[pb.LogItem], where: str) -> tuple[LogItem, ...]:
+    try:
+        return tuple(
+            LogItem(
+                LedgerId(each.ledger_id),
+                each.token,
+                _optional(each, "first_offset"),
+                _optional(each, "next_offset"),
+                each.count,
+                each.payload_bytes,
+                _optional(each, "min_time_ms"),
+                _optional(each, "max_time_ms"),
+                ItemState(each.state),
+                Place(each.place),
+                each.digest,
+                each.format,
+                each.flags,
+                _unknown(each),
+            )
+            for each in messages
+        )
+    except ValueError as error:
+        # A state or place of the future cannot be guessed at: to read on would be to misread.
+        msg = f"{where} holds an item that this program does not understand ({error}): use a newer one"
+        raise CorruptMetadataError(msg) from error
+
+
+def _page_ref(page: PageRef) -> pb.LogPageRef:
+    message = pb.LogPageRef(
+        name=page.name,
+        level=page.level,
+        first_offset=page.first_offset,
+        next_offset=page.next_offset,
+        items=page.items,
+        count=page.count,
+        payload_bytes=page.payload_bytes,
+        min_time_ms=page.min_time_ms,
+        max_time_ms=page.max_time_ms,
+    )
+    return _with_unknown(message, page.unknown)
+
+
+def _read_page_ref(message: pb.LogPageRef) -> PageRef:
+    return PageRef(
+        message.name,
+        message.level,
+        message.first_offset,
+        message.next_offset,
+        message.items,
+        message.count,
+        message.payload_bytes,
+        _optional(message, "min_time_ms"),
+        _optional(message, "max_time_ms"),
+        _unknown(message),
+    )
+
+
+def _intent(intent: Intent) -> pb.LogIntent:
+    message = pb.LogIntent(
+        kind=intent.kind,
+        before=intent.before,
+        since=intent.since,
+        items=map(_item, intent.items),
+        pages=map(_page_ref, intent.pages),
+        created_ms=intent.created_ms,
+    )
+    return _with_unknown(message, intent.unknown)
+
+
+def _read_intent(message: pb.LogIntent, where: str) -> Intent:
+    if message.kind not in IntentKind._value2member_map_:
+        msg = f"{where} holds an intent of kind {message.kind}, unknown to this program: use a newer one"
+        raise CorruptMetadataError(msg)
+    return Intent(
+        IntentKind(message.kind),
+        message.before,
+        message.since,
+        _read_items(message.items, where),
+        tuple(map(_read_page_ref, message.pages)),
+        message.created_ms,
+        _unknown(message),
+    )
+
+
+def _optional(message: Message, name: str) -> int | None:
+    if not message.HasField(name):
+        return None
+    value: int = getattr(message, name)
+    return value
+
+
+def _with_unknown(message: _M, unknown: bytes) -> _M:
+    if unknown:
+        message.MergeFromString(unknown)
+    return message
+
+
+def _unknown(message: Message) -> bytes:
+    """The fields of later versions, as they came."""
+    if not len(UnknownFieldSet(message)):
+        return b""
+    rest: Any = type(message)()
+    rest.CopyFrom(message)
+    for name, _ in message.ListFields():
+        rest.ClearField(name.name)
+    found: bytes = rest.SerializeToString(deterministic=True)
+    return found
+
+
+def _parse(message: _M, record: bytes, where: str) -> _M:
+    try:
+        message.MergeFromString(record)
+    except DecodeError as error:
+        msg = f"{where} cannot be read: {error}. Restore it from a copy of the metadata store"
+        raise CorruptMetadataError(msg) from error
+    return message
+
+
+def _check(version: int, log_id: bytes, where: str) -> None:
+    if version != FORMAT_VERSION:
+        msg = f"{where} has format version {version}, this program reads {FORMAT_VERSION}: use a newer one"
+        raise CorruptMetadataError(msg)
+    if len(log_id) != LOG_ID_BYTES:
+        msg = f"{where} names a log id of {len(log_id)} bytes, not {LOG_ID_BYTES}"
+        raise CorruptMetadataError(msg)
