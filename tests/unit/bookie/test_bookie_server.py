@@ -1,0 +1,398 @@
+"""A real bookie in this process, spoken to by real connections: what it stores, refuses, vouches for and survives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient, ReadReply
+from quire.core.answers import Answer
+from quire.core.errors import MisuseError, WrongDirectoryError
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.metadata.bookies import BookieRegistry
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.memory import MemoryStore
+from quire.storage.config import StorageConfig
+from quire.wire import native
+from quire.wire.entry import EntryDigest, master_key
+from quire.wire.run import checksum, encode_run
+
+SMALL = StorageConfig(segment_bytes=1024 * 1024)
+
+
+@dataclass
+class Told:
+    """A writer that remembers what it was told."""
+
+    answers: list[tuple[object, Answer]]
+    moved: asyncio.Event
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def add_answered(self, tag: object, answer: Answer) -> None:
+        self.answers.append((tag, answer))
+        self.moved.set()
+
+
+@dataclass
+class World:
+    """One bookie, its cluster, and a client of it."""
+
+    server: BookieServer
+    store: MemoryStore
+    client: BookieClient
+    config: BookieConfig
+
+    @property
+    def bookie(self) -> BookieId:
+        return self.server.bookie_id
+
+    async def add(
+        self,
+        who: LedgerAccess,
+        ids: list[int],
+        *,
+        lac: int = -1,
+        recovery: bool = False,
+        text: bytes = b"entry",
+    ) -> Answer:
+        """Add entries with consecutive ids as one run, and wait for the answer."""
+        payloads = [b"%b %d" % (text, entry_id) for entry_id in ids]
+        sealed = who.digest.seal(who.ledger_id, ids[0], lac, 0, payloads)
+        entries = [head + payload for head, payload in zip(sealed, payloads, strict=True)]
+        body = encode_run(who.ledger_id, ids[0], ids[-1], entries, list(map(len, entries)), digest_type=3)
+        told = Told([], asyncio.Event())
+        self.client.add_run(
+            self.bookie, who, body, checksum(body), lac=lac, recovery=recovery, sink=told, tag="t"
+        )
+        await asyncio.wait_for(told.moved.wait(), 20)
+        [(tag, answer)] = told.answers
+        assert tag == "t"
+        return answer
+
+    async def read(self, who: LedgerAccess, first: int, last: int, **options: Any) -> ReadReply:
+        return await self.client.read(self.bookie, who, first, last, 1 << 20, **options)
+
+    async def restart(self, *, clean: bool) -> None:
+        """Stop the bookie and start it again on its directory."""
+        await self.server.stop(clean=clean)
+        self.server = BookieServer(self.config, self.store)
+        await self.server.start()
+        await self.client.bookies()
+
+
+def access(ledger_id: int = 1, *, password: bytes = b"secret", token: int = 77) -> LedgerAccess:
+    return LedgerAccess(
+        LedgerId(ledger_id), master_key(password), token, EntryDigest(DigestType.CRC32C, password)
+    )
+
+
+@contextlib.asynccontextmanager
+async def world(directory: Path, **settings: Any) -> AsyncIterator[World]:
+    store = MemoryStore()
+    config = BookieConfig(directory=directory / "bookie", storage=SMALL, garbage_seconds=0, **settings)
+    server = BookieServer(config, store)
+    await server.start()
+    client = BookieClient(BookieRegistry(store), store.instance_id)
+    await client.start()
+    made = World(server, store, client, config)
+    try:
+        yield made
+    finally:
+        await client.close()
+        await made.server.stop()
+        await store.close()
+
+
+def in_world(directory: Path, work: Callable[[World], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    async def run() -> None:
+        async with world(directory, **settings) as made:
+            await work(made)
+
+    asyncio.run(run())
+
+
+def payloads_of(reply: ReadReply, who: LedgerAccess) -> dict[int, bytes]:
+    return {
+        entry_id: bytes(who.digest.open(entry, who.ledger_id, entry_id).payload)
+        for run in reply.runs
+        for entry_id, entry in run.entries()
+    }
+
+
+def test_what_is_added_is_read(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0, 1, 2]) is Answer.OK
+        assert await at.add(who, [3], lac=2) is Answer.OK
+        reply = await at.read(who, 0, 9)
+        assert reply.answer is Answer.OK
+        assert payloads_of(reply, who) == {i: b"entry %d" % i for i in range(4)}
+        assert reply.vouched_through == 9, "what it does not hold of 4..9 it vouches for"
+        assert reply.lac == 2
+        lac = await at.client.read_lac(at.bookie, who)
+        assert (lac.answer, lac.lac) == (Answer.OK, 2)
+        assert who.digest.open(lac.evidence, 1, 3).last_add_confirmed == 2
+
+    in_world(tmp_path, work)
+
+
+def test_an_unknown_ledger_is_a_vouched_no(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        reply = await at.read(access(5), 0, 3)
+        assert (reply.answer, reply.vouched_through) == (Answer.NO_LEDGER, 3)
+        assert (await at.client.read_lac(at.bookie, access(5))).answer is Answer.NO_LEDGER
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_fence_survives_a_restart(tmp_path: Path, clean: bool) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0]) is Answer.OK
+        fenced = await at.client.read_lac(at.bookie, who, fence=True)
+        assert fenced.answer is Answer.OK
+        assert await at.add(who, [1], lac=0) is Answer.FENCED
+        assert await at.add(who, [1], lac=0, recovery=True) is Answer.OK
+        await at.restart(clean=clean)
+        assert await at.add(who, [2], lac=0) is Answer.FENCED
+        assert sorted(payloads_of(await at.read(who, 0, 5), who)) == [0, 1]
+
+    in_world(tmp_path, work)
+
+
+def test_a_fencing_read_of_an_unknown_ledger_fences_it(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access(9)
+        reply = await at.read(who, 0, 0, fence=True, recovery=True)
+        assert reply.answer is Answer.OK
+        assert (reply.runs, reply.vouched_through) == ([], 0)
+        assert await at.add(who, [0]) is Answer.FENCED
+
+    in_world(tmp_path, work)
+
+
+def test_keys_and_tokens(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0]) is Answer.OK
+        assert await at.add(access(password=b"wrong"), [1]) is Answer.UNAUTHORISED
+        assert await at.add(access(token=78), [1]) is Answer.WRONG_TOKEN
+        wrong = await at.read(access(password=b"wrong"), 0, 0, fence=True)
+        assert wrong.answer is Answer.UNAUTHORISED
+        assert await at.add(who, [1]) is Answer.OK, "a refused fence fences nothing"
+
+    in_world(tmp_path, work)
+
+
+def test_a_long_poll_wakes_when_the_lac_moves(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0]) is Answer.OK
+        poll = asyncio.create_task(at.client.long_poll(at.bookie, who, -1, 0, 10, 1 << 20, 30_000))
+        assert await at.add(who, [1], lac=0) is Answer.OK
+        reply = await poll
+        assert reply.lac == 0
+        assert payloads_of(reply, who)[0] == b"entry 0"
+        poll = asyncio.create_task(at.client.long_poll(at.bookie, who, 0, 1, 10, 1 << 20, 30_000))
+        assert await at.client.write_lac(at.bookie, who, 1) is Answer.OK
+        reply = await poll
+        assert reply.lac == 1
+        assert 1 in payloads_of(reply, who)
+        over = await at.client.long_poll(at.bookie, who, 1, 2, 10, 1 << 20, 1)
+        assert (over.answer, over.lac, over.runs) == (Answer.OK, 1, [])
+
+    in_world(tmp_path, work)
+
+
+def test_an_explicit_lac_survives_a_clean_stop(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0]) is Answer.OK
+        assert await at.client.write_lac(at.bookie, who, 0) is Answer.OK
+        await at.restart(clean=True)
+        lac = await at.client.read_lac(at.bookie, who)
+        assert lac.lac == 0
+        assert who.digest.open_lac_body(lac.explicit_lac, 1) == 0
+
+    in_world(tmp_path, work)
+
+
+def test_limbo_gives_no_negatives_until_it_is_cleared(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        assert await at.add(who, [0]) is Answer.OK
+        facts = replace(at.server.storage.facts(1))  # type: ignore[type-var]
+        stored = asyncio.get_running_loop().create_future()
+        at.server.ledgers.put_in_limbo(facts, stored.set_result)
+        assert await stored is None
+        reply = await at.read(who, 0, 3)
+        assert 0 in payloads_of(reply, who)
+        assert reply.vouched_through < 1, "entry 1 may have been here"
+        assert await at.add(who, [1]) is Answer.FENCED
+        assert await at.add(who, [1], recovery=True) is Answer.OK
+        assert await at.client.clear_limbo(at.bookie, who) is Answer.OK
+        assert (await at.read(who, 0, 3)).vouched_through == 3
+        await at.restart(clean=False)
+        _, info = await at.client.info(at.bookie, who)
+        assert (info["limbo"], info["fenced"]) == (False, True)
+
+    in_world(tmp_path, work)
+
+
+def test_a_deleted_ledger_is_collected_on_proof_and_stays_away(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        from quire.bookie.garbage import GarbageCollector
+
+        records = LedgerStore(at.store)
+        record = new_ledger(
+            LedgerId(1),
+            [at.bookie],
+            write_quorum=1,
+            ack_quorum=1,
+            digest_type=DigestType.CRC32C,
+            password=b"secret",
+        )
+        await records.create(record)
+        who = access()
+        assert await at.add(who, [0]) is Answer.OK
+        config = replace(at.config, garbage_grace_seconds=10.0)
+        collector = GarbageCollector(config, at.bookie, at.server.storage, at.server.ledgers, records)
+        assert await collector.collect(0, 1000) == 0
+        await records.delete(LedgerId(1))
+        assert await collector.collect(1_000, 1000) == 0, "once gone is not enough"
+        assert await collector.collect(12_000, 1000) == 1
+        assert (await at.read(who, 0, 0)).answer is Answer.NO_LEDGER
+        assert await at.add(who, [1]) is Answer.DELETED
+        assert await at.add(who, [1], recovery=True) is Answer.DELETED
+
+    in_world(tmp_path, work)
+
+
+async def talk(at: World, data: bytes) -> bytes:
+    """What the bookie says to these bytes before it closes the connection."""
+    reader, writer = await asyncio.open_connection(*at.server.address)
+    writer.write(data)
+    with contextlib.suppress(ConnectionError):
+        said = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return said
+    return b""
+
+
+def hello_for(at: World) -> bytes:
+    return native.encode_hello(native.Hello(at.server.cluster_instance, at.bookie))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        b"\xff" * 200,
+        struct.pack(">I", 2**31) + b"x" * 100,
+        struct.pack(">I", 10) + b"0123456789",
+        native.encode_request(native.Kind.READ, 1, 4, 0, ledger_id=3)[:-1] + b"?",
+    ],
+)
+def test_garbage_after_the_hello_closes_the_connection_and_nothing_else(tmp_path: Path, after: bytes) -> None:
+    async def work(at: World) -> None:
+        said = await talk(at, hello_for(at) + after)
+        assert len(said) < 300, "nothing but the answer to the hello"
+        assert await at.add(access(), [0]) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "start", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x08\x02\x01\x00\x00", b"\xd1QUIRX\r\n"]
+)
+def test_another_protocol_is_closed_at_once(tmp_path: Path, start: bytes) -> None:
+    async def work(at: World) -> None:
+        assert await talk(at, start) == b""
+        assert await at.add(access(), [0]) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+def test_another_bookie_or_cluster_is_refused_by_name(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        for hello in (native.Hello("", "other.abcde"), native.Hello("another cluster", "")):
+            split = native.split_hello(await talk(at, native.encode_hello(hello)))
+            assert split is not None
+            answer = native.decode_hello_answer(split[0])
+            assert (answer.version, answer.answer) == (0, Answer.WRONG_BOOKIE)
+            assert at.bookie in answer.message
+
+    in_world(tmp_path, work)
+
+
+def test_who_leaves_a_frame_unfinished_is_cut_off(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        assert len(await talk(at, hello_for(at) + struct.pack(">I", 4_000_000) + b"x" * 10)) < 300
+        assert at.server.receive_budget.taken == 0
+
+    in_world(tmp_path, work, partial_frame_seconds=0.5)
+
+
+def test_a_client_that_does_not_read_takes_no_memory_and_no_one_elses_turn(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        for number in range(0, 200, 20):
+            assert await at.add(who, list(range(number, number + 20)), text=b"x" * 4000) is Answer.OK
+        reader, writer = await asyncio.open_connection(*at.server.address)
+        writer.write(hello_for(at))
+        await reader.readexactly(8)
+        body = native.encode_read(0, 199, 1 << 20)
+        head = native.encode_request(native.Kind.READ, 1, len(body), checksum(body), ledger_id=1)
+        for _ in range(3000):
+            writer.write(head + body)
+        [silent] = [each for each in at.server._connections if each.not_read_since is not None] or [None]
+        for _ in range(1000):
+            silents = [each for each in at.server._connections if each.not_read_since is not None]
+            if silents:
+                [silent] = silents
+                break
+            await at.read(who, 0, 1)
+        assert silent is not None
+        assert silent.transport is not None
+        assert silent.transport.get_write_buffer_size() < 24 * 1024 * 1024
+        assert await at.add(who, [200]) is Answer.OK
+        writer.transport.abort()
+
+    in_world(tmp_path, work)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        other = BookieServer(
+            BookieConfig(directory=tmp_path / "other", port=at.server.address[1], storage=SMALL), at.store
+        )
+        with pytest.raises(MisuseError, match=f"port {at.server.address[1]} .* in use"):
+            await other.start()
+
+    in_world(tmp_path, work)
+
+
+def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await at.server.stop()
+        stranger = MemoryStore()
+        with pytest.raises(WrongDirectoryError):
+            await BookieServer(at.config, stranger).start()
+        await stranger.close()
+        at.server = BookieServer(at.config, at.store)
+        await at.server.start()
+
+    in_world(tmp_path, work)
