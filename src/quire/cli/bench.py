@@ -1,0 +1,154 @@
+"""`quire bench …`: a load generator against a running cluster, with a latency histogram.
+
+It measures this cluster only; comparisons beside other systems are made by the scripts in `bench/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.output import Output, human_bytes
+
+if TYPE_CHECKING:
+    from quire.cli.histogram import Histogram
+    from quire.cli.output import Progress
+
+app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
+
+SecondsOption = Annotated[float, typer.Option(help="How long.", min=0.1)]
+SizeOption = Annotated[int, typer.Option(help="Payload bytes of an entry.", min=0, max=1024 * 1024)]
+EnsembleOption = Annotated[int, typer.Option("--ensemble-size", "-E")]
+WriteOption = Annotated[int, typer.Option("--write-quorum", "-w")]
+AckOption = Annotated[int, typer.Option("--ack-quorum", "-a")]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the ledger that was written.")]
+
+
+@app.command()
+def append(
+    cluster: ClusterOption = None,
+    seconds: SecondsOption = 10.0,
+    size: SizeOption = 100,
+    window: Annotated[int, typer.Option(help="Entries in flight.", min=1)] = 5000,
+    ensemble_size: EnsembleOption = 3,
+    write_quorum: WriteOption = 3,
+    ack_quorum: AckOption = 2,
+    keep: KeepOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Append as fast as the cluster takes it, with a window of entries in flight."""
+    quorums = (ensemble_size, write_quorum, ack_quorum)
+    _measure("append", cluster, seconds, size, window, quorums, keep, Output(as_json=as_json))
+
+
+@app.command()
+def latency(
+    cluster: ClusterOption = None,
+    seconds: SecondsOption = 10.0,
+    size: SizeOption = 1024,
+    ensemble_size: EnsembleOption = 3,
+    write_quorum: WriteOption = 3,
+    ack_quorum: AckOption = 2,
+    keep: KeepOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Append one entry at a time and say how long each took until it was durable."""
+    quorums = (ensemble_size, write_quorum, ack_quorum)
+    _measure("latency", cluster, seconds, size, 1, quorums, keep, Output(as_json=as_json))
+
+
+def _measure(
+    what: str,
+    cluster: str | None,
+    seconds: float,
+    size: int,
+    window: int,
+    quorums: tuple[int, int, int],
+    keep: bool,
+    out: Output,
+) -> None:
+    """Make a ledger, load it, print the result, delete it."""
+    uri = cluster_uri(cluster)
+
+    async def work() -> None:
+        import quire
+        from quire.cli.histogram import Histogram
+
+        durations = Histogram()
+        ensemble_size, write_quorum, ack_quorum = quorums
+        async with quire.connect(uri) as client:
+            writer = await client.create_ledger(
+                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, password=b""
+            )
+            with out.progress(f"bench {what}") as progress:
+                elapsed = await _load(writer, seconds, size, window, durations, progress)
+            await writer.close()
+            if not keep:
+                await client.delete_ledger(writer.ledger_id)
+        rate = durations.count / elapsed
+        facts = {
+            "bench": what,
+            "entries": durations.count,
+            "seconds": round(elapsed, 3),
+            "entries_per_s": round(rate),
+            "bytes_per_s": round(rate * size),
+            "size": size,
+            "window": window,
+            "quorums": "/".join(map(str, quorums)),
+            "ledger_id": writer.ledger_id if keep else None,
+            "latency": durations.facts(),
+        }
+        text = (
+            f"{durations.count:,} entries of {size} B in {elapsed:.1f} s: {rate:,.0f}/s, {human_bytes(rate * size)}/s, "
+            f"window {window}\n" + ", ".join(f"{key} {value}" for key, value in durations.facts().items())
+        )
+        out.result(facts, f"{text}\n\n{durations.draw()}")
+
+    run(work())
+
+
+async def _load(
+    writer: Any, seconds: float, size: int, window: int, durations: Histogram, progress: Progress
+) -> float:
+    """Keep `window` entries in flight for `seconds`.
+
+    Returns:
+        The seconds from the first append to the last acknowledgement.
+    """
+    payload = bytes(index & 0xFF for index in range(size))
+    started: deque[int] = deque()
+    room = asyncio.Event()
+    failure: BaseException | None = None
+
+    def answered(future: asyncio.Future[int]) -> None:
+        nonlocal failure
+        # Acknowledgements come in order, so the oldest start belongs to this one.
+        duration = time.perf_counter_ns() - started.popleft()
+        if future.cancelled() or future.exception() is not None:
+            failure = failure or (future.exception() if not future.cancelled() else asyncio.CancelledError())
+        else:
+            durations.add(duration)
+            progress.advance(1, size)
+        if len(started) <= window * 3 // 4:
+            room.set()
+
+    begin = time.perf_counter()
+    end = begin + seconds
+    while time.perf_counter() < end and failure is None:
+        for _ in range(window - len(started)):
+            started.append(time.perf_counter_ns())
+            writer.append_nowait(payload).add_done_callback(answered)
+        room.clear()
+        await room.wait()
+    await writer.drain()
+    while started and failure is None:
+        room.clear()
+        await room.wait()
+    if failure is not None:
+        raise failure
+    return time.perf_counter() - begin

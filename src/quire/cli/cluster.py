@@ -1,0 +1,112 @@
+"""`quire cluster …`: what a cluster consists of right now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.output import Output, human_bytes
+
+if TYPE_CHECKING:
+    from quire.cli.toolbox import Toolbox
+
+app = typer.Typer(help="The cluster as a whole: status, bookies.")
+
+LEDGERS_COUNTED_MAX = 100_000
+
+
+@app.command()
+def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """List the bookies: registered ones, and those whose cookie says that they ought to be there."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        from quire.cli.toolbox import open_toolbox
+
+        async with open_toolbox(uri) as tools:
+            rows = await bookie_rows(tools)
+        out.rows("", ("id", "address", "standing", "answers", "holds"), rows)
+
+    run(work())
+
+
+@app.command()
+def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """Say how the cluster is: bookies, ledgers by state, logs."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        from quire.cli.toolbox import open_toolbox
+
+        async with open_toolbox(uri) as tools:
+            rows = await bookie_rows(tools)
+            states = await ledger_states(tools)
+            logs = await _count_keys(tools, "log-names")
+            instance = tools.store.instance_id
+        count = {standing: sum(row["standing"] == standing for row in rows) for standing in ("up", "read-only", "down")}
+        facts = {"cluster": uri, "instance": instance, "bookies": count, "ledgers": states, "logs": logs}
+        ledgers = ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
+        standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
+        lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
+        lines.append(f"Logs     {logs:,}")
+        if not count["up"]:
+            lines.append("No bookie takes entries: start some (`quire up`, `quire bookie`).")
+        out.result(facts, "\n".join(lines))
+
+    run(work())
+
+
+async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
+    """What is known of every bookie: its registration, and what it says itself."""
+    from quire.core.answers import Answer
+
+    found = await tools.registry.available()
+    rows: list[dict[str, Any]] = []
+    for bookie, info in sorted(found.items()):
+        answer, says = await tools.bookies.info(bookie, timeout_ms=2000)
+        used = says.get("used_bytes")
+        rows.append(
+            {
+                "id": str(bookie),
+                "address": f"{info.host}:{info.port}",
+                "standing": "up" if info.writable else "read-only",
+                "answers": answer.name.lower(),
+                "holds": human_bytes(used) if isinstance(used, int) else None,
+                "info": says if answer is Answer.OK else None,
+            }
+        )
+    for bookie in sorted(set(await tools.registry.list_cookies()) - set(found)):
+        rows.append({"id": str(bookie), "address": None, "standing": "down", "answers": None, "holds": None})
+    return rows
+
+
+async def ledger_states(tools: Toolbox) -> dict[str, int]:
+    """How many ledgers there are in each state (of the first `LEDGERS_COUNTED_MAX`)."""
+    from quire.core.errors import NoSuchLedgerError
+
+    states: dict[str, int] = {}
+    after: int | None = None
+    for _ in range(LEDGERS_COUNTED_MAX // 1000):
+        ids = await tools.ledgers.list(after, 1000)
+        for ledger_id in ids:
+            try:
+                record, _version = await tools.ledgers.read(ledger_id)
+            except NoSuchLedgerError:
+                continue
+            state = record.state.name.lower()
+            states[state] = states.get(state, 0) + 1
+        if len(ids) < 1000:
+            break
+        after = ids[-1]
+    return states
+
+
+async def _count_keys(tools: Toolbox, prefix: str) -> int:
+    count = 0
+    after: str | None = None
+    while page := await tools.store.list(prefix, after=after, limit=1000):
+        count += len(page)
+        after = page[-1][0]
+    return count

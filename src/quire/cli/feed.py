@@ -1,0 +1,128 @@
+"""Records from a blocking source on their way into a writer: grouped, bounded, acknowledged, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from quire.core.errors import WindowFullError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from quire.cli.output import Progress
+
+GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The reading thread runs at most so far ahead of the writer."""
+
+
+class Appender(Protocol):
+    """What a ledger's and a log's writer have in common."""
+
+    def append_nowait(self, payload: bytes, /) -> asyncio.Future[int]:
+        """Start one append; the future gives its id or offset."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until everything that was started is acknowledged."""
+        ...
+
+
+async def in_groups(records: Iterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """What `records` gives, in lists: as much as there is whenever the consumer is ready, nothing held back.
+
+    The iterator runs on a thread of its own, because a pipe may have nothing to say for hours.
+    """
+    loop = asyncio.get_running_loop()
+    wake = asyncio.Event()
+    ready: deque[bytes] = deque()
+    changed = threading.Condition()
+    size = 0
+    ended = False
+    stopped = False
+    failure: BaseException | None = None
+
+    def read() -> None:
+        nonlocal size, ended, failure
+        try:
+            for record in records:
+                with changed:
+                    while size > GROUP_BYTES_MAX and not stopped:
+                        changed.wait()
+                    if stopped:
+                        return
+                    if not ready:
+                        loop.call_soon_threadsafe(wake.set)
+                    ready.append(record)
+                    size += len(record) + 64
+        except BaseException as error:  # noqa: BLE001 -- raised again where the records are used
+            failure = error
+        ended = True
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wake.set)
+
+    threading.Thread(target=read, name="quire input", daemon=True).start()
+    try:
+        while True:
+            await wake.wait()
+            wake.clear()
+            over = ended
+            with changed:
+                group = list(ready)
+                ready.clear()
+                size = 0
+                changed.notify()
+            if group:
+                yield group
+            if over:
+                break
+    finally:
+        with changed:
+            stopped = True
+            changed.notify()
+    if failure is not None:
+        raise failure
+
+
+async def append_all(writer: Appender, records: Iterator[bytes], progress: Progress) -> tuple[int, int, int]:
+    """Append every record and wait until all of them are acknowledged.
+
+    Args:
+        writer: where to; it stays open.
+        records: read on another thread.
+        progress: counts what has been acknowledged.
+
+    Returns:
+        How many records, how many bytes, and the last id or offset (-1 without records).
+    """
+    count = size = 0
+    last: asyncio.Future[int] | None = None
+    async for group in in_groups(records):
+        for record in group:
+            while True:
+                try:
+                    last = writer.append_nowait(record)
+                    break
+                except WindowFullError:
+                    await writer.drain()
+        if last is not None:
+            group_size = sum(map(len, group))
+            last.add_done_callback(_Counted(progress, len(group), group_size))
+            count += len(group)
+            size += group_size
+    await writer.drain()
+    return count, size, await last if last is not None else -1
+
+
+class _Counted:
+    """Advances a progress when a group's last append is acknowledged."""
+
+    def __init__(self, progress: Progress, count: int, size: int) -> None:
+        self.progress, self.count, self.size = progress, count, size
+
+    def __call__(self, future: asyncio.Future[int]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self.progress.advance(self.count, self.size)

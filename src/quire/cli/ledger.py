@@ -1,0 +1,260 @@
+"""`quire ledger …`: make, write, read, look at, recover and delete single ledgers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire.cli import ledger_show
+from quire.cli.options import ClusterOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.output import Output, human_bytes, payload_facts
+from quire.core.errors import MisuseError
+
+app = typer.Typer(help="Single ledgers: create, append, read, tail, list, show, recover, delete, verify.")
+
+app.command("list")(ledger_show.list_ledgers)
+app.command("show")(ledger_show.show)
+app.command("verify")(ledger_show.verify)
+
+LedgerArgument = ledger_show.LedgerArgument
+EnsembleOption = Annotated[int, typer.Option("--ensemble-size", "-E", help="How many bookies share the entries.")]
+WriteOption = Annotated[int, typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")]
+AckOption = Annotated[int, typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")]
+DigestOption = Annotated[str, typer.Option(help="crc32c, crc32, mac or dummy.")]
+DelimitedOption = Annotated[
+    bool, typer.Option("--delimited", help="Records with a 4-byte big-endian length before each, not lines.")
+]
+FilesArgument = Annotated[
+    list[Path] | None, typer.Argument(metavar="[FILE]...", help="What to append; standard input without any.")
+]
+
+
+@app.command()
+def create(
+    cluster: ClusterOption = None,
+    ensemble_size: EnsembleOption = 3,
+    write_quorum: WriteOption = 3,
+    ack_quorum: AckOption = 2,
+    digest: DigestOption = "crc32c",
+    password: PasswordOption = "",
+    leave_open: Annotated[
+        bool, typer.Option("--leave-open", help="Leave it open, as if its writer had died.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create an empty ledger and close it.
+
+    A ledger has one writer, the process that created it: `append` makes its own.
+    """
+    append_to_new(
+        iter(()), cluster, (ensemble_size, write_quorum, ack_quorum), digest, password, leave_open, Output(as_json=as_json)
+    )
+
+
+@app.command()
+def append(
+    files: FilesArgument = None,
+    cluster: ClusterOption = None,
+    ensemble_size: EnsembleOption = 3,
+    write_quorum: WriteOption = 3,
+    ack_quorum: AckOption = 2,
+    digest: DigestOption = "crc32c",
+    password: PasswordOption = "",
+    delimited: DelimitedOption = False,
+    leave_open: Annotated[
+        bool, typer.Option("--leave-open", help="Leave it open, as if its writer had died.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it."""
+    from quire.cli.records import read_records
+
+    records = read_records(files or [], delimited=delimited)
+    quorums = (ensemble_size, write_quorum, ack_quorum)
+    append_to_new(records, cluster, quorums, digest, password, leave_open, Output(as_json=as_json))
+
+
+@app.command()
+def read(
+    ledger_id: LedgerArgument,
+    first: Annotated[int, typer.Option(help="The first entry.", min=0)] = 0,
+    last: Annotated[int | None, typer.Option(help="The last entry [default: the last confirmed one].")] = None,
+    cluster: ClusterOption = None,
+    password: PasswordOption = "",
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Fence and close it first if it is open, so that the end is final.")
+    ] = False,
+    delimited: DelimitedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            reader = await client.open_ledger(ledger_id, password=password.encode(), recover=recover)
+            end = reader.last_add_confirmed if last is None else last
+            if end >= first:
+                await print_entries(out, reader.read(first, end), delimited=delimited)
+
+    run(work())
+
+
+@app.command()
+def tail(
+    ledger_id: LedgerArgument,
+    first: Annotated[int, typer.Option(help="The first entry.", min=0)] = 0,
+    cluster: ClusterOption = None,
+    password: PasswordOption = "",
+    delimited: DelimitedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print entries as they are confirmed, until the ledger is closed or Ctrl-C."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            reader = await client.open_ledger(ledger_id, password=password.encode(), recover=False)
+            await print_entries(out, reader.tail(first), delimited=delimited, at_once=True)
+
+    run(work())
+
+
+@app.command()
+def recover(
+    ledger_id: LedgerArgument,
+    cluster: ClusterOption = None,
+    password: PasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Fence a ledger, find its end, close it there, and clear its bookies' doubts about it.
+
+    Its writer, if one is still alive, can confirm nothing more.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+        from quire.cli.toolbox import clear_limbo, open_toolbox
+
+        async with quire.connect(uri) as client, open_toolbox(uri) as tools:
+            reader = await client.open_ledger(ledger_id, password=password.encode(), recover=True)
+            cleared, silent = await clear_limbo(tools, reader.metadata)
+            facts = {
+                "ledger_id": ledger_id,
+                "state": reader.metadata.state.name.lower(),
+                "last_entry": reader.last_add_confirmed,
+                "length": reader.length,
+                "limbo_cleared": cleared,
+                "silent": silent,
+            }
+            text = f"Ledger {ledger_id} is closed at entry {reader.last_add_confirmed}, {human_bytes(reader.length)}."
+            if cleared:
+                text += f" {', '.join(cleared)} may vouch for it again."
+            if silent:
+                text += f" Not reached: {', '.join(silent)}."
+            out.result(facts, text)
+
+    run(work())
+
+
+@app.command()
+def delete(
+    ledger_id: LedgerArgument,
+    cluster: ClusterOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a ledger for ever; its bookies free the space a little later."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise MisuseError(f"Deleting ledger {ledger_id} cannot be undone: give --yes when nobody can be asked.")
+        typer.confirm(f"Delete ledger {ledger_id} for ever?", abort=True, err=True)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            await client.delete_ledger(ledger_id)
+        out.result({"ledger_id": ledger_id, "deleted": True}, f"Ledger {ledger_id} is deleted.")
+
+    run(work())
+
+
+def append_to_new(
+    records: object,
+    cluster: str | None,
+    quorums: tuple[int, int, int],
+    digest: str,
+    password: str,
+    leave_open: bool,
+    out: Output,
+) -> None:
+    """Create a ledger, append the records, close or abandon it, print what became of it."""
+    from collections.abc import Iterator
+    from typing import cast
+
+    uri = cluster_uri(cluster)
+
+    async def work() -> None:
+        import quire
+        from quire.cli.feed import append_all
+
+        ensemble_size, write_quorum, ack_quorum = quorums
+        async with quire.connect(uri) as client:
+            writer = await client.create_ledger(
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                password=password.encode(),
+                digest=digest,
+            )
+            with out.progress(f"ledger {writer.ledger_id}") as progress:
+                count, size, last = await append_all(writer, cast("Iterator[bytes]", records), progress)
+                rate = count / max(progress.seconds, 1e-9)
+            if leave_open:
+                await writer.abandon()
+            else:
+                await writer.close()
+            state = "open" if leave_open else "closed"
+            facts = {
+                "ledger_id": writer.ledger_id,
+                "state": state,
+                "entries": count,
+                "bytes": size,
+                "last_entry": last,
+                "entries_per_s": round(rate),
+            }
+            out.result(
+                facts,
+                f"Ledger {writer.ledger_id}: {count:,} entries, {human_bytes(size)}, {state} ({rate:,.0f} entries/s).",
+            )
+
+    run(work())
+
+
+async def print_entries(out: Output, entries: object, *, delimited: bool, at_once: bool = False) -> None:
+    """Print what an iterator of entries gives; `at_once` flushes after each."""
+    from collections.abc import AsyncIterator
+    from typing import Any, cast
+
+    from quire.cli.records import write_record
+
+    stdout = sys.stdout.buffer
+    async for entry in cast("AsyncIterator[Any]", entries):
+        if out.as_json:
+            out.result({"ledger_id": entry.ledger_id, "entry_id": entry.entry_id, **payload_facts("payload", entry.payload)}, "")
+            continue
+        write_record(stdout, entry.payload, delimited=delimited)
+        if at_once:
+            stdout.flush()
+    stdout.flush()
+

@@ -1,0 +1,278 @@
+"""`quire log …`: logs, each a list of ledgers that reads as one endless sequence of records."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.output import Output, human_bytes, payload_facts
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+app = typer.Typer(help="Logs: create, append, read, tail, list, show, roll, truncate.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
+DelimitedOption = Annotated[
+    bool, typer.Option("--delimited", help="Records with a 4-byte big-endian length before each, not lines.")
+]
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    cluster: ClusterOption = None,
+    ensemble_size: Annotated[int, typer.Option("--ensemble-size", "-E", help="Bookies that share the entries.")] = 3,
+    write_quorum: Annotated[int, typer.Option("--write-quorum", "-w", help="Bookies that get each entry.")] = 3,
+    ack_quorum: Annotated[int, typer.Option("--ack-quorum", "-a", help="How many make it durable.")] = 2,
+    as_json: JsonOption = False,
+) -> None:
+    """Create an empty log; the quorums are those of its ledgers."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            await client.log(name).create(
+                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum
+            )
+        out.result({"log": name, "created": True}, f"Log {name} is there, empty.")
+
+    run(work())
+
+
+@app.command()
+def append(
+    name: NameArgument,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="What to append; standard input without any.")
+    ] = None,
+    cluster: ClusterOption = None,
+    delimited: DelimitedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Become the log's writer, append each line (or length-delimited record), step down.
+
+    A writer that was there is fenced: it can confirm nothing more.
+    """
+    from quire.cli.feed import append_all
+    from quire.cli.records import read_records
+
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    records = read_records(files or [], delimited=delimited)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client, await client.log(name).open_writer() as writer:
+            with out.progress(f"log {name}", unit="records") as progress:
+                count, size, last = await append_all(writer, records, progress)
+                rate = count / max(progress.seconds, 1e-9)
+        first = last - count + 1 if count else None
+        facts = {
+            "log": name,
+            "records": count,
+            "bytes": size,
+            "first_offset": first,
+            "last_offset": last if count else None,
+            "records_per_s": round(rate),
+        }
+        where = f" at offsets {first:,}..{last:,}" if count else ""
+        out.result(facts, f"Log {name}: {count:,} records, {human_bytes(size)},{where} ({rate:,.0f} records/s).")
+
+    run(work())
+
+
+@app.command()
+def read(
+    name: NameArgument,
+    start: Annotated[int | None, typer.Option(help="The first offset [default: the log's start].", min=0)] = None,
+    end: Annotated[int | None, typer.Option(help="Stop before this offset [default: the log's end].", min=0)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")] = False,
+    cluster: ClusterOption = None,
+    delimited: DelimitedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print records: each value and a line feed, or length-delimited, or one JSON object per line."""
+    if follow and end is not None:
+        raise MisuseError("--follow has no end: leave --end out.")
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            log = client.log(name)
+            begin = start if start is not None else (await log.describe()).start_offset
+            records = log.tail(start=begin) if follow else log.read(start=begin, end=end)
+            await print_records(out, records, delimited=delimited, at_once=follow)
+
+    run(work())
+
+
+@app.command()
+def tail(
+    name: NameArgument,
+    count: Annotated[int, typer.Option("--lines", "-n", help="Begin with so many of the last records.", min=0)] = 10,
+    cluster: ClusterOption = None,
+    delimited: DelimitedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the last records and then each new one, until Ctrl-C."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            log = client.log(name)
+            about = await log.describe()
+            begin = max(about.start_offset, about.end_offset - count)
+            await print_records(out, log.tail(start=begin), delimited=delimited, at_once=True)
+
+    run(work())
+
+
+@app.command("list")
+def list_logs(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """List the logs with their offsets and sizes."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            rows = []
+            for name in await client.logs():
+                about = await client.log(name).describe()
+                rows.append(
+                    {
+                        "log": about.name,
+                        "start_offset": about.start_offset,
+                        "end_offset": about.end_offset,
+                        "records": about.end_offset - about.start_offset,
+                        "ledgers": len(about.items),
+                        "epoch": about.epoch,
+                    }
+                )
+        if not out.rows("", ("log", "start_offset", "end_offset", "records", "ledgers", "epoch"), rows):
+            out.note("No logs.")
+
+    run(work())
+
+
+@app.command()
+def show(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """Draw a log: its ledgers in order, their offsets, sizes and states."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            about = await client.log(name).describe()
+        out.result(_shown(about), "\n".join(_drawing(about)))
+
+    run(work())
+
+
+@app.command()
+def roll(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """Become the log's writer and begin a new ledger, so that the former one is closed and final."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            async with await client.log(name).open_writer() as writer:
+                await writer.roll()
+            about = await client.log(name).describe()
+        out.result(_shown(about), f"Log {name} has {len(about.items)} ledgers, next offset {about.end_offset:,}.")
+
+    run(work())
+
+
+@app.command()
+def truncate(
+    name: NameArgument,
+    before: Annotated[int, typer.Option(help="Records below this offset go.", min=0)],
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a log's beginning; ledgers that are wholly before the offset are deleted."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            log = client.log(name)
+            await log.truncate(before=before)
+            about = await log.describe()
+        out.result(_shown(about), f"Log {name} starts at offset {about.start_offset:,}.")
+
+    run(work())
+
+
+async def print_records(out: Output, records: AsyncIterator[Any], *, delimited: bool, at_once: bool) -> None:
+    """Print what an iterator of records gives; `at_once` flushes after each."""
+    from quire.cli.records import write_record
+
+    stdout = sys.stdout.buffer
+    async for record in records:
+        if out.as_json:
+            facts = {
+                "offset": record.offset,
+                "timestamp_ms": record.timestamp_ms,
+                **payload_facts("key", record.key),
+                **payload_facts("value", record.value),
+                "ledger_id": record.ledger_id,
+                "entry_id": record.entry_id,
+                "index": record.index,
+            }
+            out.result(facts, "")
+            continue
+        write_record(stdout, record.value, delimited=delimited)
+        if at_once:
+            stdout.flush()
+    stdout.flush()
+
+
+def _shown(about: Any) -> dict[str, object]:
+    """A log's description as a JSON line."""
+    names = ("ledger_id", "first_offset", "next_offset", "count", "bytes", "min_time_ms", "max_time_ms", "state")
+    return {
+        "log": about.name,
+        "log_id": about.log_id,
+        "epoch": about.epoch,
+        "start_offset": about.start_offset,
+        "end_offset": about.end_offset,
+        "items": [{name: _plain(getattr(item, name)) for name in names} for item in about.items],
+    }
+
+
+def _plain(value: Any) -> object:
+    return value.name.lower() if hasattr(value, "name") else value
+
+
+def _drawing(about: Any) -> list[str]:
+    """The picture of a log."""
+    from quire.cli.picture import ItemFacts, draw_items
+
+    items = [
+        ItemFacts(item.ledger_id, item.first_offset, item.next_offset, item.bytes or 0, str(_plain(item.state)))
+        for item in about.items
+    ]
+    size = human_bytes(sum(item.size for item in items))
+    head = (
+        f"Log {about.name} (id {about.log_id}, epoch {about.epoch}): offsets {about.start_offset:,} to "
+        f"{about.end_offset - 1:,}, {len(items)} ledgers, {size}"
+    )
+    return [head, *draw_items(items, about.start_offset)]
