@@ -1,0 +1,98 @@
+"""Entries on their way to a bookie that should hold them: made into runs again, sent as recovery adds.
+
+Used by recovery (entries to write back) and by whoever repairs a replica.
+
+Source: protocol document (001), "Closing a ledger as a reader": "replicating all entries it sees".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from quire.client.access import LedgerAccess
+from quire.wire.entry import Buffer, Entry
+from quire.wire.run import checksum, encode_run
+
+
+class Copies(NamedTuple):
+    """One run, ready to be sent."""
+
+    first: int
+    last: int
+    body: bytes
+    body_crc: int
+
+
+def copies(
+    entries: Iterable[Entry],
+    access: LedgerAccess,
+    bytes_max: int,
+    *,
+    period: int = 1,
+    residues: int = 1,
+    lac: int | None = None,
+) -> Iterator[Copies]:
+    """Entries as runs of at most about `bytes_max`.
+
+    Args:
+        entries: by ascending id; a gap begins another run.
+        access: the ledger's.
+        bytes_max: a run is cut before it would grow larger; one entry at least.
+        period: 1, or the ensemble size of a striped ledger.
+        residues: with a period above 1, the classes that the bookie stores; other entries are left out.
+        lac: the LAC for all headers; None keeps the one that each entry was found with.
+
+    Yields:
+        Runs with the entries' ids, lengths and payloads as they were found.
+    """
+    group: list[Entry] = []
+    size, expected = 0, -1
+    for entry in entries:
+        entry_id = entry.entry_id
+        if period > 1 and not residues >> entry_id % period & 1:
+            continue
+        if group and (
+            _has_gap(expected, entry_id, period, residues) or size + len(entry.payload) > bytes_max
+        ):
+            yield _run(group, access, period, residues, lac)
+            group, size = [], 0
+        group.append(entry)
+        size += len(entry.payload) + access.digest.overhead
+        expected = entry_id + 1
+    if group:
+        yield _run(group, access, period, residues, lac)
+
+
+def _has_gap(expected: int, entry_id: int, period: int, residues: int) -> bool:
+    """Whether an id of the share lies between two entries, so that they cannot be one run."""
+    if period == 1:
+        return entry_id != expected
+    return entry_id - expected >= period or any(
+        residues >> skipped % period & 1 for skipped in range(expected, entry_id)
+    )
+
+
+def _run(group: Sequence[Entry], access: LedgerAccess, period: int, residues: int, lac: int | None) -> Copies:
+    buffers: list[Buffer] = []
+    sizes: list[int] = []
+    seal_one = access.digest.seal_one
+    for ledger_id, entry_id, found_lac, length, payload in group:
+        header = seal_one(ledger_id, entry_id, found_lac if lac is None else lac, length, payload)
+        buffers += (header, payload)
+        sizes.append(len(header) + len(payload))
+    first, last = group[0].entry_id, group[-1].entry_id
+    if period > 1:
+        # A run names only classes that it has entries of.
+        residues = sum({1 << entry.entry_id % period for entry in group})
+    body = encode_run(
+        access.ledger_id,
+        first,
+        last,
+        buffers,
+        sizes,
+        digest_type=access.digest.digest_type,
+        period=period,
+        residues=residues,
+    )
+    return Copies(first, last, body, checksum(body))

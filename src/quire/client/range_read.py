@@ -1,0 +1,238 @@
+"""One range of one fragment, read: performs a `ReadMachine` with real bookies and checks every digest.
+
+Knows nothing of LACs, fragments or scans: `reader.py` cuts the ranges.
+
+Source: guide (003), "Reading from ledgers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient, ReadReply
+from quire.core.answers import Answer
+from quire.core.effects import ReadFailed, SendRead, SetTimer
+from quire.core.ids import BookieId
+from quire.core.reader import ReadMachine
+from quire.env.interfaces import Clock
+from quire.wire.entry import Entry
+from quire.wire.run import RunView
+
+_ENTRY_ID = itemgetter(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How a range is read.
+
+    Args:
+        bytes_max: asked for in one request; a range that turns out larger ends early.
+        timeout_ms: how long a bookie may take.
+        speculate_after_ms: how long until the next bookie is asked as well.
+    """
+
+    bytes_max: int
+    timeout_ms: int
+    speculate_after_ms: int
+
+
+def open_runs(
+    runs: Sequence[RunView], access: LedgerAccess, first: int, last: int
+) -> tuple[list[Entry], list[tuple[int, int]], int]:
+    """The entries first..last of some runs, each digest checked.
+
+    Returns:
+        The good entries by ascending id, the ids (as ranges of one) of the bad ones, and the bytes of all.
+    """
+    entries: list[Entry] = []
+    bad: list[tuple[int, int]] = []
+    size = 0
+    in_order = True
+    for run in runs:
+        if run.ledger_id != access.ledger_id or run.last < first or run.first > last:
+            continue
+        ids: Sequence[int] = run.ids()
+        offsets: Sequence[int] = run.offsets()
+        if run.first < first or run.last > last:
+            wanted = [position for position, entry_id in enumerate(ids) if first <= entry_id <= last]
+            if not wanted:
+                continue
+            ids = ids[wanted[0] : wanted[-1] + 1]
+            offsets = offsets[wanted[0] : wanted[-1] + 2]
+        good, wrong = access.digest.open_all(access.ledger_id, ids, run.body, offsets)
+        in_order = in_order and not (entries and good and good[0][1] <= entries[-1][1])
+        entries += good
+        bad += [(entry_id, entry_id) for entry_id in wrong]
+        size += offsets[-1] - offsets[0]
+    if not in_order:  # shares of a striped ledger, or entries that were written twice
+        entries = list({entry[1]: entry for entry in sorted(entries, key=_ENTRY_ID)}.values())
+    return entries, bad, size
+
+
+class RangeRead:
+    """The read of first..last, under way from the moment it is made.
+
+    Attributes:
+        done: completes when there is nothing more to come.
+        entries: after `done`: the entries from `first` on, without a gap.
+        failure: after `done`: why the entry after the last one could not be had; None when it just ended early.
+        bytes: what came, headers included.
+
+    Args:
+        trouble: called with each bookie that could not serve and its answer.
+        heard: called with the LAC in each answer.
+    """
+
+    def __init__(
+        self,
+        bookies: BookieClient,
+        access: LedgerAccess,
+        machine: ReadMachine,
+        first: int,
+        last: int,
+        settings: ReadSettings,
+        clock: Clock,
+        *,
+        trouble: Callable[[BookieId, Answer], None],
+        heard: Callable[[int], None],
+    ) -> None:
+        self.first, self.last = first, last
+        self.entries: list[Entry] = []
+        self.failure: ReadFailed | None = None
+        self.bytes = 0
+        self._bookies, self._access, self._machine = bookies, access, machine
+        self._settings, self._clock = settings, clock
+        self._trouble, self._heard = trouble, heard
+        self._parts: list[list[Entry]] = []
+        self._tasks: set[asyncio.Task[ReadReply]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.done: asyncio.Future[None] = self._loop.create_future()
+        machine.read(clock.now_ms())
+        self._perform()
+
+    @property
+    def next_entry(self) -> int:
+        """After `done`: the first entry that did not come."""
+        return self.entries[-1].entry_id + 1 if self.entries else self.first
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        self._parts.clear()
+        if not self.done.done():
+            self.done.cancel()
+
+    def _perform(self) -> None:
+        out, self._machine.out = self._machine.out, []
+        for effect in out:
+            if isinstance(effect, SendRead):
+                # What was asked for is larger than expected: give the scan what there is, so that memory stays bounded.
+                if self._parts and self.bytes >= self._settings.bytes_max and self._end_early():
+                    return
+                self._send(effect)
+            elif isinstance(effect, SetTimer):
+                self._set_timer(effect.at_ms)
+            else:
+                self._finish(effect if isinstance(effect, ReadFailed) else None)
+                return
+
+    def _send(self, effect: SendRead) -> None:
+        task = self._loop.create_task(
+            self._bookies.read(
+                effect.bookie,
+                self._access,
+                effect.first,
+                effect.last,
+                self._settings.bytes_max,
+                timeout_ms=self._settings.timeout_ms,
+            )
+        )
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._answered(effect, task))
+
+    def _answered(self, effect: SendRead, task: asyncio.Task[ReadReply]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self.done.done():
+            return
+        error = task.exception()
+        if error is not None:
+            self.cancel_with(error)
+            return
+        reply = task.result()
+        self._heard(reply.lac)
+        entries, bad, size = open_runs(reply.runs, self._access, effect.first, effect.last)
+        self.bytes += size
+        if bad or reply.answer is not Answer.OK:
+            self._trouble(effect.bookie, Answer.BAD_DIGEST if bad else reply.answer)
+        if entries:
+            self._parts.append(entries)
+        ids = [entry[1] for entry in entries]
+        self._machine.answered(
+            effect.slot, reply.answer, ids, reply.vouched_through, reply.unknown + bad, self._clock.now_ms()
+        )
+        self._perform()
+
+    def cancel_with(self, error: BaseException) -> None:
+        """A defect of this program, not of a bookie: pass it on to whoever waits."""
+        if not self.done.done():
+            self.done.set_exception(error)
+        self.cancel()
+
+    def _set_timer(self, at_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(at_ms - self._clock.now_ms(), 0) / 1000, self._time_over)
+
+    def _time_over(self) -> None:
+        self._timer = None
+        if not self.done.done():
+            self._machine.timer_fired(self._clock.now_ms())
+            self._perform()
+
+    def _end_early(self) -> bool:
+        self._gather()
+        if not self.entries:
+            return False
+        self._finish(None)
+        return True
+
+    def _finish(self, failure: ReadFailed | None) -> None:
+        self._gather()
+        self.failure = failure
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        self._parts = []
+        self.done.set_result(None)
+
+    def _gather(self) -> None:
+        """The entries from `first` on, without a gap, out of the parts of all answers."""
+        parts = sorted(self._parts, key=lambda part: part[0][1])
+        expected = self.first
+        entries: list[Entry] = []
+        for part in parts:
+            if part[0][1] != expected or part[-1][1] - expected + 1 != len(part):
+                break
+            entries = entries + part if entries else part
+            expected = part[-1][1] + 1
+        else:
+            self.entries = entries
+            return
+        by_id: dict[int, Entry] = {}
+        for part in parts:
+            for entry in part:
+                by_id[entry[1]] = entry
+        self.entries = []
+        entry_id = self.first
+        while entry_id in by_id:
+            self.entries.append(by_id[entry_id])
+            entry_id += 1

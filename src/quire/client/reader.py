@@ -1,0 +1,467 @@
+"""A ledger as a reader has it: scans with read-ahead, and a tail that waits for what comes.
+
+A scan cuts the wanted entries into ranges of about `read_bytes_max`, each within one fragment, and keeps several
+under way; work is per answer, and per entry only its digest is checked. A reader never goes beyond what is known to
+be confirmed, and changes nothing: no fence, no metadata.
+
+Source: protocol document (001), "Guarantees"; guide (003), "Reading from ledgers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Self
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient, LacReply
+from quire.client.config import ClientConfig
+from quire.client.range_read import RangeRead, ReadSettings, open_runs
+from quire.core.answers import Answer
+from quire.core.effects import LacFound, LacUnavailable, ReadFailed, SendLacRead
+from quire.core.errors import (
+    DigestMismatchError,
+    MisuseError,
+    NoSuchEntryError,
+    PastEndError,
+    QuireError,
+    ReadUnavailableError,
+)
+from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
+from quire.core.quorum import write_set
+from quire.core.reader import LacMachine, ReadMachine
+from quire.env.interfaces import Clock
+from quire.metadata.ledgers import LedgerStore
+from quire.wire.entry import Entry
+
+_FIRST_WINDOW_ENTRIES = 64
+_WINDOW_ENTRIES_MAX = 65_536
+_FILL = 0.9
+"""Ranges are cut a little below `read_bytes_max`, so that entries of uneven size seldom need a second request."""
+_PAUSE_MS_MIN = 10
+_PAUSE_MS_MAX = 500
+_ENTRY_COST = 40
+"""Header, digest and table bytes of an entry, about."""
+
+
+def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
+    """The highest LAC in an answer that may be believed.
+
+    With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
+
+    Source: guide (003), "Quorum LAC read"; `docs/formats/native-protocol.md`.
+    """
+    lac = int(NO_ENTRY)
+    if access.digest.digest_type is not DigestType.HMAC:
+        lac = reply.lac
+    with contextlib.suppress(DigestMismatchError):
+        if reply.explicit_lac:
+            lac = max(lac, access.digest.open_lac_body(reply.explicit_lac, access.ledger_id))
+    with contextlib.suppress(DigestMismatchError):
+        if reply.evidence:
+            lac = max(lac, access.digest.open(reply.evidence, access.ledger_id, None).last_add_confirmed)
+    return lac
+
+
+class LedgerReader:
+    """Reads one ledger. Made by `Client.open_ledger`.
+
+    An async context manager; leaving it ends what is under way. Several reads at one time are fine.
+    """
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        ledgers: LedgerStore,
+        clock: Clock,
+        config: ClientConfig,
+    ) -> None:
+        self._record, self._version = record, version
+        self._access = access
+        self._bookies, self._ledgers, self._clock, self._config = bookies, ledgers, clock, config
+        self._settings = ReadSettings(
+            config.read_bytes_max, config.read_timeout_ms, config.speculative_read_ms
+        )
+        self._lac = int(NO_ENTRY)
+        self._length = 0
+        self._entry_bytes = 0.0
+        self._avoid_until: dict[BookieId, int] = {}
+        self._turn = 0
+        self._take_record(record, version)
+
+    # --- what is known -------------------------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger's id."""
+        return self._record.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The record as this reader last read it."""
+        return self._record
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ledger is known to be closed: then its end never moves."""
+        return self._record.state is LedgerState.CLOSED
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The highest entry known to be confirmed; the last entry of a closed ledger. -1: none."""
+        return EntryId(self._lac)
+
+    @property
+    def length(self) -> int:
+        """Payload bytes: of the whole ledger when closed, else up to the last entry that was read."""
+        return self._length
+
+    async def refresh(self) -> EntryId:
+        """Read the record, and unless it is closed ask enough bookies for the newest LAC.
+
+        Returns:
+            `last_add_confirmed`; an older one when too few bookies answer, which is still safe to read up to.
+
+        Source: guide (003), "Quorum LAC read".
+        """
+        await self._reread_record()
+        if not self.closed:
+            await self._quorum_lac()
+        return self.last_add_confirmed
+
+    def _take_record(self, record: LedgerMetadata, version: int) -> None:
+        self._record, self._version = record, version
+        if record.state is LedgerState.CLOSED:
+            self._lac = record.last_entry
+            self._length = record.length
+            self._entry_bytes = record.length / (record.last_entry + 1) if record.last_entry >= 0 else 0.0
+            if self._entry_bytes:
+                self._entry_bytes += _ENTRY_COST
+
+    async def _reread_record(self) -> None:
+        if not self.closed:
+            self._take_record(*await self._ledgers.read(self.ledger_id))
+
+    async def _quorum_lac(self) -> None:
+        record = self._record
+        machine = LacMachine(record.last_fragment.ensemble, record.write_quorum, record.ack_quorum)
+        machine.read()
+        tasks: dict[asyncio.Task[LacReply], int] = {}
+        try:
+            while True:
+                out, machine.out = machine.out, []
+                for effect in out:
+                    if isinstance(effect, SendLacRead):
+                        request = self._bookies.read_lac(
+                            effect.bookie, self._access, timeout_ms=self._settings.timeout_ms
+                        )
+                        tasks[asyncio.ensure_future(request)] = effect.slot
+                    elif isinstance(effect, LacFound):
+                        self._heard(effect.last_add_confirmed)
+                        return
+                    elif isinstance(effect, LacUnavailable):
+                        self._heard(effect.highest)
+                        return
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    reply = task.result()
+                    machine.answered(tasks.pop(task), reply.answer, trusted_lac(reply, self._access))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _heard(self, lac: int) -> None:
+        """A LAC that may be believed. A closed ledger's end is the record's, whatever bookies say."""
+        if not self.closed and lac > self._lac:
+            self._lac = lac
+
+    def _heard_in_frame(self, lac: int) -> None:
+        if self._access.digest.digest_type is not DigestType.HMAC:
+            self._heard(lac)
+
+    # --- scans ---------------------------------------------------------------------------------------------------
+
+    async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+        """The entries first..last, in order.
+
+        Args:
+            first: first entry id.
+            last: last entry id; by default the last one confirmed.
+
+        Yields:
+            Each entry; its payload is a view into received memory, `bytes(entry.payload)` copies it.
+
+        Raises:
+            PastEndError: `last` is not confirmed (yet), or lies behind a closed ledger's end.
+            NoSuchEntryError: every bookie of an entry's write set says that it does not hold it.
+            ReadUnavailableError: an entry may exist, but no bookie of its write set can serve it now.
+        """
+        async with contextlib.aclosing(self.read_runs(first, last)) as runs:
+            async for entries in runs:
+                for entry in entries:
+                    yield entry
+
+    async def read_runs(self, first: int = 0, last: int | None = None) -> AsyncGenerator[list[Entry], None]:
+        """Like `read`, many entries at a time: consecutive, as they came, never an empty list."""
+        if first < 0:
+            msg = f"ledger {self.ledger_id}: entries are numbered from 0, {first} is none"
+            raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
+        if last is None:
+            if not self.closed:
+                await self.refresh()
+            last = self._lac
+        elif last > self._lac:
+            await self.refresh()
+        if last > self._lac:
+            msg = (
+                f"ledger {self.ledger_id}: entry {last} is beyond the "
+                f"{'last entry' if self.closed else 'last add confirmed'} {self._lac}"
+            )
+            raise PastEndError(msg, ledger_id=self.ledger_id, entry_id=last)
+        async with contextlib.aclosing(self._scan(first, last)) as runs:
+            async for entries in runs:
+                yield entries
+
+    async def _scan(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+        ahead: deque[RangeRead] = deque()
+        next_entry, tried_record = first, -1
+        try:
+            while ahead or next_entry <= last:
+                while next_entry <= last and self._may_read_ahead(ahead):
+                    ahead.append(self._start(next_entry, last))
+                    next_entry = ahead[-1].last + 1
+                read = ahead[0]
+                await read.done
+                ahead.popleft()
+                if read.entries:
+                    self._learn(read)
+                    yield read.entries
+                if read.failure is not None:
+                    if tried_record == read.failure.entry_id or not await self._ensemble_moved(read):
+                        raise self._unreadable(read.failure)
+                    tried_record = read.failure.entry_id
+                if read.next_entry <= read.last:
+                    # The rest of this range comes before those that were started behind it.
+                    ahead.appendleft(self._start(read.next_entry, read.last))
+        finally:
+            for read in ahead:
+                read.cancel()
+
+    def _may_read_ahead(self, ahead: deque[RangeRead]) -> bool:
+        if not ahead:
+            return True
+        if not self._entry_bytes:
+            return False
+        expected = sum(read.last - read.first + 1 for read in ahead) * self._entry_bytes
+        return expected + self._config.read_bytes_max <= self._config.read_ahead_bytes_max
+
+    def _start(self, first: int, last: int) -> RangeRead:
+        """Begin with the next range: within a fragment, about as large as one answer may be."""
+        record = self._record
+        index = record.fragment_index(first)
+        if index + 1 < len(record.fragments):
+            last = min(last, record.fragments[index + 1].first_entry - 1)
+        count = _FIRST_WINDOW_ENTRIES
+        if self._entry_bytes:
+            # Each of the bookies that share a striped range brings its part.
+            shares = max(record.ensemble_size // record.write_quorum, 1)
+            count = int(self._config.read_bytes_max * _FILL * shares / self._entry_bytes)
+        last = min(last, first + max(1, min(count, _WINDOW_ENTRIES_MAX)) - 1)
+        ensemble = record.fragments[index].ensemble
+        now = self._clock.now_ms()
+        avoid = sum(1 << s for s, bookie in enumerate(ensemble) if self._avoid_until.get(bookie, 0) > now)
+        machine = ReadMachine(
+            first,
+            last,
+            ensemble,
+            record.write_quorum,
+            prefer=self._turn,
+            avoid=avoid,
+            speculate_after_ms=self._settings.speculate_after_ms,
+        )
+        self._turn += 1
+        return RangeRead(
+            self._bookies,
+            self._access,
+            machine,
+            first,
+            last,
+            self._settings,
+            self._clock,
+            trouble=self._trouble,
+            heard=self._heard_in_frame,
+        )
+
+    def _learn(self, read: RangeRead) -> None:
+        """How large entries are, for the ranges to come; an open ledger's length as far as it was read."""
+        count = read.entries[-1].entry_id - read.first + 1
+        seen = max(read.bytes / count, 1.0)
+        self._entry_bytes = seen if not self._entry_bytes else 0.75 * self._entry_bytes + 0.25 * seen
+        if not self.closed:
+            self._length = max(self._length, read.entries[-1].length)
+
+    def _trouble(self, bookie: BookieId, answer: Answer) -> None:
+        if answer not in {Answer.OK, Answer.NO_ENTRY, Answer.NO_LEDGER}:
+            self._avoid_until[bookie] = self._clock.now_ms() + self._config.quarantine_ms
+
+    async def _ensemble_moved(self, read: RangeRead) -> bool:
+        """Whether the entry is somewhere else by now: fragments of closed ledgers are repaired elsewhere."""
+        assert read.failure is not None
+        entry_id = read.failure.entry_id
+        before = self._record.ensemble_of(entry_id)
+        self._take_record(*await self._ledgers.read(self.ledger_id))
+        return self._record.ensemble_of(entry_id) != before
+
+    def _unreadable(self, failure: ReadFailed) -> NoSuchEntryError | ReadUnavailableError:
+        said = ", ".join(f"{bookie} {answer.name}" for bookie, answer in failure.answers)
+        where = f"ledger {self.ledger_id}, entry {failure.entry_id}"
+        ids = {"ledger_id": self.ledger_id, "entry_id": failure.entry_id}
+        if failure.vouched:
+            return NoSuchEntryError(f"{where}: no bookie of its write set holds it ({said})", **ids)
+        return ReadUnavailableError(
+            f"{where}: no bookie of its write set can serve it now ({said}); read again when they are back",
+            **ids,
+        )
+
+    # --- the tail ------------------------------------------------------------------------------------------------
+
+    async def tail(self, first: int = 0) -> AsyncGenerator[Entry, None]:
+        """Every entry from `first` on, as it is confirmed; ends when the ledger is closed and all were seen."""
+        async with contextlib.aclosing(self.tail_runs(first)) as runs:
+            async for entries in runs:
+                for entry in entries:
+                    yield entry
+
+    async def tail_runs(self, first: int = 0) -> AsyncGenerator[list[Entry], None]:
+        """Like `tail`, many entries at a time, never an empty list.
+
+        Waits by long poll; the entries come with the answer. The record is watched meanwhile, so that a close ends
+        the wait at once.
+
+        Source: guide (003): "it can send a long-poll LAC read to a bookie which will respond when a new committed
+        entry is ready to be read".
+        """
+        next_entry = first
+        changed = asyncio.Event()
+        following = asyncio.ensure_future(self._follow_record(changed))
+        try:
+            if not self.closed:
+                await self.refresh()
+            pause_ms = _PAUSE_MS_MIN
+            while True:
+                if next_entry <= self._lac:
+                    async with contextlib.aclosing(self._scan(next_entry, self._lac)) as runs:
+                        async for entries in runs:
+                            next_entry = entries[-1].entry_id + 1
+                            yield entries
+                elif self.closed:
+                    return
+                else:
+                    changed.clear()
+                    before = self._clock.now_ms()
+                    entries = await self._poll(next_entry, changed)
+                    if following.done():
+                        following.result()
+                    if entries:
+                        next_entry = entries[-1].entry_id + 1
+                        yield entries
+                    elif next_entry <= self._lac or changed.is_set():
+                        continue
+                    elif self._clock.now_ms() - before < pause_ms:
+                        # No bookie waits with us (none has heard of the ledger yet, or none answers): ask seldom.
+                        await _wait(changed, pause_ms)
+                        pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
+                        continue
+                pause_ms = _PAUSE_MS_MIN
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError, QuireError):
+                await following
+
+    async def _follow_record(self, changed: asyncio.Event) -> None:
+        """Keep the record up to date until it says CLOSED."""
+        try:
+            async with self._ledgers.watch(self.ledger_id) as changes:
+                async for _ in changes:
+                    before = self._version
+                    await self._reread_record()
+                    if self._version != before:
+                        changed.set()
+                    if self.closed:
+                        return
+        finally:
+            changed.set()
+
+    async def _poll(self, next_entry: int, changed: asyncio.Event) -> list[Entry]:
+        """Wait for `next_entry` to be confirmed; what came with the answer, which may be nothing."""
+        record = self._record
+        ensemble = record.ensemble_of(next_entry)
+        now = self._clock.now_ms()
+        slots = write_set(next_entry, record.ensemble_size, record.write_quorum)
+        usable = [s for s in slots if self._avoid_until.get(ensemble[s], 0) <= now] or list(slots)
+        bookie = ensemble[usable[self._turn % len(usable)]]
+        # A striped share has gaps: only its first entry is sure to be the next one.
+        striped = record.ensemble_size > record.write_quorum
+        request = asyncio.ensure_future(
+            self._bookies.long_poll(
+                bookie,
+                self._access,
+                self._lac,
+                next_entry,
+                next_entry if striped else next_entry + _WINDOW_ENTRIES_MAX,
+                self._config.read_bytes_max,
+                self._config.long_poll_wait_ms,
+            )
+        )
+        request.add_done_callback(lambda _: changed.set())
+        try:
+            await changed.wait()
+            if not request.done():
+                return []  # the record changed: who to ask may be another
+            reply = request.result()
+        finally:
+            request.cancel()
+        if reply.answer is not Answer.OK or reply.lac <= self._lac:
+            # Nothing new, or no answer: another bookie may know more.
+            self._turn += 1
+            self._trouble(bookie, reply.answer)
+            await self.refresh()
+            changed.clear()
+            return []
+        if self._access.digest.digest_type is DigestType.HMAC:
+            await self._quorum_lac()  # the frame's LAC only wakes; what to believe carries a MAC
+        self._heard_in_frame(reply.lac)
+        entries, _, _ = open_runs(reply.runs, self._access, next_entry, self._lac)
+        together = 0
+        while together < len(entries) and entries[together].entry_id == next_entry + together:
+            together += 1
+        del entries[together:]
+        if entries and not self.closed:
+            self._length = max(self._length, entries[-1].length)
+        return entries
+
+    # --- lifetime ------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of the handle. The ledger is not touched."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _wait(event: asyncio.Event, timeout_ms: int) -> None:
+    """Wait for an event, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout_ms / 1000)

@@ -1,0 +1,308 @@
+"""Performs one recovery: gives a `RecoveryMachine` its bookies and its metadata store, and keeps the payloads.
+
+The machine decides; this driver moves bytes. Every answer goes to the machine, none is judged here.
+
+Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "Ledger Recovery".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient, ReadReply
+from quire.client.config import ClientConfig
+from quire.client.copying import copies
+from quire.client.range_read import RangeRead, ReadSettings, open_runs
+from quire.client.reader import trusted_lac
+from quire.core.answers import Answer
+from quire.core.effects import (
+    FindLength,
+    FindReplacements,
+    RecoveryClosed,
+    RecoveryEffect,
+    RecoveryFailed,
+    RecoveryInconclusive,
+    RereadMetadata,
+    SendLacRead,
+    SendRecoveryAdds,
+    SendRecoveryRead,
+    WriteMetadata,
+)
+from quire.core.errors import MetadataUnknownError, NoSuchLedgerError
+from quire.core.ids import BookieId, Slot
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.reader import ReadMachine
+from quire.core.recovery import RecoveryMachine
+from quire.core.rules import RULES, Rules
+from quire.env.interfaces import Chance, Clock
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.store import VersionConflictError
+from quire.wire.entry import Entry
+
+RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
+
+STRAGGLER_WAIT_MS = 200
+"""After the close, how long to wait for bookies that have not acknowledged what was written back to them: they are
+not needed, but a program that ends at once would leave its entries on fewer bookies."""
+_RETRY_PAUSE_MS = 50
+
+
+class LedgerRecovery:
+    """One recovery, from the record as it was read to a result.
+
+    Args:
+        record: the ledger's record.
+        version: its version in the store.
+        access: what bookies want to know; the password was compared before.
+        bookies: connections.
+        ledgers: the metadata store.
+        clock: time.
+        chance: chooses among spare bookies.
+        config: the client's settings.
+        rules: the judgements.
+
+    Attributes:
+        recovered: entries found above the last LAC that was heard.
+    """
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        ledgers: LedgerStore,
+        clock: Clock,
+        chance: Chance,
+        config: ClientConfig,
+        rules: Rules = RULES,
+    ) -> None:
+        self._record = record
+        self._access, self._bookies, self._ledgers = access, bookies, ledgers
+        self._clock, self._chance, self._config = clock, chance, config
+        self._machine = RecoveryMachine(record, version, rules)
+        self._loop = asyncio.get_running_loop()
+        self._result: asyncio.Future[RecoveryResult] = self._loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._entries: dict[int, Entry] = {}
+        self._dropped_through = -1
+        self._unanswered = 0
+        self._all_answered = asyncio.Event()
+        self._lost_swaps = 0
+        self.recovered = 0
+
+    async def run(self) -> RecoveryResult:
+        """Recover.
+
+        Returns:
+            `RecoveryClosed` with the record; `RecoveryInconclusive` when too few bookies could tell, naming them;
+            `RecoveryFailed` with a definite obstacle.
+
+        Raises:
+            MetadataUnknownError: the metadata store does not answer, or another client wins every swap.
+        """
+        try:
+            self._machine.recover()
+            self._perform()
+            result = await self._result
+            if self._unanswered and isinstance(result, RecoveryClosed):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._all_answered.wait(), STRAGGLER_WAIT_MS / 1000)
+            return result
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            self._entries.clear()
+            self._bookies.forget(self)
+
+    # --- effects -------------------------------------------------------------------------------------------------
+
+    def _perform(self) -> None:
+        machine = self._machine
+        while machine.out:
+            out, machine.out = machine.out, []
+            for effect in out:
+                self._perform_one(effect)
+        if machine.lac > self._dropped_through and self._entries:
+            # What is confirmed will not be sent again.
+            self._dropped_through = machine.lac
+            self._entries = {k: entry for k, entry in self._entries.items() if k > machine.lac}
+
+    def _perform_one(self, effect: RecoveryEffect) -> None:
+        if isinstance(effect, SendLacRead):
+            self._spawn(self._fence(effect))
+        elif isinstance(effect, SendRecoveryRead):
+            self._spawn(self._read(effect))
+        elif isinstance(effect, SendRecoveryAdds):
+            self._write_back(effect)
+        elif isinstance(effect, FindReplacements):
+            self._machine.replacements_found(self._spares(effect))
+        elif isinstance(effect, FindLength):
+            self._spawn(self._find_length(effect))
+        elif isinstance(effect, WriteMetadata):
+            self._spawn(self._write_metadata(effect))
+        elif isinstance(effect, RereadMetadata):
+            self._spawn(self._reread_metadata())
+        elif not self._result.done():
+            self._result.set_result(effect)
+
+    def _spawn(self, work: Coroutine[Any, Any, Callable[[], None]]) -> None:
+        """Do some work; what it returns feeds the machine."""
+
+        async def feed() -> None:
+            try:
+                (await work)()
+                self._perform()
+            except Exception as error:  # noqa: BLE001 - the top of a task: whoever waits for the recovery gets it
+                if not self._result.done():
+                    self._result.set_exception(error)
+
+        task = self._loop.create_task(feed())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- phases 1 and 2: reading ----------------------------------------------------------------------------------
+
+    async def _fence(self, effect: SendLacRead) -> Callable[[], None]:
+        reply = await self._bookies.read_lac(
+            effect.bookie, self._access, fence=effect.fence, timeout_ms=self._config.recovery_timeout_ms
+        )
+        lac = trusted_lac(reply, self._access)
+        return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac)
+
+    async def _read(self, effect: SendRecoveryRead) -> Callable[[], None]:
+        reply = await self._bookies.read(
+            effect.bookie,
+            self._access,
+            effect.first,
+            effect.last,
+            self._config.recovery_read_bytes_max,
+            fence=effect.fence,
+            recovery=True,
+            timeout_ms=self._config.recovery_timeout_ms,
+        )
+        return lambda: self._take(effect, reply)
+
+    def _take(self, effect: SendRecoveryRead, reply: ReadReply) -> None:
+        found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last)
+        lengths: dict[int, int] = {}
+        for entry in found:
+            lengths[entry.entry_id] = entry.length
+            if entry.entry_id > self._machine.lac:
+                self._entries.setdefault(entry.entry_id, entry)
+        self.recovered -= self._machine.lap
+        self._machine.read_answered(
+            effect.slot, reply.answer, lengths, reply.vouched_through, [*reply.unknown, *bad]
+        )
+        self.recovered += self._machine.lap
+
+    # --- phase 2: writing back -------------------------------------------------------------------------------------
+
+    def _write_back(self, effect: SendRecoveryAdds) -> None:
+        entries = (self._entries[entry_id] for entry_id in range(effect.first, effect.last + 1))
+        for run in copies(
+            entries,
+            self._access,
+            self._config.run_bytes_max,
+            period=effect.period,
+            residues=effect.residues,
+            lac=effect.last_add_confirmed,
+        ):
+            self._unanswered += 1
+            self._all_answered.clear()
+            self._bookies.add_run(
+                effect.bookie,
+                self._access,
+                run.body,
+                run.body_crc,
+                lac=effect.last_add_confirmed,
+                recovery=True,
+                sink=self,
+                tag=(effect.slot, effect.bookie, run.first, run.last),
+                timeout_ms=self._config.recovery_timeout_ms,
+            )
+
+    def add_answered(self, tag: object, answer: Answer) -> None:
+        """A bookie's answer to a run that was written back."""
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._all_answered.set()
+        assert isinstance(tag, tuple)
+        slot, bookie, first, last = tag
+        if not self._result.done():
+            self._machine.adds_answered(slot, bookie, first, last, answer)
+            self._perform()
+
+    def _spares(self, effect: FindReplacements) -> dict[Slot, BookieId]:
+        taken = {*effect.ensemble, *effect.excluded}
+        spares = [bookie for bookie in self._bookies.writable() if bookie not in taken]
+        found: dict[Slot, BookieId] = {}
+        for slot in effect.slots:
+            if spares:
+                found[slot] = spares.pop(self._chance.getrandbits(32) % len(spares))
+        return found
+
+    # --- phase 3 ---------------------------------------------------------------------------------------------------
+
+    async def _find_length(self, effect: FindLength) -> Callable[[], None]:
+        entry_id = effect.entry_id
+        ensemble = self._record.ensemble_of(entry_id)
+        silent: list[BookieId] = []
+        read = RangeRead(
+            self._bookies,
+            self._access,
+            ReadMachine(entry_id, entry_id, ensemble, self._record.write_quorum),
+            entry_id,
+            entry_id,
+            ReadSettings(self._config.read_bytes_max, self._config.recovery_timeout_ms, 0),
+            self._clock,
+            trouble=lambda bookie, _: silent.append(bookie),
+            heard=_ignore,
+        )
+        try:
+            await read.done
+        finally:
+            read.cancel()
+        if read.entries:
+            return lambda: self._machine.length_found(read.entries[0].length)
+        return lambda: self._machine.length_unavailable(silent)
+
+    async def _write_metadata(self, effect: WriteMetadata) -> Callable[[], None]:
+        try:
+            version = await self._ledgers.write(effect.record, effect.version)
+        except (VersionConflictError, NoSuchLedgerError, MetadataUnknownError) as error:
+            # An answer that was lost is settled like a conflict: reread, and see whose record it is.
+            self._lost_swaps += 1
+            if self._lost_swaps >= self._config.recovery_attempts_max:
+                msg = (
+                    f"ledger {effect.record.ledger_id}: the record could not be swapped in {self._lost_swaps} "
+                    f"attempts ({error}); recover it again"
+                )
+                raise MetadataUnknownError(msg, ledger_id=effect.record.ledger_id) from error
+            return self._machine.metadata_conflicted
+        self._lost_swaps = 0
+        self._record = effect.record
+        return lambda: self._machine.metadata_written(effect.record, version)
+
+    async def _reread_metadata(self) -> Callable[[], None]:
+        record: LedgerMetadata | None
+        try:
+            record, version = await self._ledgers.read(self._record.ledger_id)
+        except NoSuchLedgerError:
+            record, version = None, 0
+        except MetadataUnknownError:
+            await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
+            self._lost_swaps += 1
+            if self._lost_swaps >= self._config.recovery_attempts_max:
+                raise
+            return self._machine.metadata_conflicted
+        self._record = record or self._record
+        return lambda: self._machine.metadata_read(record, version)
+
+
+def _ignore(lac: int) -> None:
+    """A recovery reads one known entry here; LACs do not matter."""

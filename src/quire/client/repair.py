@@ -1,0 +1,321 @@
+"""Looks after the copies of a ledger: compares them, and helps a bookie that may have lost some to vouch again.
+
+Source: protocol document (001), "Guarantees"; `docs/formats/native-protocol.md`, CLEAR_LIMBO.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient, ReadReply
+from quire.client.config import ClientConfig
+from quire.client.copying import copies
+from quire.client.range_read import open_runs
+from quire.client.reader import LedgerReader
+from quire.core.answers import Answer
+from quire.core.errors import ReadUnavailableError, RefusedError
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.quorum import residues_of_slot, write_set
+from quire.core.reader import told_through
+from quire.wire.entry import Entry
+from quire.wire.run import ids_in
+
+_WINDOW_ENTRIES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Entries first..last that one bookie should hold and does not serve, and what it said."""
+
+    bookie: BookieId
+    first: int
+    last: int
+    answer: Answer
+
+
+@dataclass(slots=True)
+class LedgerReport:
+    """What reading every copy of a ledger showed.
+
+    Attributes:
+        entries: ids looked at, from 0 on.
+        copies: good copies found of them.
+        copies_wanted: what the write sets ask for.
+        holes: copies that are not there or cannot be served, neighbours together.
+        different: (entry, bookie) whose payload or length differs from an earlier slot's.
+        below_ack_quorum: entries with fewer than Qa good copies, as ranges.
+        lost: entries without any good copy, as ranges.
+        payload_bytes: payload of all entries that have a good copy.
+    """
+
+    ledger_id: int
+    last_entry: int
+    closed: bool
+    entries: int = 0
+    copies: int = 0
+    copies_wanted: int = 0
+    payload_bytes: int = 0
+    holes: list[Hole] = field(default_factory=list)
+    different: list[tuple[int, BookieId]] = field(default_factory=list)
+    below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Every entry has Qa copies or more, and all copies are equal. Holes do not make it bad."""
+        return not self.different and not self.below_ack_quorum
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is missing either."""
+        return self.good and not self.holes
+
+
+class LedgerVerifier:
+    """Reads every entry from every bookie of its write set and compares the copies.
+
+    Args:
+        reader: a reader of the ledger; its LAC is how far to look.
+    """
+
+    def __init__(
+        self, reader: LedgerReader, access: LedgerAccess, bookies: BookieClient, config: ClientConfig
+    ) -> None:
+        self._record = reader.metadata
+        self._last = reader.last_add_confirmed
+        self._closed = reader.closed
+        self._access, self._bookies, self._config = access, bookies, config
+
+    async def verify(self) -> LedgerReport:
+        """Look at every copy; memory stays at a few windows."""
+        record = self._record
+        report = LedgerReport(record.ledger_id, self._last, self._closed)
+        for index, fragment in enumerate(record.fragments):
+            following = record.fragments[index + 1 :]
+            end = min(self._last, following[0].first_entry - 1 if following else self._last)
+            first = int(fragment.first_entry)
+            while first <= end:
+                first = await self._window(
+                    report, fragment.ensemble, first, min(first + _WINDOW_ENTRIES - 1, end)
+                )
+        return report
+
+    async def _window(
+        self, report: LedgerReport, ensemble: tuple[BookieId, ...], first: int, last: int
+    ) -> int:
+        """Compare one window; returns where the next begins: behind what every bookie has told about."""
+        told = await asyncio.gather(*(self._ask(slot, b, first, last) for slot, b in enumerate(ensemble)))
+        last = min(through for _, _, through in told)
+        for entry_id in range(first, last + 1):
+            self._compare(report, ensemble, entry_id, [(entries, answer) for entries, answer, _ in told])
+        return last + 1
+
+    async def _ask(
+        self, slot: int, bookie: BookieId, first: int, last: int
+    ) -> tuple[dict[int, Entry], Answer, int]:
+        """One bookie's copies, why the others are not there, and how far the answer goes."""
+        size, write_quorum = self._record.ensemble_size, self._record.write_quorum
+        reply: ReadReply = await self._bookies.read(
+            bookie,
+            self._access,
+            first,
+            last,
+            self._config.read_bytes_max,
+            timeout_ms=self._config.read_timeout_ms,
+        )
+        if reply.answer is not Answer.OK:
+            return {}, reply.answer, last
+        entries, bad, _ = open_runs(reply.runs, self._access, first, last)
+        ids = [entry.entry_id for entry in entries]
+        residues = residues_of_slot(slot, size, write_quorum)
+        through = told_through(first, last, ids, reply.vouched_through, reply.unknown + bad, residues, size)
+        answer = Answer.NO_ENTRY
+        if through < first:
+            answer, through = Answer.UNKNOWN, last
+        elif bad or reply.unknown:
+            answer = Answer.BAD_DIGEST if bad else Answer.UNKNOWN
+        return {entry.entry_id: entry for entry in entries}, answer, through
+
+    def _compare(
+        self,
+        report: LedgerReport,
+        ensemble: tuple[BookieId, ...],
+        entry_id: int,
+        told: list[tuple[dict[int, Entry], Answer]],
+    ) -> None:
+        record = self._record
+        reference: Entry | None = None
+        good = 0
+        report.entries += 1
+        for slot in write_set(entry_id, record.ensemble_size, record.write_quorum):
+            report.copies_wanted += 1
+            entries, answer = told[slot]
+            entry = entries.get(entry_id)
+            if entry is None:
+                _add_hole(report.holes, Hole(ensemble[slot], entry_id, entry_id, answer))
+                continue
+            if reference is None:
+                reference = entry
+                report.payload_bytes += len(entry.payload)
+            elif entry.length != reference.length or bytes(entry.payload) != bytes(reference.payload):
+                report.different.append((entry_id, ensemble[slot]))
+                continue
+            good += 1
+        report.copies += good
+        if good < record.ack_quorum:
+            _add_range(report.below_ack_quorum, entry_id)
+        if reference is None:
+            _add_range(report.lost, entry_id)
+
+
+def _add_hole(holes: list[Hole], hole: Hole) -> None:
+    for i in range(len(holes) - 1, max(len(holes) - 65, -1), -1):
+        before = holes[i]
+        if before.bookie == hole.bookie:
+            if before.answer is hole.answer and before.last + 1 == hole.first:
+                holes[i] = Hole(hole.bookie, before.first, hole.last, hole.answer)
+                return
+            break
+    holes.append(hole)
+
+
+def _add_range(ranges: list[tuple[int, int]], entry_id: int) -> None:
+    if ranges and ranges[-1][1] == entry_id - 1:
+        ranges[-1] = (ranges[-1][0], entry_id)
+    else:
+        ranges.append((entry_id, entry_id))
+
+
+@dataclass(slots=True)
+class LimboReport:
+    """What was done about bookies that would not vouch for a ledger.
+
+    Attributes:
+        cleared: bookies that vouch again.
+        copied: entries that were copied to them.
+        left: bookies still in limbo, and why.
+    """
+
+    cleared: list[BookieId] = field(default_factory=list)
+    copied: int = 0
+    left: dict[BookieId, str] = field(default_factory=dict)
+
+
+class LimboClearing:
+    """Gives bookies in limbo what they should hold of a closed ledger, then lets them vouch for it again.
+
+    A bookie that may have lost what it held answers "unknown" instead of "no such entry". Once the ledger is closed,
+    what it should hold is known; what it lacks is copied from its peers.
+    """
+
+    def __init__(
+        self, reader: LedgerReader, access: LedgerAccess, bookies: BookieClient, config: ClientConfig
+    ) -> None:
+        assert reader.closed, "what a bookie should hold is decided only when the ledger is closed"
+        self._reader, self._access, self._bookies, self._config = reader, access, bookies, config
+        self._answered: dict[object, asyncio.Future[Answer]] = {}
+
+    async def clear(self) -> LimboReport:
+        """Look at every bookie of every fragment; clear those in limbo."""
+        record = self._reader.metadata
+        report = LimboReport()
+        everyone = sorted({bookie for fragment in record.fragments for bookie in fragment.ensemble})
+        timeout_ms = self._config.read_timeout_ms
+        infos = await asyncio.gather(
+            *(self._bookies.info(bookie, self._access, timeout_ms=timeout_ms) for bookie in everyone)
+        )
+        try:
+            for bookie, (answer, info) in zip(everyone, infos, strict=True):
+                if answer is Answer.OK and info.get("limbo"):
+                    await self._clear_one(bookie, record, report)
+        finally:
+            self._bookies.forget(self)
+        return report
+
+    async def _clear_one(self, bookie: BookieId, record: LedgerMetadata, report: LimboReport) -> None:
+        answer, intervals = await self._bookies.list_entries(bookie, self._access)
+        if answer is not Answer.OK:
+            report.left[bookie] = f"it does not list its entries: {answer.name}"
+            return
+        try:
+            for first, last, residues in lacking(record, bookie, intervals):
+                report.copied += await self._copy(bookie, first, last, residues)
+        except (RefusedError, ReadUnavailableError) as error:
+            report.left[bookie] = str(error)
+            return
+        answer = await self._bookies.clear_limbo(bookie, self._access)
+        if answer is Answer.OK:
+            report.cleared.append(bookie)
+        else:
+            report.left[bookie] = f"it does not leave limbo: {answer.name}"
+
+    async def _copy(self, bookie: BookieId, first: int, last: int, residues: int) -> int:
+        """Copy the bookie's share of first..last from whoever has it, as it was stored."""
+        size = self._reader.metadata.ensemble_size
+        period, residues = (1, 1) if residues == (1 << size) - 1 else (size, residues)
+        count = 0
+        async for entries in self._reader.read_runs(first, last):
+            for run in copies(
+                entries, self._access, self._config.run_bytes_max, period=period, residues=residues
+            ):
+                answer = await self._add(bookie, run.body, run.body_crc)
+                if answer is not Answer.OK:
+                    msg = f"entries {run.first}..{run.last} could not be copied to {bookie}: {answer.name}"
+                    raise RefusedError(msg, ledger_id=self._access.ledger_id, bookie=bookie)
+                count += len(ids_in(run.first, run.last, period, residues))
+        return count
+
+    async def _add(self, bookie: BookieId, body: bytes, body_crc: int) -> Answer:
+        tag = object()
+        answered = self._answered[tag] = asyncio.get_running_loop().create_future()
+        self._bookies.add_run(
+            bookie,
+            self._access,
+            body,
+            body_crc,
+            lac=-1,
+            recovery=True,
+            sink=self,
+            tag=tag,
+            timeout_ms=self._config.recovery_timeout_ms,
+        )
+        answer: Answer = await answered
+        return answer
+
+    def add_answered(self, tag: object, answer: Answer) -> None:
+        """The bookie's answer to a run that was copied to it."""
+        self._answered.pop(tag).set_result(answer)
+
+
+def lacking(
+    record: LedgerMetadata, bookie: BookieId, intervals: list[tuple[int, int, int, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """The ranges (first, last, residues) of which a bookie should hold its share and does not hold all of it.
+
+    Args:
+        record: a closed ledger's record.
+        bookie: whose share.
+        intervals: what it holds: (first, last, period, residues) each.
+    """
+    size = record.ensemble_size
+    for index, fragment in enumerate(record.fragments):
+        last = record.last_entry_of_fragment(index)
+        if bookie not in fragment.ensemble or last is None or last < fragment.first_entry:
+            continue
+        residues = residues_of_slot(fragment.ensemble.index(bookie), size, record.write_quorum)
+        for first in range(fragment.first_entry, last + 1, _WINDOW_ENTRIES):
+            end = min(first + _WINDOW_ENTRIES - 1, last)
+            held = {
+                entry_id
+                for lower, upper, period, classes in intervals
+                if lower <= end and upper >= first
+                for entry_id in range(max(lower, first), min(upper, end) + 1)
+                if period == 1 or classes >> entry_id % period & 1
+            }
+            missing = [e for e in range(first, end + 1) if residues >> e % size & 1 and e not in held]
+            if missing:
+                yield missing[0], missing[-1], residues
