@@ -1,0 +1,121 @@
+"""The documents: their snippets run, their links lead somewhere, their generated regions are up to date.
+
+Before each `python` or `console` block stands `<!-- run -->`, `<!-- run: spark -->` or `<!-- not run: reason -->`.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>(?:not )?run[^>]*?) -->\n)?^```(?P<kind>python|console)\n(?P<text>.*?)^```",
+    re.M | re.S,
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+BIN = Path(sys.executable).parent
+SECONDS = 120
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def blocks():
+    for path in DOCUMENTS:
+        for number, match in enumerate(BLOCK.finditer(path.read_text()), 1):
+            yield (
+                pytest.param(
+                    match["kind"],
+                    match["text"],
+                    id=f"{name(path)}-{number}",
+                    marks=[pytest.mark.spark] if match["mark"] == "run: spark" else [],
+                ),
+                match["mark"],
+            )
+
+
+RUNNABLE = [block for block, mark in blocks() if mark and mark.startswith("run")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """One cluster for all snippets, as a user would start it."""
+    directory = tmp_path_factory.mktemp("docs")
+    with (directory / "up.log").open("w") as log:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(directory / "cluster"), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    with up:
+        line = up.stdout.readline()
+        assert line, (directory / "up.log").read_text()
+        yield json.loads(line)["cluster"]
+        up.send_signal(signal.SIGINT)
+        up.wait(30)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_every_snippet_is_marked(path):
+    for match in BLOCK.finditer(path.read_text()):
+        mark = match["mark"] or ""
+        assert mark in {"run", "run: spark"} or re.match(r"not run: \S+ \S+", mark), match["text"]
+
+
+@pytest.mark.parametrize(("kind", "text"), RUNNABLE)
+def test_snippets_run(kind, text, cluster, tmp_path):
+    env = {**os.environ, "QUIRE_CLUSTER": cluster, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    if kind == "python":
+        command = [sys.executable, "-c", text]
+    else:
+        lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+        command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, f"{text}\n--- said:\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "bench/README.md", ROOT / "tools/README.md"], ids=name)
+def test_links_lead_somewhere(path):
+    broken = [
+        target
+        for target in LINK.findall(path.read_text())
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_generated_regions_are_up_to_date():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/generate_docs.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"run 'make docs':\n{done.stdout}{done.stderr}"
+
+
+def test_the_readmes_commands_exist():
+    targets = subprocess.run(
+        ["make", "-qp", "help"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout
+    for target in re.findall(r"^\$ make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M):
+        assert re.search(rf"^{target}:", targets, re.M), target
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize("script", ["tools/environment", "tools/java-peer", "tools/kafka-peer", ".ci/run"])
+def test_scripts_parse_and_are_executable(script):
+    assert os.access(ROOT / script, os.X_OK)
+    subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
