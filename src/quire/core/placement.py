@@ -16,16 +16,24 @@ from quire.core.ids import BookieId
 
 
 class Chance(Protocol):
-    """Where choices come from; `random.Random` is one."""
+    """Where choices come from; `random.Random` and `random.SystemRandom` have this shape."""
 
-    def randrange(self, stop: int, /) -> int:
-        """A number from 0 to `stop` - 1."""
+    def getrandbits(self, k: int, /) -> int:
+        """A number of `k` random bits."""
+
+
+def _below(chance: Chance, stop: int) -> int:
+    """A number from 0 to `stop` - 1, each as likely as the others."""
+    bits = stop.bit_length()
+    while (drawn := chance.getrandbits(bits)) >= stop:
+        pass
+    return drawn
 
 
 def _draw(chance: Chance, bookies: Sequence[BookieId], count: int) -> list[BookieId]:
     """Up to `count` different bookies in random order."""
     left = list(bookies)
-    return [left.pop(chance.randrange(len(left))) for _ in range(min(count, len(left)))]
+    return [left.pop(_below(chance, len(left))) for _ in range(min(count, len(left)))]
 
 
 def choose_ensemble(

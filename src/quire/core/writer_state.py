@@ -216,6 +216,11 @@ class WriterState:
         return bool(self._runs)
 
     @property
+    def next_run(self) -> int:
+        """The number that the next run will have."""
+        return self._next_run
+
+    @property
     def absent(self) -> tuple[int, ...]:
         """The slots that have no bookie at the moment."""
         return tuple(self._absent)
