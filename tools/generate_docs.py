@@ -60,8 +60,8 @@ def is_input(node: ast.FunctionDef) -> bool:
 
 
 def formats() -> str:
-    """The rows of the index of formats: pages that name their code file."""
-    rows = []
+    """The index of formats: pages that name their code file."""
+    rows = ["| format | page | code |", "| --- | --- | --- |"]
     for page in sorted((ROOT / "docs" / "formats").glob("*.md")):
         if page.name == "README.md":
             continue
@@ -71,14 +71,8 @@ def formats() -> str:
             set(re.findall(r"`((?:src/quire/)?(?:wire|storage|metadata|core)/[a-z_/]+\.(?:py|proto))`", text))
         )
         code = ", ".join(f"`{file.removeprefix('src/quire/')}`" for file in files)
-        rows.append(f"| {title} | [{page.name}]({page.name}) | {code} | {where(text)} |")
+        rows.append(f"| {title} | [{page.name}]({page.name}) | {code} |")
     return "\n".join(rows) + "\n"
-
-
-def where(text: str) -> str:
-    """Wire, disk or metadata, from what the page says of itself."""
-    words = ("wire", "disk", "segment", "metadata")
-    return ", ".join(word for word in words if re.search(rf"\b{word}\b", text, re.IGNORECASE))
 
 
 def decisions() -> str:
