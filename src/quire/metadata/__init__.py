@@ -1,0 +1,1 @@
+"""Compare-and-swap stores: one interface, its drivers, and what Quire keeps in them."""

@@ -1,0 +1,221 @@
+"""Which bookies there are: their registrations, which end with them, and their cookies, which stay.
+
+A bookie is registered under `bookies/available/` or, when it takes no writes, under `bookies/readonly/`; between the
+two it is in both for a moment, and counts as read-only.
+
+Source: metadata format of Apache BookKeeper, "Bookie registration".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from quire.core.errors import AlreadyExistsError, MisuseError
+from quire.core.ids import BookieId
+from quire.metadata.store import LIST_LIMIT, MetadataStore, Registration, Versioned, Watch
+from quire.wire import bookie_service_info
+from quire.wire.bookie_service_info import (
+    BOOKIE_RPC,
+    NATIVE_PROPERTY,
+    BookieServiceInfo,
+    Endpoint,
+    check_bookie_id,
+    parse_native_property,
+)
+
+PREFIX: Final = "bookies/"
+AVAILABLE: Final = "bookies/available/"
+READONLY: Final = "bookies/readonly/"
+COOKIES: Final = "cookies/"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """A bookie as others see it.
+
+    Attributes:
+        bookie_id: its name, incarnation included.
+        host: where it listens.
+        port: the port of BookKeeper's protocols.
+        writable: False while it takes no new entries.
+        properties: whatever it announces; `quire.native` is where it speaks the native protocol.
+    """
+
+    bookie_id: BookieId
+    host: str
+    port: int
+    writable: bool = True
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def native(self) -> tuple[int, int] | None:
+        """Port and version of the native protocol; None for a bookie that does not speak it."""
+        return parse_native_property(self.properties.get(NATIVE_PROPERTY, ""))
+
+    def serialize(self) -> bytes:
+        """The value to register."""
+        endpoint = Endpoint("bookie", self.port, self.host, BOOKIE_RPC)
+        return bookie_service_info.serialize(
+            BookieServiceInfo((endpoint,), tuple(sorted(self.properties.items())))
+        )
+
+    @classmethod
+    def parse(cls, bookie_id: str, value: bytes, *, writable: bool) -> BookieInfo | None:
+        """What a registration says; None if it names no endpoint to connect to.
+
+        Raises:
+            CorruptMetadataError: the value cannot be read.
+        """
+        info = bookie_service_info.parse(value, bookie_id)
+        rpc = info.bookie_rpc
+        if rpc is None:
+            return None
+        return cls(BookieId(bookie_id), rpc.host, rpc.port, writable, dict(info.properties))
+
+
+class BookieRegistration:
+    """A bookie's own registration, in one of the two places."""
+
+    def __init__(self, store: MetadataStore, info: BookieInfo, held: Registration) -> None:
+        self._store = store
+        self._held = held
+        self.info = info
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the registration is gone for good: the bookie must stop, another has its id or the store failed."""
+        return self._held.lost
+
+    @property
+    def renewed(self) -> int:
+        """How often it was registered again after its session was lost."""
+        return self._held.renewed
+
+    async def set_writable(self, writable: bool) -> None:
+        """Move to the other place: registered there first, taken back here then, so that it never seems dead."""
+        if writable == self.info.writable:
+            return
+        info = replace(self.info, writable=writable)
+        before = self._held
+        self._held = await self._store.register(_key(info), info.serialize())
+        self.info = info
+        await before.close()
+
+    async def update(self, info: BookieInfo) -> None:
+        """Announce something else about the same bookie.
+
+        Raises:
+            MisuseError: it is another bookie.
+        """
+        if info.bookie_id != self.info.bookie_id:
+            raise MisuseError(
+                f"bookie {self.info.bookie_id} cannot register as {info.bookie_id}", bookie=info.bookie_id
+            )
+        await self.set_writable(info.writable)
+        await self._held.update(info.serialize())
+        self.info = info
+
+    async def close(self) -> None:
+        """Take it back: the bookie is going away."""
+        await self._held.close()
+
+
+def _key(info: BookieInfo) -> str:
+    return (AVAILABLE if info.writable else READONLY) + info.bookie_id
+
+
+class BookieRegistry:
+    """Registrations and cookies over a metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def register(self, info: BookieInfo, *, wait_ms: int = 0) -> BookieRegistration:
+        """Register a bookie.
+
+        Args:
+            info: what it announces.
+            wait_ms: how long to wait for an earlier registration of the same id to end: a predecessor that was stopped
+                and not killed keeps it for its session's timeout.
+
+        Raises:
+            AlreadyExistsError: a bookie with this id is alive.
+        """
+        check_bookie_id(info.bookie_id)
+        key, value = _key(info), info.serialize()
+        try:
+            return BookieRegistration(self._store, info, await self._store.register(key, value))
+        except AlreadyExistsError as error:
+            taken = error
+        try:
+            async with asyncio.timeout(wait_ms / 1000), self._store.watch(key) as changes:
+                async for _ in changes:
+                    with suppress(AlreadyExistsError):
+                        return BookieRegistration(self._store, info, await self._store.register(key, value))
+        except TimeoutError:
+            pass
+        raise AlreadyExistsError(
+            f"bookie {info.bookie_id} is registered already: another process with its identity lives; stop that one",
+            bookie=info.bookie_id,
+        ) from taken
+
+    async def available(self) -> dict[BookieId, BookieInfo]:
+        """All registered bookies, the read-only ones too, in the order of their ids."""
+        found: dict[BookieId, BookieInfo] = {}
+        for prefix in (AVAILABLE, READONLY):  # whoever is in both is read-only
+            for key, value in await self._all(prefix):
+                info = BookieInfo.parse(key.removeprefix(prefix), value.value, writable=prefix == AVAILABLE)
+                if info is not None:
+                    found[info.bookie_id] = info
+        return dict(sorted(found.items()))
+
+    def watch(self) -> Watch:
+        """Changes of any registration; then ask `available` again."""
+        return self._store.watch(PREFIX)
+
+    # --- cookies -------------------------------------------------------------------------------------------------
+
+    async def read_cookie(self, bookie_id: str) -> Versioned | None:
+        """A bookie's cookie: what its directories are and which cluster they belong to. None if it never had one."""
+        return await self._store.get(COOKIES + check_bookie_id(bookie_id))
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None = None) -> int:
+        """Store a cookie.
+
+        Args:
+            bookie_id: the bookie.
+            cookie: the text that also lies in its directories.
+            version: of the cookie to replace; None: there is none yet.
+
+        Raises:
+            AlreadyExistsError: there is one.
+            VersionConflictError: it is another one by now.
+        """
+        key = COOKIES + check_bookie_id(bookie_id)
+        if version is None:
+            return await self._store.create(key, cookie)
+        return await self._store.put(key, cookie, version)
+
+    async def delete_cookie(self, bookie_id: str, version: int | None = None) -> None:
+        """Forget a bookie that will not come back.
+
+        Raises:
+            KeyMissingError: it has none.
+            VersionConflictError: it has another version.
+        """
+        await self._store.delete(COOKIES + check_bookie_id(bookie_id), version)
+
+    async def list_cookies(self) -> dict[BookieId, Versioned]:
+        """The cookies of all bookies that the cluster ever had and did not forget."""
+        return {BookieId(key.removeprefix(COOKIES)): value for key, value in await self._all(COOKIES)}
+
+    async def _all(self, prefix: str) -> list[tuple[str, Versioned]]:
+        found: list[tuple[str, Versioned]] = []
+        while True:
+            page = await self._store.list(prefix, after=found[-1][0] if found else None, limit=LIST_LIMIT)
+            found += page
+            if len(page) < LIST_LIMIT:
+                return found

@@ -1,0 +1,112 @@
+"""Who should act for a name: the candidate that came first and is still alive.
+
+Advice only. Two candidates may both believe that they lead (one was stopped while its session ended); what they lead
+must be safe by compare-and-swap and fencing. It only keeps two from getting in each other's way all the time.
+
+A candidate registers under a number greater than all before; the lowest leads; each of the others watches only the
+one before it, so that an end wakes one.
+
+Source: ZooKeeper recipes, "Leader Election".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from quire.metadata.store import LIST_LIMIT, MetadataStore, Registration, check_key
+
+PREFIX: Final = "elections/"
+
+
+class Election:
+    """One candidate, or an onlooker that never campaigns.
+
+    Args:
+        store: the metadata store.
+        name: what is led; one part or several of a key.
+        candidate_id: how others know this candidate.
+    """
+
+    def __init__(self, store: MetadataStore, name: str, candidate_id: str) -> None:
+        self._store = store
+        self._prefix = check_key(f"{PREFIX}{name}") + "/"
+        self._candidate_id = candidate_id
+        self._place: Registration | None = None
+        self._led = False
+
+    async def campaign(self) -> None:
+        """Stand, and return when this candidate leads. Cancel it to stop waiting; `resign` gives the place up.
+
+        A candidate whose session was lost while it waited stands again, behind the others.
+        """
+        while True:
+            if self._place is None or self._place.lost.is_set():
+                value = self._candidate_id.encode()
+                self._place = await self._store.register(self._prefix, value, sequential=True, again=False)
+            mine = self._place.key
+            earlier = [key for key, _ in await self._candidates() if key < mine]
+            if not earlier:
+                self._led = not self._place.lost.is_set()
+                if self._led:
+                    return
+                continue
+            await self._until_gone(earlier[-1])
+
+    async def _until_gone(self, key: str) -> None:
+        """Wait until the one before is gone, or the own place is."""
+        assert self._place is not None
+        lost = asyncio.ensure_future(self._place.lost.wait())
+        gone = asyncio.ensure_future(self._gone(key))
+        try:
+            done, _ = await asyncio.wait({lost, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone in done:
+                gone.result()
+        finally:
+            for task in (lost, gone):
+                task.cancel()
+            await asyncio.gather(lost, gone, return_exceptions=True)
+
+    async def _gone(self, key: str) -> None:
+        async with self._store.watch(key) as changes:
+            async for _ in changes:
+                if await self._store.get(key) is None:
+                    return
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this candidate led when it last heard. It may have ended since: advice."""
+        return self._led and self._place is not None and not self._place.lost.is_set()
+
+    async def wait_lost(self) -> None:
+        """Return when this candidate's place is lost for good; at once if it has none."""
+        if self._place is not None:
+            await self._place.lost.wait()
+
+    async def leader(self) -> str | None:
+        """The candidate that leads; None if nobody stands."""
+        first = await self._candidates(limit=1)
+        return first[0][1] if first else None
+
+    async def resign(self) -> None:
+        """Give the place up; the next one leads."""
+        self._led = False
+        place, self._place = self._place, None
+        if place is not None:
+            await place.close()
+
+    async def watch(self) -> AsyncGenerator[str | None, None]:
+        """The leader, now and after every change; use it with `contextlib.aclosing`."""
+        last: str | None = None
+        started = False
+        async with self._store.watch(self._prefix) as changes:
+            async for _ in changes:
+                leader = await self.leader()
+                if not started or leader != last:
+                    started, last = True, leader
+                    yield leader
+
+    async def _candidates(self, limit: int = LIST_LIMIT) -> list[tuple[str, str]]:
+        page = await self._store.list(self._prefix, limit=limit)
+        return [(key, value.value.decode()) for key, value in page]

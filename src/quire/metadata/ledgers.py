@@ -1,0 +1,187 @@
+"""The records of ledgers in a metadata store: one key a ledger, changed by compare-and-swap only.
+
+Source: protocol document (001), "Ledgers": the metadata of a ledger is kept in a store with compare-and-swap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    MetadataUnknownError,
+    MisuseError,
+    NoSuchLedgerError,
+)
+from quire.core.ids import ID_MAX, LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.metadata.store import (
+    LIST_LIMIT,
+    KeyMissingError,
+    MetadataStore,
+    VersionConflictError,
+    Versioned,
+    Watch,
+)
+from quire.wire import ledger_metadata
+
+PREFIX: Final = "ledgers/"
+ATTEMPTS_MAX: Final = 5
+
+
+def ledger_key(ledger_id: int) -> str:
+    """The key of a ledger's record; keys sort like their ids."""
+    if not 0 <= ledger_id <= ID_MAX:
+        raise MisuseError(f"{ledger_id} is no ledger id: they go from 0 to {ID_MAX}", ledger_id=ledger_id)
+    return f"{PREFIX}{ledger_id:019d}"
+
+
+def _ledger_id(key: str) -> LedgerId:
+    digits = key.removeprefix(PREFIX)
+    if len(digits) != 19 or not (digits.isascii() and digits.isdecimal()):
+        raise CorruptMetadataError(
+            f"the key {key} names no ledger; remove it from the metadata store", key=key
+        )
+    return LedgerId(int(digits))
+
+
+class LedgerStore:
+    """Ledger records over a metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def next_id(self) -> LedgerId:
+        """An id that no ledger had or will have."""
+        return await self._store.next_ledger_id()
+
+    async def create(self, record: LedgerMetadata) -> int:
+        """Store a new ledger's record.
+
+        A lost answer is settled here: the record found is ours if its creation token is. So give every record that is
+        created a random token.
+
+        Returns:
+            The version to name at the next change.
+
+        Raises:
+            AlreadyExistsError: another ledger has the id.
+            MetadataUnknownError: nobody can tell, even after reading again.
+        """
+        key, value = ledger_key(record.ledger_id), ledger_metadata.serialize(record)
+        unknown = False
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._store.create(key, value)
+            except MetadataUnknownError:
+                unknown = True
+            except AlreadyExistsError as error:
+                found = await self._store.get(key) if unknown and record.creation_token else None
+                if found is not None and found.value == value:
+                    return found.version
+                raise AlreadyExistsError(
+                    f"ledger {record.ledger_id} exists already; take another id", ledger_id=record.ledger_id
+                ) from error
+        raise self._unknown(record.ledger_id)
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """A ledger's record and the version to name when changing it.
+
+        Raises:
+            NoSuchLedgerError: there is none (any more).
+            CorruptMetadataError: the stored value is not a record.
+        """
+        found = await self._store.get(ledger_key(ledger_id))
+        if found is None:
+            raise self._missing(ledger_id)
+        return ledger_metadata.parse(found.value, ledger_id), found.version
+
+    async def write(self, record: LedgerMetadata, version: int) -> int:
+        """Replace the record that has a version.
+
+        A lost answer is settled here, by reading: a record equal to this one counts as written, whoever wrote it.
+
+        Returns:
+            The new version.
+
+        Raises:
+            VersionConflictError: it was changed meanwhile; read it and decide again.
+            NoSuchLedgerError: it was deleted meanwhile.
+            MetadataUnknownError: nobody can tell, even after reading again.
+        """
+        # As in Java: the token belongs to the creation alone.
+        value = ledger_metadata.serialize(replace(record, creation_token=0))
+        key = ledger_key(record.ledger_id)
+        unknown = False
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._store.put(key, value, version)
+            except MetadataUnknownError:
+                unknown = True
+            except KeyMissingError as error:
+                raise self._missing(record.ledger_id) from error
+            except VersionConflictError as error:
+                found = await self._store.get(key) if unknown else None
+                if found is not None and found.value == value:
+                    return found.version
+                raise VersionConflictError(
+                    f"the record of ledger {record.ledger_id} no longer has version {version}; read it and decide again",
+                    ledger_id=record.ledger_id,
+                ) from error
+        raise self._unknown(record.ledger_id)
+
+    async def delete(self, ledger_id: int, version: int | None = None) -> None:
+        """Delete a ledger: its record goes at once, bookies drop its entries when they notice.
+
+        Args:
+            ledger_id: the ledger.
+            version: the version that it must have; None: whatever it is.
+
+        Raises:
+            VersionConflictError: it has another version.
+            NoSuchLedgerError: there is none (any more); after a lost answer that may have been this call.
+            MetadataUnknownError: nobody can tell.
+        """
+        try:
+            await self._store.delete(ledger_key(ledger_id), version)
+        except KeyMissingError as error:
+            raise self._missing(ledger_id) from error
+
+    async def list(self, after: int | None = None, limit: int = LIST_LIMIT) -> list[LedgerId]:
+        """Ids of ledgers, ascending.
+
+        Args:
+            after: only ids above this one: the last of the page before.
+            limit: at most so many; fewer are the last page.
+        """
+        page = await self._store.list(PREFIX, after=None if after is None else ledger_key(after), limit=limit)
+        return [_ledger_id(key) for key, _ in page]
+
+    async def page(
+        self, after: int | None = None, limit: int = LIST_LIMIT
+    ) -> Sequence[tuple[LedgerId, Versioned]]:
+        """As `list`, with the stored values, which are not parsed: a damaged one must not hide the others."""
+        page = await self._store.list(PREFIX, after=None if after is None else ledger_key(after), limit=limit)
+        return [(_ledger_id(key), value) for key, value in page]
+
+    def watch(self, ledger_id: int) -> Watch:
+        """Changes of one ledger's record."""
+        return self._store.watch(ledger_key(ledger_id))
+
+    @staticmethod
+    def _missing(ledger_id: int) -> NoSuchLedgerError:
+        return NoSuchLedgerError(
+            f"there is no ledger {ledger_id}: it was deleted, or never made in this cluster",
+            ledger_id=ledger_id,
+        )
+
+    @staticmethod
+    def _unknown(ledger_id: int) -> MetadataUnknownError:
+        return MetadataUnknownError(
+            f"the metadata store did not say whether it wrote the record of ledger {ledger_id}, {ATTEMPTS_MAX} times;"
+            " read it before doing anything else",
+            ledger_id=ledger_id,
+        )

@@ -1,0 +1,180 @@
+"""A metadata store in one SQLite file, for all processes of one machine.
+
+| need | how |
+| --- | --- |
+| durable compare-and-swap | `BEGIN IMMEDIATE`, synchronous=FULL; an error at COMMIT is "unknown" |
+| watches over processes | poll `PRAGMA data_version`, then read `version > last`; stores of this process are woken at once |
+| registrations that end with their owner | session files: `sqlite_sessions.py` |
+| event loops that never wait for a disk | one thread for each open store: `sqlite_thread.py` |
+
+Nothing is carried over a fork: a child that uses its parent's store gets a `MisuseError`. A process that is stopped in
+the middle of a commit keeps every other writer waiting until it goes on or is killed; that is SQLite's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from quire.core.errors import MisuseError
+from quire.core.ids import LedgerId
+from quire.metadata.sqlite_thread import Job, SqliteOptions, StoreThread
+from quire.metadata.store import (
+    LIST_LIMIT,
+    MetadataStore,
+    Op,
+    Registration,
+    Versioned,
+    Watch,
+    check_key,
+    check_op,
+    check_value,
+    sequential_key,
+)
+
+LEDGER_IDS_MAX: Final = 64
+"""Ids are reserved in blocks that double up to this size, so that a busy client does not commit for each."""
+
+Result = TypeVar("Result")
+
+
+class SqliteStore(MetadataStore):
+    """One client of a metadata file. Made by `SqliteStore.open`."""
+
+    def __init__(self, thread: StoreThread) -> None:
+        self._thread = thread
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._closed = False
+        self._ids: list[LedgerId] = []
+        self._ids_wanted = 1
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, *, create: bool = False, options: SqliteOptions | None = None
+    ) -> Self:
+        """Open a metadata file.
+
+        Args:
+            path: the file.
+            create: make it where it is missing.
+            options: how the store behaves.
+
+        Raises:
+            NoClusterError: there is none, or it cannot be opened; the message says how to make one.
+            CorruptMetadataError: it is damaged, or not ours.
+        """
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        thread = StoreThread(Path(os.path.realpath(path)), opened, options or SqliteOptions(), create=create)
+        thread.start()
+        await opened
+        return cls(thread)
+
+    @property
+    def instance_id(self) -> str:
+        return self._thread.file.instance_id
+
+    @property
+    def generation(self) -> int:
+        """Grows when the file was found to be a copy: what was deleted or given away meanwhile is not known to it."""
+        return self._thread.file.generation
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._thread.path
+
+    async def get(self, key: str) -> Versioned | None:
+        check_key(key)
+        return await self._ask(lambda: self._thread.get(key))
+
+    async def list(
+        self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
+    ) -> list[tuple[str, Versioned]]:
+        if limit < 1:
+            raise MisuseError(f"a page has at least 1 item, not {limit}")
+        return await self._ask(lambda: self._thread.page(prefix, after, limit))
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        for op in ops:
+            check_op(op)
+        return await self._ask(lambda: self._thread.apply(ops), changes=True)
+
+    def watch(self, prefix: str) -> Watch:
+        return Watch(prefix, self._attach, self._detach)
+
+    async def register(
+        self, key: str, value: bytes, *, sequential: bool = False, again: bool = True
+    ) -> Registration:
+        check_key(sequential_key(key, 0) if sequential else key)
+        made = Registration(
+            key, check_value(key, value), again=again, update=self._update, close=self._take_back
+        )
+        await self._ask(
+            lambda: self._thread.register(made, key, sequential=sequential),
+            changes=True,
+            done=lambda: self._thread.hold(made),
+        )
+        return made
+
+    async def next_ledger_id(self) -> LedgerId:
+        if not self._ids:
+            wanted = self._ids_wanted
+            self._ids_wanted = min(2 * wanted, LEDGER_IDS_MAX)
+            reserved = await self._ask(lambda: self._thread.file.reserve_ledger_ids(wanted), changes=True)
+            self._ids += [LedgerId(number) for number in reversed(reserved)]
+        self._check_usable()
+        return self._ids.pop()
+
+    async def close(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread.jobs.put(Job(lambda: self._thread.stop(ended), False, self._loop.create_future()))
+        await ended
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """End as a killed process would: nothing is taken back, others find the session dead. For tests."""
+        self._closed = True
+        self._thread.abandon()
+        self._thread.join()
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise MisuseError(
+                f"this metadata store was opened by process {self._pid} and cannot be used after a fork, in process"
+                f" {os.getpid()}; open another there",
+                path=str(self.path),
+            )
+        if self._closed:
+            raise MisuseError("this metadata store is closed; open another", path=str(self.path))
+
+    async def _ask(
+        self, work: Callable[[], Result], *, changes: bool = False, done: Callable[[], None] | None = None
+    ) -> Result:
+        self._check_usable()
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._thread.jobs.put(Job(work, changes, future, done))
+        return await future
+
+    async def _attach(self, watch: Watch) -> None:
+        await self._ask(lambda: self._thread.attach(watch))
+
+    async def _detach(self, watch: Watch) -> None:
+        if not self._closed:
+            await self._ask(lambda: self._thread.detach(watch))
+
+    async def _update(self, registration: Registration, value: bytes) -> None:
+        await self._ask(lambda: self._thread.update(registration, value), changes=True)
+        registration.value = value
+
+    async def _take_back(self, registration: Registration) -> None:
+        if not self._closed:
+            await self._ask(lambda: self._thread.take_back(registration), changes=True)

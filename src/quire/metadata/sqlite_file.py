@@ -1,0 +1,536 @@
+"""The SQLite database of a metadata store: its schema, its statements, its errors. Synchronous; one thread owns it.
+
+What a crash can leave: a transaction is whole or absent (WAL, synchronous=FULL, so a commit that was reported survives
+a loss of power). A commit that fails may have happened: the caller must say "unknown". Session files without a row
+are swept at the next open.
+
+| table | what |
+| --- | --- |
+| counters | one row: the revision (grows with every change, is the version of what it changed), the newest revision whose deletions were trimmed away, the next ledger id, instance, generation, the file's inode |
+| entries | one row a key; a deleted key stays with value NULL until it is trimmed, so that watchers see deletions |
+| sessions | one row a session; registered keys refer to it |
+
+Source: SQLite documentation, "Write-Ahead Logging", "PRAGMA synchronous", "PRAGMA data_version".
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
+from quire.metadata.sqlite_sessions import SessionRow
+from quire.metadata.store import Create, Delete, Op, Put, Require, StoreBusyError, Versioned, judge
+
+APPLICATION_ID: Final = 0x51756972  # "Quir"
+FORMAT_VERSION: Final = 1
+FIRST_LEDGER_ID: Final = 1
+RESTORE_LEAP: Final = 1_000_000
+"""Ledger ids that are jumped over when the file turns out to be a copy: the original may have given them away."""
+TOMBSTONES_KEPT: Final = 10_000
+"""Revisions for which deletions are kept; a watcher further behind reads everything again."""
+BUSY_MS: Final = 10_000
+CHECKED_BYTES_MAX: Final = 4 << 20
+"""Files up to this size are checked whole when they are opened; larger ones as they are read."""
+NETWORK_FILESYSTEMS: Final = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "fuse.glusterfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+    ]
+)
+_KEY_END: Final = "\U0010ffff"
+
+_SCHEMA: Final = (
+    """CREATE TABLE counters (
+        one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, trimmed INTEGER NOT NULL,
+        next_ledger INTEGER NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL, inode TEXT NOT NULL)""",
+    """CREATE TABLE sessions (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, beat INTEGER NOT NULL,
+        timeout_ms INTEGER NOT NULL, owner TEXT NOT NULL)""",
+    """CREATE TABLE entries (
+        key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, session INTEGER REFERENCES sessions (number)
+        ) WITHOUT ROWID""",
+    "CREATE INDEX entries_by_version ON entries (version)",
+    "CREATE INDEX entries_by_session ON entries (session) WHERE session IS NOT NULL",
+)
+_UPSERT: Final = """INSERT INTO entries (key, value, version, session) VALUES (?, ?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version, session = excluded.session"""
+_PAGE: Final = "SELECT key, value, version, session FROM entries WHERE key {} ? AND key < ? AND value IS NOT NULL ORDER BY key LIMIT ?"
+_PAGE_FROM: Final = _PAGE.format(">=")
+_PAGE_AFTER: Final = _PAGE.format(">")
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One key that exists."""
+
+    key: str
+    value: bytes
+    version: int
+    session: int | None
+
+    @property
+    def versioned(self) -> Versioned:
+        """What callers of the store get."""
+        return Versioned(self.value, self.version)
+
+
+class SqliteFile:
+    """One connection to the database.
+
+    Args:
+        path: the file.
+        create: make the file, and its folders, where it is missing or empty.
+        tombstones_kept: see `TOMBSTONES_KEPT`.
+
+    Raises:
+        NoClusterError: there is no file and `create` is not given, or it cannot be opened or trusted.
+        CorruptMetadataError: the file is not one of ours, or damaged.
+    """
+
+    def __init__(self, path: Path, *, create: bool, tombstones_kept: int = TOMBSTONES_KEPT) -> None:
+        self.path = path
+        self.revision = 0
+        self.trimmed = 0
+        self._tombstones_kept = tombstones_kept
+        self._next_ledger = 0
+        _check_place(path, create=create)
+        uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
+        try:
+            self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_MS / 1000)
+            try:
+                self._set_up(create=create)
+            except BaseException:
+                self._connection.close()
+                raise
+        except sqlite3.Error as error:
+            raise explain(error, path) from error
+
+    def _set_up(self, *, create: bool) -> None:
+        run = self._connection.execute
+        application, version, tables = (
+            self._one("PRAGMA application_id"),
+            self._one("PRAGMA user_version"),
+            self._tables(),
+        )
+        empty = application == 0 and tables == 0
+        if not empty:
+            _check_kind(self.path, application, version)
+        elif not create:
+            raise CorruptMetadataError(
+                f"{self.path} is empty: it is not the metadata file of a cluster; remove it and make the cluster with"
+                " `quire up --dir DIRECTORY`, or put the file back from a backup",
+                path=str(self.path),
+            )
+        mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise NoClusterError(
+                f"the filesystem of {self.path} has no shared memory for SQLite's write-ahead log (it stays in mode"
+                f" {mode}); keep the metadata on a local filesystem",
+                path=str(self.path),
+            )
+        run("PRAGMA synchronous = FULL")
+        run("PRAGMA foreign_keys = ON")
+        run("PRAGMA busy_timeout = 0")  # waiting is done here, with finer steps than SQLite's
+        self._inode = str(self.path.stat().st_ino)
+        if empty:
+            self._create_tables()
+        self._check_health()
+        self.instance_id, self.generation = self._identity()
+
+    def _create_tables(self) -> None:
+        run = self._connection.execute
+        self._patiently(lambda: run("BEGIN IMMEDIATE"))
+        try:
+            if not self._tables():  # another process may have been first
+                run(f"PRAGMA application_id = {APPLICATION_ID}")
+                run(f"PRAGMA user_version = {FORMAT_VERSION}")
+                for statement in _SCHEMA:
+                    run(statement)
+                values = (FIRST_LEDGER_ID, str(uuid.uuid4()), self._inode)
+                run("INSERT INTO counters VALUES (1, 0, 0, ?, ?, 1, ?)", values)
+            run("COMMIT")
+        except BaseException:
+            self.rollback()
+            raise
+
+    def _check_health(self) -> None:
+        if self.path.stat().st_size <= CHECKED_BYTES_MAX:
+            found = self._patiently(lambda: self._one("PRAGMA quick_check(1)"))
+            if found != "ok":
+                raise _damaged(self.path, str(found))
+        if self._patiently(lambda: self._one("SELECT count(*) FROM counters")) != 1:
+            raise _damaged(self.path, "its counters are missing")
+
+    def _identity(self) -> tuple[str, int]:
+        """Instance and generation; a file under another inode is a copy, and starts a new generation."""
+        query = "SELECT instance, generation, inode FROM counters"
+        instance, generation, inode = self._patiently(lambda: self._connection.execute(query).fetchone())
+        if inode != self._inode:
+            self.begin()
+            generation = self._one(
+                "UPDATE counters SET generation = generation + 1, inode = ? RETURNING generation", self._inode
+            )
+            self._next_ledger += RESTORE_LEAP
+            self.commit()
+        return str(instance), int(generation)
+
+    def _one(self, statement: str, *values: object) -> object:
+        row = self._connection.execute(statement, values).fetchone()
+        return row[0] if row else None
+
+    def _tables(self) -> int:
+        return int(str(self._one("SELECT count(*) FROM sqlite_schema WHERE type = 'table'")))
+
+    def _patiently(self, attempt: Callable[[], Result], patience_ms: int = BUSY_MS) -> Result:
+        """Try until no other process is in the way, in steps of 0.1 to 5 ms.
+
+        Raises:
+            sqlite3.OperationalError: SQLITE_BUSY when patience is at its end.
+        """
+        give_up = time.monotonic() + patience_ms / 1000
+        pause = 0.0001
+        while True:
+            try:
+                return attempt()
+            except sqlite3.OperationalError as error:
+                if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, 0.005)
+
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    def begin(self, patience_ms: int = BUSY_MS) -> None:
+        """Start a transaction that changes something.
+
+        Args:
+            patience_ms: how long to wait for another process that is changing something.
+
+        Raises:
+            sqlite3.Error: nothing was started.
+            NoClusterError: the file under this path is not the one that was opened.
+        """
+        self.check_same_file()
+        self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), patience_ms)
+        self._started = self._read_counters()
+
+    def _read_counters(self) -> tuple[int, int, int]:
+        row = self._connection.execute("SELECT revision, trimmed, next_ledger FROM counters").fetchone()
+        if row is None:
+            raise _damaged(self.path, "its counters are missing")
+        self.revision, self.trimmed, self._next_ledger = row
+        return self.revision, self.trimmed, self._next_ledger
+
+    def commit(self) -> None:
+        """Make it durable.
+
+        Raises:
+            sqlite3.Error: nobody can tell whether it happened.
+        """
+        now = (self.revision, self.trimmed, self._next_ledger)
+        if now != self._started:
+            self._connection.execute("UPDATE counters SET revision = ?, trimmed = ?, next_ledger = ?", now)
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo what the transaction did; does nothing where SQLite has done so already."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def check_same_file(self) -> None:
+        """Notice that the file was removed or replaced while it was open.
+
+        Raises:
+            NoClusterError: naming the path.
+        """
+        try:
+            same = str(self.path.stat().st_ino) == self._inode
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise NoClusterError(
+                f"the metadata file {self.path} was removed or replaced while it was open; stop everything that uses"
+                " this cluster, put the right file there, and start again",
+                path=str(self.path),
+            )
+
+    # --- inside a transaction ------------------------------------------------------------------------------------
+
+    def apply(
+        self, ops: Sequence[Op], session: int | None = None, *, over: Callable[[int], bool] | None = None
+    ) -> list[int]:
+        """Decide all, then change all; one revision for all of them.
+
+        Args:
+            ops: the operations, in order.
+            session: the session that a `Create` registers for, if any.
+            over: whether a session is over; the keys of one that is do not exist any more.
+
+        Raises:
+            AlreadyExistsError, KeyMissingError, VersionConflictError: nothing was changed.
+        """
+        staged: dict[str, tuple[bytes | None, int, int | None]] = {}
+        for op in ops:
+            key = op.key
+            value, version, owner = staged[key] if key in staged else self._found(key, over)
+            judge(op, None if value is None else version)
+            if isinstance(op, Create):
+                staged[key] = (op.value, self.revision + 1, session)
+            elif isinstance(op, Put):
+                staged[key] = (op.value, self.revision + 1, owner)
+            elif isinstance(op, Delete):
+                staged[key] = (None, self.revision + 1, None)
+        if staged:
+            self.revision += 1
+            self._connection.executemany(_UPSERT, [(key, *row) for key, row in staged.items()])
+        return [0 if isinstance(op, Delete | Require) else self.revision for op in ops]
+
+    def end_key(self, key: str) -> None:
+        """Remove a key, whatever it holds."""
+        self.revision += 1
+        self._connection.execute(_UPSERT, (key, None, self.revision, None))
+
+    def _found(self, key: str, over: Callable[[int], bool] | None) -> tuple[bytes | None, int, int | None]:
+        row = self.get(key)
+        if row is None or (over is not None and row.session is not None and over(row.session)):
+            return None, 0, None
+        return row.value, row.version, row.session
+
+    def reserve_ledger_ids(self, count: int) -> range:
+        """Ids that nobody else gets."""
+        first = self._next_ledger
+        self._next_ledger += count
+        return range(first, self._next_ledger)
+
+    def trim(self) -> None:
+        """Drop tombstones that are older than any watcher should be; now and then, not at every deletion."""
+        oldest = self.revision - self._tombstones_kept
+        if oldest - self.trimmed > self._tombstones_kept:
+            self._connection.execute("DELETE FROM entries WHERE version <= ? AND value IS NULL", (oldest,))
+            self.trimmed = oldest
+
+    # --- sessions, inside a transaction --------------------------------------------------------------------------
+
+    def add_session(self, name: str, timeout_ms: int, owner: str) -> int:
+        """A new session's number. Numbers are not used again, except those of a transaction that did not commit."""
+        cursor = self._connection.execute(
+            "INSERT INTO sessions (name, beat, timeout_ms, owner) VALUES (?, 0, ?, ?)",
+            (name, timeout_ms, owner),
+        )
+        return int(cursor.lastrowid or 0)
+
+    def beat(self, number: int, name: str) -> bool:
+        """Move a session's counter; False if the session is gone."""
+        cursor = self._connection.execute(
+            "UPDATE sessions SET beat = beat + 1 WHERE number = ? AND name = ?", (number, name)
+        )
+        return cursor.rowcount == 1
+
+    def keys_of_session(self, number: int) -> set[str]:
+        """What a session has registered."""
+        return {
+            key for (key,) in self._connection.execute("SELECT key FROM entries WHERE session = ?", (number,))
+        }
+
+    def end_session(self, number: int, name: str, beat: int | None = None) -> bool:
+        """Remove a session and its keys, if it still is the one that was looked at.
+
+        Args:
+            number: the session.
+            name: its file.
+            beat: the counter that stood still; None: whatever it is.
+
+        Returns:
+            False if it is another, has moved, or is gone.
+        """
+        found = self._connection.execute(
+            "SELECT name, beat FROM sessions WHERE number = ?", (number,)
+        ).fetchone()
+        if found is None or found[0] != name or beat not in {None, found[1]}:
+            return False
+        keys = self.keys_of_session(number)
+        if keys:
+            self.revision += 1
+            self._connection.executemany(_UPSERT, [(key, None, self.revision, None) for key in sorted(keys)])
+        self._connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
+        return True
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Row | None:
+        """One key, if it exists."""
+        query = "SELECT value, version, session FROM entries WHERE key = ? AND value IS NOT NULL"
+        row = self._patiently(lambda: self._connection.execute(query, (key,)).fetchone())
+        return Row(key, *row) if row else None
+
+    def page(self, prefix: str, after: str | None, limit: int) -> list[Row]:
+        """Keys with a prefix, ascending."""
+        query, start = (_PAGE_FROM, prefix) if after is None or after < prefix else (_PAGE_AFTER, after)
+        rows = self._patiently(
+            lambda: self._connection.execute(query, (start, prefix + _KEY_END, limit)).fetchall()
+        )
+        return [Row(*row) for row in rows]
+
+    def sessions(self) -> list[SessionRow]:
+        """All sessions."""
+        query = "SELECT number, name, beat, timeout_ms FROM sessions"
+        return [
+            SessionRow(*row) for row in self._patiently(lambda: self._connection.execute(query).fetchall())
+        ]
+
+    def data_version(self) -> int:
+        """A number that changes when another connection has committed."""
+        return int(str(self._one("PRAGMA data_version")))
+
+    def changes(self, since: int) -> tuple[int, list[str] | None]:
+        """The revision now, and the keys that changed after `since`; None if that can no longer be told."""
+        return self._patiently(lambda: self._changes(since))
+
+    def _changes(self, since: int) -> tuple[int, list[str] | None]:
+        run = self._connection.execute
+        run("BEGIN")  # one moment for both reads
+        try:
+            revision, trimmed = run("SELECT revision, trimmed FROM counters").fetchone()
+            if revision == since:
+                return since, []
+            if since < trimmed:
+                return revision, None
+            return revision, [key for (key,) in run("SELECT key FROM entries WHERE version > ?", (since,))]
+        finally:
+            self.rollback()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+
+# --- places and errors ------------------------------------------------------------------------------------------
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without its details; 0 where the error came from Python's side."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def explain(error: sqlite3.Error, path: Path) -> QuireError:
+    """What an error of SQLite means to a caller."""
+    code = primary_code(error)
+    ids = {"path": str(path)}
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or "no such table" in str(error):
+        return _damaged(path, str(error))
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return StoreBusyError(
+            f"another process has kept the metadata file {path} locked for {BUSY_MS // 1000} s; look for one that is"
+            " stopped, then try again",
+            **ids,
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFullError(
+            f"the disk of the metadata file {path} is full; nothing was changed: make room", **ids
+        )
+    if code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}:
+        return NoClusterError(
+            f"the metadata file {path} cannot be opened for writing ({error}); check who owns it and its folder",
+            **ids,
+        )
+    return StorageError(f"the metadata file {path} cannot be used: {error}", **ids)
+
+
+def _damaged(path: Path, what: str) -> CorruptMetadataError:
+    return CorruptMetadataError(
+        f"the metadata file {path} is damaged or is not one: {what}; stop the cluster, keep a copy of the file with"
+        f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves",
+        path=str(path),
+    )
+
+
+def _check_kind(path: Path, application: object, version: object) -> None:
+    if application != APPLICATION_ID:
+        raise CorruptMetadataError(
+            f"{path} is an SQLite database of another program (application id {application}), not the metadata of a"
+            " cluster; name the right file",
+            path=str(path),
+        )
+    if version != FORMAT_VERSION:
+        raise CorruptMetadataError(
+            f"{path} has metadata format {version}; this version of Quire knows {FORMAT_VERSION}: use the version"
+            " that wrote it",
+            path=str(path),
+        )
+
+
+def _check_place(path: Path, *, create: bool) -> None:
+    """Refuse a place where the database is missing, or where it cannot be safe."""
+    ids = {"path": str(path)}
+    try:
+        if path.is_dir():
+            raise NoClusterError(
+                f"{path} is a directory; name the metadata file in it, as in sqlite:{path}/metadata.db", **ids
+            )
+        if not path.exists():
+            if not create:
+                where = path.parent if path.parent.is_dir() else f"{path.parent}, which does not exist either"
+                raise NoClusterError(
+                    f"there is no cluster at {path}: no such file in {where}; make a cluster with"
+                    f" `quire up --dir {path.parent}`, or name another with --cluster or QUIRE_CLUSTER",
+                    **ids,
+                )
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NoClusterError(
+            f"the metadata file {path} cannot be reached: {error.strerror}", **ids
+        ) from error
+    filesystem = filesystem_of(path.parent)
+    if filesystem in NETWORK_FILESYSTEMS:
+        raise NoClusterError(
+            f"{path} lies on {filesystem}, a network filesystem, where SQLite's locks cannot be trusted; use a local"
+            " disk",
+            **ids,
+        )
+
+
+def filesystem_of(folder: Path, mounts: str | None = None) -> str | None:
+    """The type of the filesystem that holds a folder; None where the system does not tell.
+
+    Args:
+        folder: an absolute path without symbolic links.
+        mounts: the text of /proc/self/mountinfo, read if None.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return None
+    best, kind = -1, None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = point == "/" or str(folder) == point or str(folder).startswith(point + os.sep)
+        if inside and len(point) >= best:  # of two on one point the later one is on top
+            best, kind = len(point), after.split(" ")[0]
+    return kind

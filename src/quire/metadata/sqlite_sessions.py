@@ -1,0 +1,194 @@
+"""Who of the processes on this machine is alive: session files, their locks, and counters that stand still.
+
+A session is a row in the database and a file of its own, which its owner keeps open and locked. POSIX record locks end
+with their process, however it ends, and a forked child does not have them. So a free lock means a dead owner. A lock
+that is held while the session's counter stands still means an owner that does not move: it is expired after the
+session's timeout, measured by the clock of whoever looks.
+
+The locks have a snare: closing *any* descriptor of a file drops the process's locks on it. Therefore a session file is
+opened once by its owner, and never by another store of the same process (`_OWN` knows them).
+
+Source: POSIX, fcntl(), "F_SETLK" and close(): what ends a record lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from quire.core.errors import StorageError
+
+LOOKS_BEFORE_EXPIRY: Final = 8
+"""An observer that was stopped itself must see a counter stand still this often before it believes it."""
+
+_OWN: Final[dict[str, int]] = {}
+"""Session files that this process holds, and their descriptors."""
+
+os.register_at_fork(after_in_child=_OWN.clear)
+
+
+class SessionFile:
+    """The owner's side: one file, locked from construction to `release`.
+
+    Raises:
+        StorageError: the file cannot be made or locked.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            folder.mkdir(exist_ok=True)
+            while not self._locked(folder / uuid.uuid4().hex):
+                pass  # a sweeper of another process took the file between its making and its locking
+        except OSError as error:
+            msg = f"no session file can be made and locked in {folder} ({error.strerror}); registrations need one"
+            raise StorageError(msg, path=str(folder)) from error
+
+    def _locked(self, path: Path) -> bool:
+        self.path = path
+        _OWN[str(path)] = -1  # before the file exists, so that no other store of this process ever opens it
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _OWN[str(path)] = descriptor
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            return False
+        if os.fstat(descriptor).st_nlink == 0:
+            self.release()
+            return False
+        return True
+
+    @property
+    def name(self) -> str:
+        """The file's name in the folder of sessions: the session's identity."""
+        return self.path.name
+
+    def release(self) -> None:
+        """Let go, as the end of the process would; the file stays until someone sweeps it."""
+        descriptor = _OWN.pop(str(self.path), -1)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as the database has it."""
+
+    number: int
+    name: str
+    beat: int
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    row: SessionRow
+    descriptor: int | None
+    looked_ms: int
+    still_ms: int = 0
+    free: bool = False
+
+
+class SessionObserver:
+    """The others' side: which sessions of a database are over. One thread uses it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[int, _Seen] = {}
+
+    def refresh(self, rows: list[SessionRow], now_ms: int) -> None:
+        """Take over what the database says now: new sessions, moved counters, sessions that are gone."""
+        present = {row.number: row for row in rows}
+        for number in [
+            n for n, seen in self._seen.items() if present.get(n) is None or present[n].name != seen.row.name
+        ]:
+            self._forget(number)
+        for number, row in present.items():
+            seen = self._seen.get(number)
+            if seen is None:
+                self._seen[number] = _Seen(row, None, now_ms)
+            elif seen.row.beat != row.beat:
+                seen.row = row
+                seen.still_ms = 0
+                seen.looked_ms = now_ms
+
+    def knows(self, number: int) -> bool:
+        """Whether `refresh` has met this session."""
+        return number in self._seen
+
+    def over(self, now_ms: int) -> list[SessionRow]:
+        """Look at every session that is known; the rows of those that are dead or expired."""
+        return [seen.row for seen in self._seen.values() if self._is_over(seen, now_ms)]
+
+    def is_over(self, number: int, now_ms: int) -> bool:
+        """Look at one session. One that is not known is not over."""
+        seen = self._seen.get(number)
+        return seen is not None and self._is_over(seen, now_ms)
+
+    def is_dead(self, row: SessionRow) -> bool:
+        """Whether the last look found the session's lock free (and not merely its counter standing still)."""
+        seen = self._seen.get(row.number)
+        return seen is not None and seen.free
+
+    def close(self) -> None:
+        """Close every file that was opened to look at it."""
+        for number in list(self._seen):
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        descriptor = self._seen.pop(number).descriptor
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _is_over(self, seen: _Seen, now_ms: int) -> bool:
+        # Time in which nobody looked counts only in part: it may be the observer that stood still.
+        seen.still_ms += min(now_ms - seen.looked_ms, seen.row.timeout_ms // LOOKS_BEFORE_EXPIRY)
+        seen.looked_ms = now_ms
+        seen.free = seen.free or self._lock_is_free(seen)
+        return seen.free or seen.still_ms >= seen.row.timeout_ms
+
+    def _lock_is_free(self, seen: _Seen) -> bool:
+        path = str(self._folder / seen.row.name)
+        if path in _OWN:
+            return False
+        try:
+            if seen.descriptor is None:
+                seen.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fcntl.lockf(seen.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True  # only what removes the row removes the file: a copied database, or a folder swept by hand
+        except OSError:
+            return False  # held; or not ours to open, then its counter must tell
+        return True
+
+
+def sweep(folder: Path, names: set[str]) -> None:
+    """Remove session files that no row names and nobody holds: left by a crash between row and file.
+
+    Args:
+        folder: the folder of sessions; need not exist.
+        names: the files that rows name.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in folder.iterdir():
+            if path.name not in names and str(path) not in _OWN:
+                remove_if_free(path)
+
+
+def remove_if_free(path: Path) -> None:
+    """Remove a session file unless its owner holds it (an owner that was taken for dead and goes on)."""
+    if str(path) in _OWN:
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    with contextlib.suppress(OSError):
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    os.close(descriptor)

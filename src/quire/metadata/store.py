@@ -1,0 +1,417 @@
+"""The metadata store as everyone else sees it: keys, values, versions, watches and registrations.
+
+Every driver passes the one suite tests/conformance/test_metadata_store.py. Knows nothing of ledgers, bookies or logs;
+`ledgers.py`, `bookies.py` and `election.py` do.
+
+What every driver promises:
+
+1. A change is one compare-and-swap: it happens whole or not at all, and its version was the stored one. Changes of
+   one key are totally ordered; versions of a key only grow, and a key that was deleted and created again does not
+   come back to a version that it had in the same life. (They may restart on ZooKeeper: keep mutable records under
+   ids that are never used twice.)
+2. A call that begins after another has returned, on any client of the store, sees its change. A list is of one moment.
+3. `MetadataUnknownError` means that nobody can tell whether the change happened; read again, then decide. Every other
+   error means that it did not.
+4. A watch reports every change made after its first item, at least once, in groups without an order; it may report
+   too much, and instead of keys it may say `reread_all`. It does not report values: read them.
+5. A registration is visible until its owner closes it, dies, or does not move for the session's timeout. An owner that
+   lives and lost it registers again by itself.
+
+Source: protocol document (001), "Metadata storage": what the protocol needs is compare-and-swap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from quire.core.errors import AlreadyExistsError, MisuseError, RefusedError
+from quire.core.ids import LedgerId
+
+VALUE_BYTES_MAX: Final = 1_000_000
+"""ZooKeeper takes one mebibyte with everything around it; the other drivers refuse the same values."""
+KEY_LENGTH_MAX: Final = 512
+LIST_LIMIT: Final = 1000
+SESSION_TIMEOUT_MS: Final = 10_000
+PENDING_KEYS_MAX: Final = 10_000
+"""A watcher that is this far behind is told to read everything again."""
+
+
+class VersionConflictError(RefusedError):
+    """The key has another version than the one given: somebody else changed it. Read it and decide again."""
+
+    code = "version_conflict"
+
+
+class KeyMissingError(VersionConflictError):
+    """The key to change does not exist (any more)."""
+
+    code = "key_missing"
+
+
+class StoreBusyError(RefusedError):
+    """Another process kept the store to itself for too long; nothing was changed."""
+
+    code = "store_busy"
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A value and the version that a compare-and-swap must name."""
+
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """The key must not exist."""
+
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The key must have this version."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The key must exist, and have this version unless None."""
+
+    key: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Require:
+    """Changes nothing: the key must have this version, or with None must not exist."""
+
+    key: str
+    version: int | None
+
+
+Op = Create | Put | Delete | Require
+
+
+def check_key(key: str) -> str:
+    """The key, if every driver can store it.
+
+    Raises:
+        MisuseError: it is empty or too long, begins or ends with `/`, has an empty or dotted part or a control character.
+    """
+    parts = key.split("/")
+    if not key or len(key) > KEY_LENGTH_MAX or not key.isprintable() or not {"", ".", ".."}.isdisjoint(parts):
+        msg = (
+            f"{key[:80]!r} cannot be a metadata key: 1 to {KEY_LENGTH_MAX} printable characters, in parts between"
+            " single slashes, no part . or .."
+        )
+        raise MisuseError(msg, key=key)
+    return key
+
+
+def check_value(key: str, value: bytes) -> bytes:
+    """The value, if it is not larger than `VALUE_BYTES_MAX`.
+
+    Raises:
+        MisuseError: naming key and size.
+    """
+    if len(value) > VALUE_BYTES_MAX:
+        msg = f"the value of {key} has {len(value)} bytes; a metadata store takes at most {VALUE_BYTES_MAX}"
+        raise MisuseError(msg, key=key)
+    return value
+
+
+def check_op(op: Op) -> None:
+    """Refuse an operation that no driver could carry out.
+
+    Raises:
+        MisuseError: see `check_key` and `check_value`.
+    """
+    check_key(op.key)
+    if isinstance(op, Create | Put):
+        check_value(op.key, op.value)
+
+
+def judge(op: Op, found: int | None) -> None:
+    """Decide one operation; every driver that decides itself uses this function.
+
+    Args:
+        op: what is asked.
+        found: the key's version, None if it does not exist.
+
+    Raises:
+        AlreadyExistsError: a `Create` of a key that exists.
+        KeyMissingError: a change of a key that does not.
+        VersionConflictError: another version.
+    """
+    if isinstance(op, Create):
+        if found is not None:
+            msg = f"{op.key} exists already, with version {found}"
+            raise AlreadyExistsError(msg, key=op.key, version=found)
+        return
+    if found is None:
+        if isinstance(op, Require) and op.version is None:
+            return
+        msg = f"{op.key} does not exist; it may have been deleted meanwhile"
+        raise KeyMissingError(msg, key=op.key)
+    if op.version is None and isinstance(op, Delete):
+        return
+    if found != op.version:
+        wanted = "none" if op.version is None else str(op.version)
+        msg = (
+            f"{op.key} has version {found}, not {wanted}: it was changed meanwhile; read it and decide again"
+        )
+        raise VersionConflictError(msg, key=op.key, version=found)
+
+
+class ChangedKeys(frozenset[str]):
+    """Keys that were created, changed or deleted.
+
+    Attributes:
+        reread_all: True when any key of the prefix may have changed, whether it is in this set or not: on the first
+            item of a watch (which only says that the watch stands) and whenever the watcher fell behind.
+    """
+
+    reread_all: bool
+
+    def __new__(cls, keys: Iterable[str] = (), *, reread_all: bool = False) -> Self:
+        """A set of these keys."""
+        self = super().__new__(cls, keys)
+        self.reread_all = reread_all
+        return self
+
+
+class Watch:
+    """Changes of the keys with one prefix: `async with store.watch(prefix) as changes: async for keys in changes`.
+
+    The loop ends when the store is closed, and raises when the store failed. Memory is bounded: whoever does not read
+    for long gets `reread_all`.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        attach: Callable[[Watch], Awaitable[None]],
+        detach: Callable[[Watch], Awaitable[None]],
+    ) -> None:
+        self.prefix = prefix
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._attach = attach
+        self._detach = detach
+        self._keys: set[str] = set()
+        self._reread_all = False
+        self._ended = False
+        self._failure: Exception | None = None
+        self._wake = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self.loop = asyncio.get_running_loop()
+        await self._attach(self)
+        self.offer((), reread_all=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        await self._detach(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ChangedKeys:
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                raise StopAsyncIteration
+            if self._keys or self._reread_all:
+                changed = ChangedKeys(self._keys, reread_all=self._reread_all)
+                self._keys.clear()
+                self._reread_all = False
+                return changed
+            self._wake.clear()
+            await self._wake.wait()
+
+    # --- for drivers, on the watch's own loop --------------------------------------------------------------------
+
+    def offer(self, keys: Iterable[str], *, reread_all: bool = False) -> None:
+        """Report changes; the reader gets them with the next item."""
+        self._keys.update(keys)
+        if reread_all or len(self._keys) > PENDING_KEYS_MAX:
+            self._keys.clear()
+            self._reread_all = True
+        self._wake.set()
+
+    def end(self, failure: Exception | None = None) -> None:
+        """No more changes will come."""
+        self._ended = True
+        self._failure = self._failure or failure
+        self._wake.set()
+
+
+class Registration:
+    """A key that exists as long as its owner lives.
+
+    Attributes:
+        key: the key; of a sequential registration with its number.
+        value: what was registered last.
+        lost: set for good when the registration is gone and does not come back: another owner has the key, the store
+            failed, or the session was lost and `again` was not wanted. An owner acts on it as if it had been killed.
+        renewed: how often it had to be registered again after the session was lost.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        again: bool,
+        update: Callable[[Registration, bytes], Awaitable[None]],
+        close: Callable[[Registration], Awaitable[None]],
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.again = again
+        self.lost = asyncio.Event()
+        self.renewed = 0
+        self._update = update
+        self._close = close
+
+    async def update(self, value: bytes) -> None:
+        """Register another value.
+
+        Raises:
+            KeyMissingError: the registration is lost or closed.
+            MetadataUnknownError: nobody can tell; a later update, or the next beat, settles it.
+        """
+        await self._update(self, check_value(self.key, value))
+
+    async def close(self) -> None:
+        """Take it back. Closing it twice, or when it is lost already, changes nothing."""
+        await self._close(self)
+
+
+class MetadataStore(ABC):
+    """One client's handle on a store; see the module's text for what it promises.
+
+    A handle belongs to the event loop that opened it and to the process that opened it; after a fork open another.
+    """
+
+    @property
+    @abstractmethod
+    def instance_id(self) -> str:
+        """The cluster's instance id: a UUID that was made with the store. Another one is another cluster."""
+
+    @abstractmethod
+    async def get(self, key: str) -> Versioned | None:
+        """A key's value, None if it does not exist."""
+
+    @abstractmethod
+    async def list(
+        self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
+    ) -> list[tuple[str, Versioned]]:
+        """Keys that begin with a prefix, ascending, at most `limit`.
+
+        Args:
+            prefix: the beginning of the keys; not a folder: `logs/1` also lists `logs/17`.
+            after: the last key of the page before, for the next page.
+            limit: at least 1. Fewer items than this: there are no more.
+        """
+
+    @abstractmethod
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        """All of these operations, or none. Later ones see the earlier ones.
+
+        Returns:
+            The version that each operation gave its key (0 for `Delete` and `Require`).
+
+        Raises:
+            AlreadyExistsError, KeyMissingError, VersionConflictError: of the first that cannot be done; its key is
+                in `ids["key"]`.
+            MetadataUnknownError: nobody can tell.
+        """
+
+    async def create(self, key: str, value: bytes) -> int:
+        """Make a key.
+
+        Returns:
+            Its version.
+
+        Raises:
+            AlreadyExistsError: it exists. After a `MetadataUnknownError` that may have been you.
+        """
+        return (await self.multi((Create(key, value),)))[0]
+
+    async def put(self, key: str, value: bytes, version: int) -> int:
+        """Change a key that has a version.
+
+        Returns:
+            Its new version.
+
+        Raises:
+            VersionConflictError: it has another version.
+            KeyMissingError: it does not exist.
+        """
+        return (await self.multi((Put(key, value, version),)))[0]
+
+    async def delete(self, key: str, version: int | None = None) -> None:
+        """Remove a key, whatever its version if None.
+
+        Raises:
+            VersionConflictError: it has another version.
+            KeyMissingError: it does not exist.
+        """
+        await self.multi((Delete(key, version),))
+
+    @abstractmethod
+    def watch(self, prefix: str) -> Watch:
+        """Changes of all keys that begin with a prefix. The first item comes at once and means: read now."""
+
+    @abstractmethod
+    async def register(
+        self, key: str, value: bytes, *, sequential: bool = False, again: bool = True
+    ) -> Registration:
+        """Make a key that ends with this process.
+
+        Args:
+            key: the key; with `sequential`, what comes before the number.
+            value: the value.
+            sequential: append 19 digits, greater than those of every earlier registration with the same beginning.
+            again: register again by itself after the session was lost while the owner lived.
+
+        Raises:
+            AlreadyExistsError: it exists, and its owner is not known to be dead.
+        """
+
+    @abstractmethod
+    async def next_ledger_id(self) -> LedgerId:
+        """An id that nobody was given before and nobody will be given again. Ids may be skipped."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Take back all registrations, end all watches, let go of everything. Twice is once."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def sequential_key(prefix: str, number: int) -> str:
+    """The key of a sequential registration; keys sort like their numbers."""
+    return f"{prefix}{number:019d}"
