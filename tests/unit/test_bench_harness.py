@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+
 from accounting import Machine, cpu_seconds, resident_mib
 from harness import Claim, Comparison, table
 
