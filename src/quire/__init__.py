@@ -1,0 +1,101 @@
+"""Quire: a replicated log store. `async with quire.connect("sqlite:PATH") as client: …`; see `ARCHITECTURE.md`.
+
+Importing this loads neither the network nor the metadata drivers; `connect` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quire.core.errors import (
+    AddTimeoutError,
+    AlreadyExistsError,
+    CorruptMetadataError,
+    DigestMismatchError,
+    InvalidQuorumError,
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataConflictError,
+    MetadataUnknownError,
+    MisuseError,
+    NoClusterError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    NotEnoughBookiesError,
+    NotLeaderError,
+    NotWritingError,
+    OutcomeUnknownError,
+    PastEndError,
+    PeerError,
+    QuireError,
+    QuorumLostError,
+    ReadUnavailableError,
+    RecoveryInconclusiveError,
+    RefusedError,
+    StorageError,
+    TermSupersededError,
+    TrimmedError,
+    WindowFullError,
+    WrongPasswordError,
+)
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+
+if TYPE_CHECKING:
+    from quire.client.config import ClientConfig
+    from quire.client.connecting import Connecting
+    from quire.log.client import QuireClient
+
+__all__ = [
+    "AddTimeoutError",
+    "AlreadyExistsError",
+    "CorruptMetadataError",
+    "DigestMismatchError",
+    "DigestType",
+    "Fragment",
+    "InvalidQuorumError",
+    "LedgerClosedError",
+    "LedgerFencedError",
+    "LedgerMetadata",
+    "LedgerState",
+    "MetadataConflictError",
+    "MetadataUnknownError",
+    "MisuseError",
+    "NoClusterError",
+    "NoSuchEntryError",
+    "NoSuchLedgerError",
+    "NoSuchLogError",
+    "NotEnoughBookiesError",
+    "NotLeaderError",
+    "NotWritingError",
+    "OutcomeUnknownError",
+    "PastEndError",
+    "PeerError",
+    "QuireError",
+    "QuorumLostError",
+    "ReadUnavailableError",
+    "RecoveryInconclusiveError",
+    "RefusedError",
+    "StorageError",
+    "TermSupersededError",
+    "TrimmedError",
+    "WindowFullError",
+    "WrongPasswordError",
+    "connect",
+]
+
+
+def connect(uri: str | None = None, config: ClientConfig | None = None) -> Connecting[QuireClient]:
+    """Connect to a cluster: `async with quire.connect(uri) as client`, or `client = await quire.connect(uri)`.
+
+    Args:
+        uri: the cluster, as in `sqlite:/data/quire/metadata.db`; by default the environment's `QUIRE_CLUSTER`.
+        config: the client's settings.
+
+    Raises (when entered or awaited):
+        NoClusterError: no cluster is named, or its metadata cannot be reached or read.
+    """
+    from quire.client.connecting import Connecting
+    from quire.log.client import QuireClient
+
+    return Connecting(uri, QuireClient, config)

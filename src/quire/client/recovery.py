@@ -35,6 +35,7 @@ from quire.core.effects import (
 from quire.core.errors import MetadataUnknownError, NoSuchLedgerError
 from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
@@ -238,13 +239,11 @@ class LedgerRecovery:
             self._perform()
 
     def _spares(self, effect: FindReplacements) -> dict[Slot, BookieId]:
-        taken = {*effect.ensemble, *effect.excluded}
-        spares = [bookie for bookie in self._bookies.writable() if bookie not in taken]
-        found: dict[Slot, BookieId] = {}
-        for slot in effect.slots:
-            if spares:
-                found[slot] = spares.pop(self._chance.getrandbits(32) % len(spares))
-        return found
+        writable = self._bookies.writable()
+        found = choose_replacements(
+            effect.slots, effect.ensemble, writable, self._chance, failed=effect.excluded
+        )
+        return {Slot(slot): bookie for slot, bookie in found.items()}
 
     # --- phase 3 ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,355 @@
+"""A client of one cluster: creates, opens, lists, deletes, recovers and verifies ledgers.
+
+Source: protocol document (001), "Ledgers", "Closing a ledger as a reader"; `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.reader import LedgerReader
+from quire.client.recovery import LedgerRecovery
+from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
+from quire.client.writer import LedgerWriter
+from quire.core.answers import Answer
+from quire.core.effects import RecoveryClosed, RecoveryFailed, RecoveryInconclusive
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    MisuseError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    QuireError,
+    RecoveryInconclusiveError,
+    WrongPasswordError,
+)
+from quire.core.ids import NO_ENTRY, LedgerId
+from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
+from quire.core.placement import Quarantine, choose_ensemble
+from quire.core.quorum import check_quorums
+from quire.env.interfaces import Chance, Clock
+from quire.metadata.bookies import BookieInfo
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.store import MetadataStore
+from quire.wire.entry import digest_type_of
+
+log = logging.getLogger(__name__)
+
+_IDS_TRIED_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a recovery did.
+
+    Attributes:
+        record: the closed record.
+        already_closed: it was closed before; nothing had to be recovered.
+        recovered: entries found above the last confirmed one that was heard, and written back.
+        limbo: what was done about bookies that would not vouch for the ledger.
+    """
+
+    record: LedgerMetadata
+    already_closed: bool
+    recovered: int
+    limbo: LimboReport
+
+
+class Client:
+    """One cluster, as seen from here. Made by `quire.connect`.
+
+    Args:
+        store: the cluster's metadata; closed with the client.
+        bookies: connections to its bookies; closed with the client.
+        clock: time.
+        chance: choices among bookies, tokens.
+        config: settings.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieClient,
+        clock: Clock,
+        chance: Chance,
+        config: ClientConfig | None = None,
+    ) -> None:
+        self.store = store
+        self.bookies = bookies
+        self.ledger_store = LedgerStore(store)
+        self.clock = clock
+        self.chance = chance
+        self.config = config or ClientConfig()
+        self._quarantine = Quarantine(self.config.quarantine_ms)
+        self._background: set[asyncio.Task[None]] = set()
+
+    # --- ledgers -------------------------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: str | DigestType = "crc32c",
+        custom: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger and open it for writing; its creator is the only one who writes it.
+
+        Args:
+            ensemble_size: E, bookies that share the ledger.
+            write_quorum: Qw, bookies that each entry is sent to.
+            ack_quorum: Qa, bookies that must have it on disk before it counts.
+            password: bookies and readers must know it; kept in the metadata, so it guards against mistakes only.
+            digest: crc32c, crc32, mac or dummy.
+            custom: the caller's own metadata.
+
+        Raises:
+            InvalidQuorumError: unless E >= Qw >= Qa >= 1.
+            NotEnoughBookiesError: fewer than E bookies take entries.
+
+        Source: protocol document (001), "Ledgers": "When creating the ledger, the following invariant must hold".
+        """
+        check_quorums(ensemble_size, write_quorum, ack_quorum)
+        digest_type = digest_type_of(digest)
+        _check_bytes("password", password)
+        for key, value in (custom or {}).items():
+            _check_bytes(f"custom metadata {key!r}", value)
+        if len(self.bookies.writable()) < ensemble_size:
+            await self.bookies.bookies()
+        for _ in range(_IDS_TRIED_MAX):
+            ensemble = choose_ensemble(
+                self.bookies.writable(),
+                ensemble_size,
+                self.chance,
+                quarantined=self._quarantine.bookies(self.clock.now_ms()),
+            )
+            token = self.chance.getrandbits(64) | 1
+            record = new_ledger(
+                await self.ledger_store.next_id(),
+                ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest_type=digest_type,
+                password=password,
+                custom={**(custom or {}), TOKEN_KEY: token.to_bytes(8, "big")},
+                created_ms=self.clock.wall_ms(),
+                creation_token=self.chance.getrandbits(62) | 1,
+            )
+            try:
+                version = await self.ledger_store.create(record)
+            except AlreadyExistsError:
+                continue
+            return LedgerWriter(
+                record,
+                version,
+                LedgerAccess.of(record),
+                self.bookies,
+                self.ledger_store,
+                self.clock,
+                self.chance,
+                self.config,
+                self._quarantine,
+            )
+        msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
+        raise AlreadyExistsError(msg)
+
+    async def open_ledger(
+        self, ledger_id: int, password: bytes = b"", *, recover: bool = True
+    ) -> LedgerReader:
+        """Open a ledger for reading.
+
+        Args:
+            ledger_id: which.
+            password: the one it was created with.
+            recover: fence its writer, recover and close it, unless it is closed already. False reads beside the
+                writer, up to the last add confirmed.
+
+        Raises:
+            NoSuchLedgerError: there is none.
+            WrongPasswordError: the password is another; no bookie was asked.
+            RecoveryInconclusiveError: too few bookies answered to tell where the ledger ends.
+
+        Source: protocol document (001): "to read like this, the ledger should be opened with a non-fencing open".
+        """
+        record, version = await self._record(ledger_id, password)
+        access = LedgerAccess.of(record)
+        if recover and record.state is not LedgerState.CLOSED:
+            result, _ = await self._recover(record, version, access)
+            reader = self._reader(result.record, result.version, access)
+            self._in_background(self._clear_limbo(reader, access))
+            return reader
+        reader = self._reader(record, version, access)
+        if not reader.closed:
+            await reader.refresh()
+        return reader
+
+    async def recover_ledger(self, ledger_id: int, password: bytes = b"") -> RecoveryReport:
+        """Close a ledger whose writer is gone, and help bookies that may have lost some of it to vouch again.
+
+        Raises:
+            RecoveryInconclusiveError: too few bookies answered; it names them.
+        """
+        record, version = await self._record(ledger_id, password)
+        access = LedgerAccess.of(record)
+        already_closed = record.state is LedgerState.CLOSED
+        recovered = 0
+        if not already_closed:
+            result, recovered = await self._recover(record, version, access)
+            record, version = result.record, result.version
+        limbo = await LimboClearing(
+            self._reader(record, version, access), access, self.bookies, self.config
+        ).clear()
+        return RecoveryReport(record, already_closed, recovered, limbo)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger's record; bookies drop its entries when they see that it is gone.
+
+        Raises:
+            NoSuchLedgerError: there is none.
+        """
+        await self.ledger_store.delete(ledger_id)
+
+    async def ledgers(self) -> AsyncGenerator[LedgerId, None]:
+        """The ids of all ledgers, ascending."""
+        after: int | None = None
+        while True:
+            page = await self.ledger_store.list(after)
+            if not page:
+                return
+            for ledger_id in page:
+                yield ledger_id
+            after = page[-1]
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """A ledger's record as it is now.
+
+        Raises:
+            NoSuchLedgerError: there is none.
+        """
+        return (await self.ledger_store.read(ledger_id))[0]
+
+    async def verify_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReport:
+        """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing."""
+        reader = await self.open_ledger(ledger_id, password, recover=False)
+        return await LedgerVerifier(
+            reader, LedgerAccess.of(reader.metadata), self.bookies, self.config
+        ).verify()
+
+    async def available_bookies(self) -> list[BookieInfo]:
+        """Every registered bookie, writable or read-only, by id."""
+        return [info for _, info in sorted((await self.bookies.bookies()).items())]
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    async def _record(self, ledger_id: int, password: bytes) -> tuple[LedgerMetadata, int]:
+        _check_bytes("password", password)
+        record, version = await self.ledger_store.read(ledger_id)
+        if not hmac.compare_digest(record.password, password):
+            msg = f"ledger {ledger_id}: the password is not the one that it was created with"
+            raise WrongPasswordError(msg, ledger_id=ledger_id)
+        return record, version
+
+    def _reader(self, record: LedgerMetadata, version: int, access: LedgerAccess) -> LedgerReader:
+        return LedgerReader(record, version, access, self.bookies, self.ledger_store, self.clock, self.config)
+
+    async def _recover(
+        self, record: LedgerMetadata, version: int, access: LedgerAccess
+    ) -> tuple[RecoveryClosed, int]:
+        recovery = LedgerRecovery(
+            record, version, access, self.bookies, self.ledger_store, self.clock, self.chance, self.config
+        )
+        result = await recovery.run()
+        if isinstance(result, RecoveryClosed):
+            return result, recovery.recovered
+        raise _recovery_error(record.ledger_id, result)
+
+    async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
+        report = await LimboClearing(reader, access, self.bookies, self.config).clear()
+        for bookie, why in report.left.items():
+            log.warning("ledger %d: bookie %s stays in limbo: %s", reader.ledger_id, bookie, why)
+
+    def _in_background(self, work: object) -> None:
+        assert asyncio.iscoroutine(work)
+
+        async def run() -> None:
+            try:
+                await work
+            except QuireError as error:
+                log.warning("clearing limbo failed, `quire ledger recover` tries again: %s", error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # --- lifetime ------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End all connections and let go of the metadata store. Writers that are open end without closing."""
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.bookies.close()
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _check_bytes(what: str, value: object) -> None:
+    if not isinstance(value, bytes):
+        msg = f"the {what} must be bytes, not {type(value).__name__}"
+        raise MisuseError(msg)
+
+
+def _recovery_error(ledger_id: LedgerId, result: RecoveryInconclusive | RecoveryFailed) -> QuireError:
+    where = f"ledger {ledger_id}"
+    if isinstance(result, RecoveryInconclusive):
+        silent = ", ".join(result.silent) or "none"
+        what = "its last fragment's LAC" if result.entry_id == NO_ENTRY else f"entry {result.entry_id}"
+        return RecoveryInconclusiveError(
+            f"{where}: too few bookies can tell about {what} (silent: {silent}); nothing was decided, "
+            "open it again when they are back",
+            ledger_id=ledger_id,
+            entry_id=result.entry_id,
+            bookies=result.silent,
+        )
+    named = ", ".join(result.bookies)
+    if result.answer is Answer.NO_LEDGER:
+        return NoSuchLedgerError(f"{where} was deleted during its recovery", ledger_id=ledger_id)
+    if result.answer is Answer.UNAUTHORISED:
+        return WrongPasswordError(
+            f"{where}: bookie {named} knows it under another password",
+            ledger_id=ledger_id,
+            bookies=result.bookies,
+        )
+    if result.answer is Answer.READ_ONLY:
+        return NotEnoughBookiesError(
+            f"{where}: too few bookies take back its last entries (failed: {named}); it stays in recovery, "
+            "open it again when they are back",
+            ledger_id=ledger_id,
+            bookies=result.bookies,
+        )
+    return CorruptMetadataError(
+        f"{where}: its record went back to OPEN during a recovery, which the protocol does not allow",
+        ledger_id=ledger_id,
+    )

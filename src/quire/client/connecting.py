@@ -1,0 +1,67 @@
+"""From a cluster's URI to a client: opens the metadata store, finds the bookies, and undoes both on failure."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from quire.client.bookies import BookieClient
+from quire.client.client import Client
+from quire.client.config import ClientConfig
+from quire.core.errors import NoClusterError
+from quire.env.interfaces import Chance, Clock
+from quire.env.real import RealClock
+from quire.metadata.bookies import BookieRegistry
+from quire.metadata.connect import open_store
+from quire.metadata.store import MetadataStore
+
+CLUSTER_VARIABLE = "QUIRE_CLUSTER"
+
+C = TypeVar("C", bound=Client)
+MakeClient = Callable[[MetadataStore, BookieClient, Clock, Chance, ClientConfig], C]
+
+
+class Connecting(Generic[C]):
+    """What `quire.connect` returns: `async with` it, or `await` it and close the client yourself.
+
+    Args:
+        uri: the cluster; None takes the environment's `QUIRE_CLUSTER`.
+        make: the client's class.
+        config: settings.
+    """
+
+    def __init__(self, uri: str | None, make: MakeClient[C], config: ClientConfig | None = None) -> None:
+        self._uri = uri
+        self._make = make
+        self._config = config or ClientConfig()
+        self._client: C | None = None
+
+    async def _connect(self) -> C:
+        uri = self._uri or os.environ.get(CLUSTER_VARIABLE)
+        if not uri:
+            msg = f"no cluster is named: pass its URI, or set {CLUSTER_VARIABLE} (for example sqlite:PATH)"
+            raise NoClusterError(msg)
+        store = await open_store(uri)
+        try:
+            bookies = BookieClient(BookieRegistry(store), store.instance_id)
+            await bookies.start()
+        except BaseException:
+            await store.close()
+            raise
+        return self._make(store, bookies, RealClock(), random.SystemRandom(), self._config)
+
+    def __await__(self) -> Generator[object, None, C]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> C:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
