@@ -66,9 +66,8 @@ class Loader:
         step = max(1, self._window // 10)
         try:
             while not self._stop:
-                await self._handle.drain()
                 for _ in range(step):
-                    waiting.append(self._handle.append_nowait(payload(self._writer, self.sent, self._size)))
+                    waiting.append(await self._append(payload(self._writer, self.sent, self._size)))
                     self.sent += 1
                 while len(waiting) >= self._window:
                     await self._oldest(waiting, step)
@@ -81,6 +80,13 @@ class Loader:
                 future.cancel()
         finally:
             self._moved.set()
+
+    async def _append(self, value: bytes) -> asyncio.Future[int]:
+        while True:
+            try:
+                return self._handle.append_nowait(value)
+            except quire.WindowFullError:
+                await self._handle.drain()
 
     async def _oldest(self, waiting: deque[asyncio.Future[int]], count: int) -> None:
         for _ in range(min(count, len(waiting))):
