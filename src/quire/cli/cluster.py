@@ -45,9 +45,14 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             states = await ledger_states(tools)
             logs = await _count_keys(tools, "log-names")
             instance = tools.store.instance_id
-        count = {standing: sum(row["standing"] == standing for row in rows) for standing in ("up", "read-only", "down")}
+        count = {
+            standing: sum(row["standing"] == standing for row in rows)
+            for standing in ("up", "read-only", "down")
+        }
         facts = {"cluster": uri, "instance": instance, "bookies": count, "ledgers": states, "logs": logs}
-        ledgers = ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
+        ledgers = (
+            ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
+        )
         standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
         lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
         lines.append(f"Logs     {logs:,}")

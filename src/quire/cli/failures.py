@@ -110,7 +110,9 @@ def report(error: BaseException, *, as_json: bool) -> int:
         sys.stdout.write(json.dumps({"error": facts}) + "\n")
         sys.stdout.flush()
     elif facts["code"] != "internal":
-        red, end = ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+        red, end = (
+            ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+        )
         again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
         sys.stderr.write(f"{red}{facts['message']}{again}{end}\n")
     if facts["code"] == "internal":

@@ -46,5 +46,5 @@ class HandledGroup(TyperGroup):
             raise Exit(EXIT_USAGE) from error
         except (Exit, Abort):
             raise
-        except (Exception, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001 -- the top
+        except (Exception, KeyboardInterrupt, asyncio.CancelledError) as error:
             raise Exit(report(error, as_json=as_json)) from error

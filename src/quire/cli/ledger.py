@@ -20,7 +20,9 @@ app.command("show")(ledger_show.show)
 app.command("verify")(ledger_show.verify)
 
 LedgerArgument = ledger_show.LedgerArgument
-EnsembleOption = Annotated[int, typer.Option("--ensemble-size", "-E", help="How many bookies share the entries.")]
+EnsembleOption = Annotated[
+    int, typer.Option("--ensemble-size", "-E", help="How many bookies share the entries.")
+]
 WriteOption = Annotated[int, typer.Option("--write-quorum", "-w", help="How many bookies get each entry.")]
 AckOption = Annotated[int, typer.Option("--ack-quorum", "-a", help="How many must have it before it counts.")]
 DigestOption = Annotated[str, typer.Option(help="crc32c, crc32, mac or dummy.")]
@@ -50,7 +52,13 @@ def create(
     A ledger has one writer, the process that created it: `append` makes its own.
     """
     append_to_new(
-        iter(()), cluster, (ensemble_size, write_quorum, ack_quorum), digest, password, leave_open, Output(as_json=as_json)
+        iter(()),
+        cluster,
+        (ensemble_size, write_quorum, ack_quorum),
+        digest,
+        password,
+        leave_open,
+        Output(as_json=as_json),
     )
 
 
@@ -81,11 +89,14 @@ def append(
 def read(
     ledger_id: LedgerArgument,
     first: Annotated[int, typer.Option(help="The first entry.", min=0)] = 0,
-    last: Annotated[int | None, typer.Option(help="The last entry [default: the last confirmed one].")] = None,
+    last: Annotated[
+        int | None, typer.Option(help="The last entry [default: the last confirmed one].")
+    ] = None,
     cluster: ClusterOption = None,
     password: PasswordOption = "",
     recover: Annotated[
-        bool, typer.Option("--recover", help="Fence and close it first if it is open, so that the end is final.")
+        bool,
+        typer.Option("--recover", help="Fence and close it first if it is open, so that the end is final."),
     ] = False,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
@@ -142,25 +153,27 @@ def recover(
 
     async def work() -> None:
         import quire
-        from quire.cli.toolbox import clear_limbo, open_toolbox
 
-        async with quire.connect(uri) as client, open_toolbox(uri) as tools:
-            reader = await client.open_ledger(ledger_id, password=password.encode(), recover=True)
-            cleared, silent = await clear_limbo(tools, reader.metadata)
-            facts = {
-                "ledger_id": ledger_id,
-                "state": reader.metadata.state.name.lower(),
-                "last_entry": reader.last_add_confirmed,
-                "length": reader.length,
-                "limbo_cleared": cleared,
-                "silent": silent,
-            }
-            text = f"Ledger {ledger_id} is closed at entry {reader.last_add_confirmed}, {human_bytes(reader.length)}."
-            if cleared:
-                text += f" {', '.join(cleared)} may vouch for it again."
-            if silent:
-                text += f" Not reached: {', '.join(silent)}."
-            out.result(facts, text)
+        async with quire.connect(uri) as client:
+            done = await client.recover_ledger(ledger_id, password.encode())
+        record, limbo = done.record, done.limbo
+        facts = {
+            "ledger_id": ledger_id,
+            "already_closed": done.already_closed,
+            "last_entry": record.last_entry,
+            "length": record.length,
+            "recovered_entries": done.recovered,
+            "limbo_cleared": limbo.cleared,
+            "limbo_left": limbo.left,
+        }
+        text = f"Ledger {ledger_id} is closed at entry {record.last_entry}, {human_bytes(record.length)}."
+        if done.recovered:
+            text += f" {done.recovered:,} entries above the last confirmed one were found and kept."
+        if limbo.cleared:
+            text += f" Bookies that may vouch for it again: {', '.join(limbo.cleared)}."
+        for bookie, why in limbo.left.items():
+            text += f"\n{bookie} stays in doubt: {why}"
+        out.result(facts, text)
 
     run(work())
 
@@ -176,7 +189,9 @@ def delete(
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     if not yes:
         if not sys.stdin.isatty():
-            raise MisuseError(f"Deleting ledger {ledger_id} cannot be undone: give --yes when nobody can be asked.")
+            raise MisuseError(
+                f"Deleting ledger {ledger_id} cannot be undone: give --yes when nobody can be asked."
+            )
         typer.confirm(f"Delete ledger {ledger_id} for ever?", abort=True, err=True)
 
     async def work() -> None:
@@ -251,10 +266,16 @@ async def print_entries(out: Output, entries: object, *, delimited: bool, at_onc
     stdout = sys.stdout.buffer
     async for entry in cast("AsyncIterator[Any]", entries):
         if out.as_json:
-            out.result({"ledger_id": entry.ledger_id, "entry_id": entry.entry_id, **payload_facts("payload", entry.payload)}, "")
+            out.result(
+                {
+                    "ledger_id": entry.ledger_id,
+                    "entry_id": entry.entry_id,
+                    **payload_facts("payload", entry.payload),
+                },
+                "",
+            )
             continue
         write_record(stdout, entry.payload, delimited=delimited)
         if at_once:
             stdout.flush()
     stdout.flush()
-

@@ -11,6 +11,7 @@ from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
+    from quire.client.repair import LedgerReport
     from quire.core.ledger_metadata import LedgerMetadata
 
 LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledger's id.", min=0)]
@@ -57,7 +58,9 @@ def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: Json
         async with open_toolbox(uri) as tools:
             record, version = await tools.ledgers.read(ledger_id)
             standing = await standing_of(tools)
-        out.result(facts_of(record) | shown_facts(record, version, standing), "\n".join(drawing(record, standing)))
+        out.result(
+            facts_of(record) | shown_facts(record, version, standing), "\n".join(drawing(record, standing))
+        )
 
     run(work())
 
@@ -75,57 +78,56 @@ def verify(
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> bool:
-        from quire.cli.toolbox import open_toolbox
-        from quire.cli.verify import verify_ledger
+        import quire
 
-        async with open_toolbox(uri) as tools:
-            record, _ = await tools.ledgers.read(ledger_id)
-            last = await last_confirmed(tools, record, password)
-            with out.progress(f"verify ledger {ledger_id}", total=last + 1) as progress:
-                result = await verify_ledger(tools.bookies, record, last, progress.advance)
+        async with quire.connect(uri) as client:
+            report = await client.verify_ledger(ledger_id, password.encode())
         facts = {
             "ledger_id": ledger_id,
-            "sound": result.sound,
-            "entries": result.entries,
-            "copies": result.copies,
-            "copies_expected": result.expected,
-            "below_ack_quorum": result.short,
-            "lost": result.lost,
-            "differing": result.differing,
-            "findings": result.findings,
+            "good": report.good,
+            "complete": report.complete,
+            "entries": report.entries,
+            "copies": report.copies,
+            "copies_wanted": report.copies_wanted,
+            "below_ack_quorum": report.below_ack_quorum,
+            "lost": report.lost,
+            "different": report.different,
+            "holes": [
+                {
+                    "bookie": hole.bookie,
+                    "first": hole.first,
+                    "last": hole.last,
+                    "answer": hole.answer.name.lower(),
+                }
+                for hole in report.holes
+            ],
         }
-        verdict = "sound" if result.sound else "NOT sound"
-        text = (
-            f"Ledger {ledger_id} is {verdict}: {result.entries:,} entries, {result.copies:,} of {result.expected:,} "
-            f"copies good, {result.short:,} entries below the ack quorum, {result.lost:,} without a copy, "
-            f"{result.differing:,} with differing copies."
-        )
-        out.result(facts, "\n".join([text, *(f"  {finding}" for finding in result.findings)]))
-        return result.sound
+        out.result(facts, "\n".join(findings(report)))
+        return report.good
 
     if not run(work()):
         raise typer.Exit(1)
 
 
-async def last_confirmed(tools: Toolbox, record: LedgerMetadata, password: str) -> int:
-    """The last entry of a closed ledger; of another one, how far readers may go now."""
-    from quire.client.config import ClientConfig
-    from quire.client.reader import LedgerReader
-    from quire.core.ledger_metadata import LedgerState
-    from quire.env.real import RealClock
-
-    if record.state is LedgerState.CLOSED:
-        return record.last_entry
-    from quire.client.access import LedgerAccess
-    from quire.core.errors import WrongPasswordError
-
-    if record.password != password.encode():
-        text = f"The password of ledger {record.ledger_id} is another one; give it with --password or QUIRE_PASSWORD."
-        raise WrongPasswordError(text, ledger_id=record.ledger_id)
-    reader = LedgerReader(
-        record, 0, LedgerAccess.of(record), tools.bookies, tools.ledgers, RealClock(), ClientConfig()
+def findings(report: LedgerReport) -> list[str]:
+    """What a verification found, in sentences."""
+    verdict = "good" if report.good else "NOT good"
+    text = (
+        f"Ledger {report.ledger_id} is {verdict}: {report.entries:,} entries, {report.copies:,} of "
+        f"{report.copies_wanted:,} copies there and right"
     )
-    return await reader.refresh()
+    lines = [text + ("." if report.complete else ":")]
+    lines += [f"  entries {first:,}..{last:,} have no copy at all" for first, last in report.lost]
+    lines += [
+        f"  entries {first:,}..{last:,} are on fewer bookies than the ack quorum"
+        for first, last in report.below_ack_quorum
+    ]
+    lines += [f"  entry {entry_id:,} differs on {bookie}" for entry_id, bookie in report.different]
+    lines += [
+        f"  {hole.bookie} lacks entries {hole.first:,}..{hole.last:,} ({hole.answer.name})"
+        for hole in report.holes
+    ]
+    return lines
 
 
 def facts_of(record: LedgerMetadata) -> dict[str, object]:
@@ -157,7 +159,10 @@ def shown_facts(record: LedgerMetadata, version: int, standing: dict[str, str]) 
             {
                 "first_entry": fragment.first_entry,
                 "last_entry": record.last_entry_of_fragment(index),
-                "bookies": [{"id": str(bookie), "standing": standing.get(bookie, "gone")} for bookie in fragment.ensemble],
+                "bookies": [
+                    {"id": str(bookie), "standing": standing.get(bookie, "gone")}
+                    for bookie in fragment.ensemble
+                ],
             }
             for index, fragment in enumerate(record.fragments)
         ],
@@ -170,13 +175,19 @@ def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:
     from quire.core.ledger_metadata import LedgerState
 
     closed = record.state is LedgerState.CLOSED
-    end = f"at entry {record.last_entry:,}, {human_bytes(record.length)}" if closed else "the end is not known yet"
+    end = (
+        f"at entry {record.last_entry:,}, {human_bytes(record.length)}"
+        if closed
+        else "the end is not known yet"
+    )
     head = (
         f"Ledger {record.ledger_id}: {record.state.name}, {end}; E={record.ensemble_size} Qw={record.write_quorum} "
         f"Qa={record.ack_quorum}, digest {record.digest_type.name.lower()}"
     )
     fragments = [
-        FragmentFacts(fragment.first_entry, record.last_entry_of_fragment(index), tuple(map(str, fragment.ensemble)))
+        FragmentFacts(
+            fragment.first_entry, record.last_entry_of_fragment(index), tuple(map(str, fragment.ensemble))
+        )
         for index, fragment in enumerate(record.fragments)
     ]
     write_sets = draw_write_sets(record.ensemble_size, record.write_quorum, record.ack_quorum)

@@ -105,7 +105,12 @@ class LocalCluster:
     """
 
     def __init__(
-        self, directory: Path, bookies: int | None = None, *, cluster: str | None = None, port: int | None = None
+        self,
+        directory: Path,
+        bookies: int | None = None,
+        *,
+        cluster: str | None = None,
+        port: int | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self.uri = cluster or f"sqlite:{self.directory / 'metadata.db'}"
@@ -117,7 +122,9 @@ class LocalCluster:
                 f"them (leave --bookies out), or choose another --dir."
             )
             raise MisuseError(text, path=str(self.directory))
-        self.bookies = [self._bookie(number, known.get(f"bookie-{number}", 0)) for number in range(1, count + 1)]
+        self.bookies = [
+            self._bookie(number, known.get(f"bookie-{number}", 0)) for number in range(1, count + 1)
+        ]
         if port is not None:
             for number, bookie in enumerate(self.bookies):
                 bookie.port, bookie.chosen_port = port + number, True
@@ -275,7 +282,15 @@ class LocalCluster:
 
     def _launch(self, bookie: LocalBookie) -> None:
         bookie.directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "quire.cli.serve", "--dir", str(bookie.directory), "--cluster", self.uri]
+        command = [
+            sys.executable,
+            "-m",
+            "quire.cli.serve",
+            "--dir",
+            str(bookie.directory),
+            "--cluster",
+            self.uri,
+        ]
         command += ["--host", HOST, "--port", str(bookie.port), "--name", bookie.name]
         bookie.first_line = b""
         with bookie.log.open("ab") as log:
@@ -311,7 +326,9 @@ class LocalCluster:
         if "address" not in facts:
             assert bookie.process is not None
             bookie.process.wait(STOP_TIMEOUT_S)
-            reason = facts.get("error", {}).get("message") or "\n".join(bookie.last_lines()) or "it said nothing"
+            reason = (
+                facts.get("error", {}).get("message") or "\n".join(bookie.last_lines()) or "it said nothing"
+            )
             text = f"{bookie.name} did not start ({bookie.how_it_ended()}): {reason} Its log: {bookie.log}"
             raise BookieStartError(text, bookie=bookie.name, path=str(bookie.log))
         bookie.id = facts["id"]

@@ -27,8 +27,12 @@ DelimitedOption = Annotated[
 def create(
     name: NameArgument,
     cluster: ClusterOption = None,
-    ensemble_size: Annotated[int, typer.Option("--ensemble-size", "-E", help="Bookies that share the entries.")] = 3,
-    write_quorum: Annotated[int, typer.Option("--write-quorum", "-w", help="Bookies that get each entry.")] = 3,
+    ensemble_size: Annotated[
+        int, typer.Option("--ensemble-size", "-E", help="Bookies that share the entries.")
+    ] = 3,
+    write_quorum: Annotated[
+        int, typer.Option("--write-quorum", "-w", help="Bookies that get each entry.")
+    ] = 3,
     ack_quorum: Annotated[int, typer.Option("--ack-quorum", "-a", help="How many make it durable.")] = 2,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,7 +55,8 @@ def create(
 def append(
     name: NameArgument,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="What to append; standard input without any.")
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="What to append; standard input without any."),
     ] = None,
     cluster: ClusterOption = None,
     delimited: DelimitedOption = False,
@@ -84,7 +89,9 @@ def append(
             "records_per_s": round(rate),
         }
         where = f" at offsets {first:,}..{last:,}" if count else ""
-        out.result(facts, f"Log {name}: {count:,} records, {human_bytes(size)},{where} ({rate:,.0f} records/s).")
+        out.result(
+            facts, f"Log {name}: {count:,} records, {human_bytes(size)},{where} ({rate:,.0f} records/s)."
+        )
 
     run(work())
 
@@ -92,9 +99,15 @@ def append(
 @app.command()
 def read(
     name: NameArgument,
-    start: Annotated[int | None, typer.Option(help="The first offset [default: the log's start].", min=0)] = None,
-    end: Annotated[int | None, typer.Option(help="Stop before this offset [default: the log's end].", min=0)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")] = False,
+    start: Annotated[
+        int | None, typer.Option(help="The first offset [default: the log's start].", min=0)
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option(help="Stop before this offset [default: the log's end].", min=0)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")
+    ] = False,
     cluster: ClusterOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
@@ -119,7 +132,9 @@ def read(
 @app.command()
 def tail(
     name: NameArgument,
-    count: Annotated[int, typer.Option("--lines", "-n", help="Begin with so many of the last records.", min=0)] = 10,
+    count: Annotated[
+        int, typer.Option("--lines", "-n", help="Begin with so many of the last records.", min=0)
+    ] = 10,
     cluster: ClusterOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
@@ -194,7 +209,9 @@ def roll(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption 
             async with await client.log(name).open_writer() as writer:
                 await writer.roll()
             about = await client.log(name).describe()
-        out.result(_shown(about), f"Log {name} has {len(about.items)} ledgers, next offset {about.end_offset:,}.")
+        out.result(
+            _shown(about), f"Log {name} has {len(about.items)} ledgers, next offset {about.end_offset:,}."
+        )
 
     run(work())
 
@@ -247,7 +264,16 @@ async def print_records(out: Output, records: AsyncIterator[Any], *, delimited: 
 
 def _shown(about: Any) -> dict[str, object]:
     """A log's description as a JSON line."""
-    names = ("ledger_id", "first_offset", "next_offset", "count", "bytes", "min_time_ms", "max_time_ms", "state")
+    names = (
+        "ledger_id",
+        "first_offset",
+        "next_offset",
+        "count",
+        "bytes",
+        "min_time_ms",
+        "max_time_ms",
+        "state",
+    )
     return {
         "log": about.name,
         "log_id": about.log_id,
@@ -267,7 +293,9 @@ def _drawing(about: Any) -> list[str]:
     from quire.cli.picture import ItemFacts, draw_items
 
     items = [
-        ItemFacts(item.ledger_id, item.first_offset, item.next_offset, item.bytes or 0, str(_plain(item.state)))
+        ItemFacts(
+            item.ledger_id, item.first_offset, item.next_offset, item.bytes or 0, str(_plain(item.state))
+        )
         for item in about.items
     ]
     size = human_bytes(sum(item.size for item in items))

@@ -28,7 +28,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 PasswordOption = Annotated[
     str,
     typer.Option(
-        "--password", envvar="QUIRE_PASSWORD", help="The ledger's password; empty by default.", show_default=False
+        "--password",
+        envvar="QUIRE_PASSWORD",
+        help="The ledger's password; empty by default.",
+        show_default=False,
     ),
 ]
 

@@ -111,7 +111,12 @@ class Progress:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-            columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}")]
+            columns = [
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[now]}"),
+            ]
             if self.total is not None:
                 columns.append(TimeRemainingColumn())
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)

@@ -49,7 +49,10 @@ def draw_fragments(fragments: Sequence[FragmentFacts], standing: Mapping[str, st
     heads = "  ".join(f"b{number}".rjust(3) for number in range(1, len(bookies) + 1))
     lines = [f"  {'entries'.ljust(width)}  {heads}"]
     for place, (fragment, text) in enumerate(zip(fragments, ranges, strict=True)):
-        if len(fragments) > FRAGMENTS_SHOWN and FRAGMENTS_SHOWN // 2 <= place < len(fragments) - FRAGMENTS_SHOWN // 2:
+        if (
+            len(fragments) > FRAGMENTS_SHOWN
+            and FRAGMENTS_SHOWN // 2 <= place < len(fragments) - FRAGMENTS_SHOWN // 2
+        ):
             if place == FRAGMENTS_SHOWN // 2:
                 lines.append(f"  {'…'.ljust(width)}  ({len(fragments) - FRAGMENTS_SHOWN} more fragments)")
             continue
@@ -83,7 +86,10 @@ def draw_items(items: Sequence[ItemFacts], start_offset: int) -> list[str]:
     """
     counts = [max(0, (item.next_offset or item.first_offset) - item.first_offset) for item in items]
     largest = max(counts, default=0) or 1
-    ranges = [_range(item.first_offset, None if item.next_offset is None else item.next_offset - 1) for item in items]
+    ranges = [
+        _range(item.first_offset, None if item.next_offset is None else item.next_offset - 1)
+        for item in items
+    ]
     width = max((len(text) for text in ranges), default=0)
     lines = [f"  first readable offset {start_offset:,}"]
     for place, (item, text, count) in enumerate(zip(items, ranges, counts, strict=True)):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
+from quire.core.errors import MisuseError
 from quire.metadata.connect import open_store
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Ready:
     directory: str
 
 
-async def serve(  # noqa: PLR0913 -- the options of `quire bookie`, one by one
+async def serve(
     directory: Path,
     cluster: str,
     host: str,
@@ -76,10 +77,11 @@ async def serve(  # noqa: PLR0913 -- the options of `quire bookie`, one by one
         server = BookieServer(BookieConfig(directory=directory, host=host, port=port, name=name), store)
         try:
             await server.start()
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
+        except MisuseError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
                 raise
-            raise PortInUseError(port_in_use(host, port), port=port) from error
+            raise PortInUseError(port_in_use(host, port), port=port) from cause
         try:
             host_now, port_now = server.address
             on_ready(Ready(str(server.bookie_id), f"{host_now}:{port_now}", os.getpid(), str(directory)))
@@ -154,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 on_ready=ready,
             )
         )
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 -- the top of the process: it is all reported
+    except (Exception, KeyboardInterrupt) as error:
         return report(error, as_json=True)
     return 0
 

@@ -11,25 +11,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.cli.options import ClusterOption, JsonOption  # noqa: TC001 -- typer reads the annotations
+from quire.cli.options import ClusterOption, JsonOption
 from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DirOption = Annotated[Path, typer.Option("--dir", help="Where everything lies; a second start continues with it.")]
+DirOption = Annotated[
+    Path, typer.Option("--dir", help="Where everything lies; a second start continues with it.")
+]
 
 
 def up(
     directory: DirOption = Path("quire-data"),
     bookies: Annotated[
-        int | None, typer.Option(min=1, max=64, help="How many bookies [default: those in the directory, or 3].")
+        int | None,
+        typer.Option(min=1, max=64, help="How many bookies [default: those in the directory, or 3]."),
     ] = None,
     cluster: ClusterOption = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="The first bookie's port, the others count up [default: free ports]."),
+        typer.Option(
+            min=1, max=65535, help="The first bookie's port, the others count up [default: free ports]."
+        ),
     ] = None,
     console: Annotated[int | None, typer.Option(help="Port of the web console (not built yet).")] = None,
     as_json: JsonOption = False,
@@ -55,7 +60,9 @@ def up(
         finally:
             unclean = local.stop()
             for bookie in unclean:
-                out.note(f"{bookie.name} did not stop cleanly: it {bookie.how_it_ended()}; its log: {bookie.log}")
+                out.note(
+                    f"{bookie.name} did not stop cleanly: it {bookie.how_it_ended()}; its log: {bookie.log}"
+                )
     if not unclean:
         out.note("Stopped cleanly.")
     raise typer.Exit(1 if unclean else 0)
@@ -65,17 +72,25 @@ def _say_ready(out: Output, local: LocalCluster) -> None:
     for name in local.moved:
         out.note(f"{name} got another port: its former one is in use by another program.")
     facts = {"cluster": local.uri, "bookies": [bookie.facts() for bookie in local.bookies], "console": None}
-    lines = [f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in local.bookies]
-    text = "\n".join([f"Cluster {local.uri}", *lines, "", f"  export QUIRE_CLUSTER={local.uri}", "  Ctrl-C stops it."])
+    lines = [
+        f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in local.bookies
+    ]
+    text = "\n".join(
+        [f"Cluster {local.uri}", *lines, "", f"  export QUIRE_CLUSTER={local.uri}", "  Ctrl-C stops it."]
+    )
     out.result(facts, text)
 
 
 def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
-    again = (
-        f"quire bookie --dir {bookie.directory} --cluster {local.uri} --listen {bookie.address} --name {bookie.name}"
-    )
+    again = f"quire bookie --dir {bookie.directory} --cluster {local.uri} --listen {bookie.address} --name {bookie.name}"
     lines = bookie.last_lines()
-    facts = {"event": "bookie_died", **bookie.facts(), "reason": bookie.how_it_ended(), "log": lines, "again": again}
+    facts = {
+        "event": "bookie_died",
+        **bookie.facts(),
+        "reason": bookie.how_it_ended(),
+        "log": lines,
+        "again": again,
+    }
     shown = "".join(f"\n  | {line}" for line in lines)
     text = (
         f"{bookie.name} ({bookie.id}) {bookie.how_it_ended()}. The others go on. Start it again with\n  {again}\n"

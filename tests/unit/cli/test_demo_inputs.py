@@ -47,7 +47,7 @@ def repository(tmp_path: Path) -> Path:
 def test_replay_equals_the_tree_at_every_commit(repository: Path) -> None:
     edits = git_history.read_edits(repository)
     commits = list(dict.fromkeys(edit.commit for edit in edits))
-    assert len(commits) == 4  # noqa: PLR2004
+    assert len(commits) == 4
     for commit in commits:
         last = max(place for place, edit in enumerate(edits) if edit.commit == commit)
         state = git_history.replay(edits[: last + 1])
@@ -102,7 +102,11 @@ def test_the_repository_of_a_place_inside_it(repository: Path) -> None:
 
 def test_a_repository_made_from_a_tree_replays(tmp_path: Path) -> None:
     root = bulk.library_root()
-    files = [path for path in bulk.source_files(root) if path.relative_to(root).parts[0] in {"json", "email", "wsgiref"}]
+    files = [
+        path
+        for path in bulk.source_files(root)
+        if path.relative_to(root).parts[0] in {"json", "email", "wsgiref"}
+    ]
     made = make_repository(tmp_path / "made", root, files)
     edits = git_history.read_edits(made)
     assert {edit.action for edit in edits} == {"create", "modify", "delete"}

@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from quire.core.errors import MisuseError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+LINE_BYTES_MAX: Final = 256 * 1024
+"""A longer line becomes several records; put together they are the same bytes."""
 
 _NOT_THE_LIBRARY: Final = {"site-packages", "dist-packages", "__pycache__"}
 
@@ -42,12 +47,30 @@ def source_files(root: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
+def given_files(given: Path) -> tuple[Path, list[Path]]:
+    """The user's own input: a file, or every file below a directory.
+
+    Returns:
+        The common root, and the files.
+
+    Raises:
+        MisuseError: there is nothing to read.
+    """
+    root = given.absolute()
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    if root.is_file():
+        root, files = root.parent, [root]
+    if not any(path.stat().st_size for path in files):
+        raise MisuseError(f"{given} is missing or empty: --input takes a file, or a directory with files.")
+    return root, files
+
+
 def lines_of(root: Path, files: Iterable[Path]) -> Iterator[Line]:
     """Every line of the files, in order."""
     for path in files:
         key = str(path.relative_to(root)).encode("utf-8", "surrogateescape")
         with path.open("rb") as stream:
-            for value in stream:
+            while value := stream.readline(LINE_BYTES_MAX):
                 yield Line(key, value)
 
 

@@ -84,7 +84,8 @@ class NameSpace:
     def snapshot(self) -> bytes:
         """The whole state as bytes, in the form of `git ls-tree -z` without the type."""
         return b"".join(
-            f"{mode} {blob}\t".encode("ascii") + path + b"\0" for path, (mode, blob) in sorted(self.paths.items())
+            f"{mode} {blob}\t".encode("ascii") + path + b"\0"
+            for path, (mode, blob) in sorted(self.paths.items())
         )
 
     @classmethod
@@ -124,15 +125,33 @@ def usable_edits(repository: Path) -> list[Edit]:
         raise NotUsableError(text)
     edits = read_edits(repository)
     if len(edits) < EVENTS_MIN:
-        text = f"{repository} has only {len(edits)} events in its history; the demo wants at least {EVENTS_MIN}."
+        text = (
+            f"{repository} has only {len(edits)} events in its history; the demo wants at least {EVENTS_MIN}."
+        )
         raise NotUsableError(text)
     return edits
 
 
 def read_edits(repository: Path, until: str = "HEAD") -> list[Edit]:
     """Every edit on the line of first parents up to `until`, oldest first."""
-    settings = ["-c", "log.showRoot=true", "-c", "log.showSignature=false", "-c", "diff.ignoreSubmodules=none"]
-    wanted = ["--first-parent", "--reverse", "-m", "--raw", "--no-renames", "--no-abbrev", "-z", "--no-ext-diff"]
+    settings = [
+        "-c",
+        "log.showRoot=true",
+        "-c",
+        "log.showSignature=false",
+        "-c",
+        "diff.ignoreSubmodules=none",
+    ]
+    wanted = [
+        "--first-parent",
+        "--reverse",
+        "-m",
+        "--raw",
+        "--no-renames",
+        "--no-abbrev",
+        "-z",
+        "--no-ext-diff",
+    ]
     return parse_log(git(repository, *settings, "log", *wanted, "--format=commit %H", until, "--"))
 
 

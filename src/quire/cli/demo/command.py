@@ -1,0 +1,49 @@
+"""`quire demo`: the main job with one command."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire.cli.options import JsonOption
+from quire.cli.output import Output
+
+
+def demo(
+    given: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", help="Your own file or directory instead of the standard library's source files."
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", help="Where everything will lie [default: quire-demo in the temporary directory]."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the main job, step by step: real input into a log, servers killed meanwhile, nothing lost, a Spark table.
+
+    Needs git, and a Java runtime for Spark.
+    """
+    from quire.cli.demo.narrator import Narrator
+    from quire.cli.demo.story import tell
+
+    narrator = Narrator(Output(as_json=as_json))
+    place = directory or Path(tempfile.gettempdir()) / f"quire-demo-{os.getuid()}"
+    facts = tell(narrator, place.absolute(), given)
+    lines = ["", f"Done in {facts['seconds']:.1f} s. Lost: nothing."]
+    lines += [f"  {step.number}. {step.title}: {step.line()}" for step in narrator.steps]
+    lines += [
+        "",
+        f"The table     {facts['table']}",
+        f"The cluster   {facts['cluster_directory']}   (start it again: quire up --dir {facts['cluster_directory']})",
+        f"Look at it    quire log show {facts['logs'][1]} --cluster {facts['cluster']}",
+    ]
+    narrator.out.result(facts, "\n".join(lines))

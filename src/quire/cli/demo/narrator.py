@@ -1,0 +1,72 @@
+"""How the demo tells its story: numbered steps, what was counted in each, a summary at the end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quire.cli.output import Output, Progress
+
+
+@dataclass(slots=True)
+class Step:
+    """One step: its counts, by what they count, in the order they were found."""
+
+    number: int
+    title: str
+    counts: dict[str, object] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """The counts as one line."""
+        shown = [
+            f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}"
+            for name, value in self.counts.items()
+        ]
+        return ", ".join([*shown, f"{self.seconds:.1f} s"])
+
+
+class Narrator:
+    """Tells the steps as they happen: text, or one JSON object per finished step."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+        self.steps: list[Step] = []
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        """One step; it is over, and counted, when the block ends well."""
+        step = Step(len(self.steps) + 1, title)
+        began = time.monotonic()
+        if not self.out.as_json:
+            print(f"\n{step.number}. {title}", flush=True)
+        yield step
+        step.seconds = time.monotonic() - began
+        self.steps.append(step)
+        facts = {
+            "step": step.number,
+            "title": title,
+            "seconds": round(step.seconds, 3),
+            "counts": step.counts,
+        }
+        self.out.result(facts, f"   = {step.line()}")
+
+    def say(self, text: str) -> None:
+        """One thing that happened within a step."""
+        if not self.out.as_json:
+            print(f"   {text}", flush=True)
+
+    def progress(self, what: str, total: int, unit: str = "records") -> Progress:
+        """A bar for something that takes seconds."""
+        return self.out.progress(f"   {what}", total=total, unit=unit)

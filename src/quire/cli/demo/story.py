@@ -1,0 +1,159 @@
+"""The demo from the first bookie to the finished table: the order of the steps, and what is cleaned up after them."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from quire.cli.demo import bulk, history, under_fire
+from quire.cli.demo.processes import SparkProcess, WriterProcess
+from quire.cli.local_cluster import LocalCluster
+from quire.cli.output import human_bytes
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from quire.cli.demo.narrator import Narrator
+
+BOOKIES = 4
+_MARK = ".quire-demo"
+_OURS = ("cluster", "tables", "spark.log")
+
+
+def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, Any]:
+    """Run the whole demo.
+
+    Args:
+        narrator: to whom it is told.
+        directory: where everything will lie; what a former demo left there is replaced.
+        given: the user's own file or directory instead of the standard library.
+
+    Returns:
+        The summary.
+    """
+    from quire import blocking
+
+    prepare(directory)
+    tables = directory / "tables"
+    tables.mkdir()
+    with ExitStack() as stack:
+        with narrator.step("A cluster on this machine") as step:
+            local = stack.enter_context(LocalCluster(directory / "cluster", BOOKIES))
+            # A JVM takes seconds to start: it does so while the log is written.
+            spark = SparkProcess(directory / "spark.log")
+            stack.callback(spark.close)
+            client = stack.enter_context(blocking.connect(local.uri))
+            for bookie in local.bookies:
+                narrator.say(f"{bookie.id} on {bookie.address}, process {bookie.pid}")
+            step.counts |= {"bookies": BOOKIES}
+
+        with narrator.step("The history of a repository becomes a log, with a snapshot beside it") as step:
+            found = history.find_history(narrator, directory / "stdlib.git")
+            narrator.say(f"{found.repository}, to commit {found.edits[-1].commit[:12]}")
+            found = history.append_history(client, found)
+            commits = len({edit.commit for edit in found.edits})
+            step.counts |= {"edits appended": len(found.edits), "commits": commits}
+
+        with narrator.step("The log is read back and replayed; git says whether it is right") as step:
+            step.counts |= history.check_history(client, found)
+
+        with narrator.step("Bulk: every line of many files; a bookie dies while they are written") as step:
+            root, files = bulk.given_files(given) if given else _library()
+            what = under_fire.count_input(root, files)
+            narrator.say(
+                f"{len(files):,} files below {root}: {what.records:,} lines, {human_bytes(what.size)}"
+            )
+            client.log(under_fire.LOG).create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            writer = WriterProcess(local.uri, under_fire.LOG, root, files, what.rate)
+            stack.callback(writer.close)
+            dead = under_fire.kill_a_bookie(narrator, client, local, writer, what)
+            step.counts |= {"bookies killed": 1, "records acknowledged so far": writer.acknowledged}
+
+        with narrator.step("The writer dies too; its successor recovers the log and writes the rest") as step:
+            successor = under_fire.kill_the_writer(narrator, local.uri, writer, what)
+            stack.callback(successor.close)
+            step.counts |= {"writers killed": 1, "acknowledged to the dead": writer.acknowledged}
+            step.counts |= {"found by the successor": successor.opened or 0}
+            under_fire.finish(narrator, successor, what)
+            step.counts |= {"records in the log": successor.acknowledged}
+
+        with narrator.step(
+            "The dead bookie comes back on its data; every record and every copy is verified"
+        ) as step:
+            narrator.say(f"{local.restart(dead).id} is back")
+            under_fire.await_bookie(client, local.bookies[dead].id)
+            step.counts |= {"records read back and right": under_fire.verify_records(narrator, client, what)}
+            items = [
+                item for log in (history.LOG, under_fire.LOG) for item in client.log(log).describe().items
+            ]
+            ledgers = [item.ledger_id for item in items]
+            entries, copies, wanted = under_fire.verify_copies(client, ledgers)
+            step.counts |= {
+                "ledgers": len(ledgers),
+                "entries": entries,
+                "good copies": copies,
+                "wanted copies": wanted,
+            }
+
+        with narrator.step(
+            "Spark makes a table of the log, and every file is put together again from it"
+        ) as step:
+            facts, same_files = under_fire.check_table(spark, local.uri, what, tables)
+            step.counts |= {"rows": facts["records"], "files": facts["keys"], "digests equal": same_files}
+            _draw(narrator, facts)
+
+        with narrator.step("Spark replays the history, from its own snapshot plus tail as well") as step:
+            step.counts |= history.check_history_in_spark(spark, local.uri, found, tables)
+    return {
+        "demo": "done",
+        "seconds": round(narrator.seconds, 3),
+        "lost": 0,
+        "records": what.records,
+        "edits": len(found.edits),
+        "directory": str(directory),
+        "cluster": local.uri,
+        "cluster_directory": str(directory / "cluster"),
+        "table": facts["table"],
+        "logs": [history.LOG, under_fire.LOG],
+    }
+
+
+def prepare(directory: Path) -> None:
+    """Make the directory, or empty it when a former demo made it.
+
+    Raises:
+        MisuseError: it holds something else.
+    """
+    mark = directory / _MARK
+    if directory.exists() and any(directory.iterdir()) and not mark.exists():
+        raise MisuseError(
+            f"{directory} is not empty and no demo made it: choose another --dir.", path=str(directory)
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    for name in _OURS:
+        path = directory / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _library() -> tuple[Path, list[Path]]:
+    root = bulk.library_root()
+    return root, bulk.source_files(root)
+
+
+def _draw(narrator: Narrator, facts: dict[str, Any]) -> None:
+    """The first rows of the table."""
+    from rich.table import Table
+
+    table = Table(title=f"{facts['table']} ({facts['records']:,} rows)", title_justify="left")
+    for column in ("offset", "timestamp", "key", "value"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "offset" else "left")
+    for row in facts["sample"]:
+        table.add_row(str(row["offset"]), row["timestamp"], row["key"] or "", repr(row["value"])[:60])
+    narrator.out.draw(table)

@@ -1,0 +1,220 @@
+"""The demo's steps with the bulk input: servers are killed while it is written, and nothing may be lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from quire.cli.demo.bulk import differences, digests_of, lines_of
+from quire.cli.demo.processes import WriterProcess
+from quire.cli.failures import VerificationError
+from quire.cli.ledger_show import findings
+from quire.core.errors import RefusedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from quire.blocking import Client
+    from quire.cli.demo.narrator import Narrator
+    from quire.cli.demo.processes import SparkProcess
+    from quire.cli.local_cluster import LocalCluster
+
+LOG: Final = "bulk"
+SMALL_INPUT_SECONDS: Final = 4
+"""An input that would be written in less time is slowed down to this, so that there is something to kill."""
+RATE_MAX: Final = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """The input.
+
+    Attributes:
+        root: the common root of the files.
+        files: what is written, in order.
+        records: how many lines they have.
+        size: how many bytes.
+    """
+
+    root: Path
+    files: list[Path]
+    records: int
+    size: int
+
+    @property
+    def rate(self) -> int:
+        """Records in a second the writer is held to; 0 for inputs that last by themselves."""
+        return (
+            0
+            if self.records > RATE_MAX * SMALL_INPUT_SECONDS
+            else max(10, self.records // SMALL_INPUT_SECONDS)
+        )
+
+
+def count_input(root: Path, files: list[Path]) -> Bulk:
+    """Look at the input once."""
+    records = size = 0
+    for line in lines_of(root, files):
+        records += 1
+        size += len(line.value)
+    return Bulk(root, files, records, size)
+
+
+def kill_a_bookie(
+    narrator: Narrator, client: Client, local: LocalCluster, writer: WriterProcess, bulk: Bulk
+) -> int:
+    """Kill a bookie of the ledger being written with SIGKILL, and wait until the writer has gone well beyond.
+
+    Returns:
+        The bookie's index in the cluster.
+    """
+    with narrator.progress("writing", bulk.records) as progress:
+        writer.wait_until(lambda it: it.acknowledged >= bulk.records * 3 // 10, progress.advance)
+    ledger_id = client.log(LOG).describe().items[-1].ledger_id
+    ensemble = client.open_ledger(ledger_id, password=b"", recover=False).metadata.last_fragment.ensemble
+    index = next(place for place, bookie in enumerate(local.bookies) if bookie.id in ensemble)
+    before = writer.acknowledged
+    dead = local.kill(index)
+    narrator.say(
+        f"{dead.id} killed with SIGKILL when {before:,} records were acknowledged; the writer goes on:"
+    )
+    with narrator.progress("writing with three bookies", bulk.records) as progress:
+        progress.advance(before)
+        writer.wait_until(lambda it: it.acknowledged >= bulk.records * 5 // 10, progress.advance)
+    fragments = client.open_ledger(ledger_id, password=b"", recover=False).metadata.fragments
+    narrator.say(
+        f"ledger {ledger_id} has {len(fragments)} fragments now; the last begins at {fragments[-1].first_entry:,}"
+    )
+    return index
+
+
+def kill_the_writer(narrator: Narrator, cluster: str, writer: WriterProcess, bulk: Bulk) -> WriterProcess:
+    """Kill the writer with SIGKILL and start its successor; returns when that one has recovered the log.
+
+    Raises:
+        VerificationError: the successor found less than was acknowledged.
+    """
+    writer.wait_until(lambda it: it.acknowledged >= bulk.records * 6 // 10, lambda _count: None)
+    acknowledged = writer.kill()
+    narrator.say(f"writer killed with SIGKILL; it had been told that {acknowledged:,} records are durable")
+    successor = WriterProcess(cluster, LOG, bulk.root, bulk.files, bulk.rate)
+    try:
+        successor.wait_until(lambda it: it.opened is not None, lambda _count: None)
+        found = successor.opened or 0
+        if found < acknowledged:
+            raise VerificationError(
+                f"The successor found {found} records, but {acknowledged} had been acknowledged."
+            )
+    except BaseException:
+        successor.close()
+        raise
+    narrator.say(
+        f"its successor fenced and recovered the log in {successor.open_seconds:.2f} s and found {found:,} records: "
+        f"every acknowledged one, and {found - acknowledged:,} more that were under way"
+    )
+    return successor
+
+
+def finish(narrator: Narrator, writer: WriterProcess, bulk: Bulk) -> None:
+    """Let the successor write the rest."""
+    with narrator.progress("writing the rest", bulk.records) as progress:
+        progress.advance(writer.acknowledged)
+        writer.wait_until(lambda it: it.done, progress.advance)
+    writer.finish()
+
+
+def verify_records(narrator: Narrator, client: Client, bulk: Bulk) -> int:
+    """Read the log from its first record to its last and compare each with the input.
+
+    Raises:
+        VerificationError: naming the first difference.
+    """
+    count = 0
+    missing = object()
+    with narrator.progress("reading back", bulk.records) as progress:
+        records = client.log(LOG).read(start=0)
+        for line, record in itertools.zip_longest(
+            lines_of(bulk.root, bulk.files), records, fillvalue=missing
+        ):
+            if line is missing or record is missing:
+                what = "more" if line is missing else "fewer"
+                raise VerificationError(
+                    f"The log {LOG} holds {what} records than the input's {bulk.records}."
+                )
+            if record.offset != count or record.value != line.value or record.key != line.key:
+                raise VerificationError(
+                    f"Offset {count} of log {LOG} is not line {count} of the input: {record}."
+                )
+            count += 1
+            if count % 4096 == 0:
+                progress.advance(4096)
+    return count
+
+
+def verify_copies(client: Client, ledgers: list[int]) -> tuple[int, int, int]:
+    """Compare all copies of all entries of the ledgers on all their bookies.
+
+    Returns:
+        How many entries, how many good copies, and how many copies the write sets ask for.
+
+    Raises:
+        VerificationError: an entry is on fewer bookies than its ack quorum, or copies differ.
+    """
+    entries = copies = wanted = 0
+    for ledger_id in ledgers:
+        report = client.verify_ledger(ledger_id)
+        if not report.good:
+            raise VerificationError(" ".join(findings(report)[:5]), ledger_id=ledger_id)
+        entries += report.entries
+        copies += report.copies
+        wanted += report.copies_wanted
+    return entries, copies, wanted
+
+
+def check_table(spark: SparkProcess, cluster: str, bulk: Bulk, tables: Path) -> tuple[dict[str, Any], int]:
+    """Let Spark make a Parquet table of the log, and put every file together again from it.
+
+    Returns:
+        What the job said, and how many files have the digest of the original.
+
+    Raises:
+        VerificationError: a file differs, or records are missing or doubled.
+    """
+    table = tables / "bulk.parquet"
+    digests = tables / "bulk-digests.json"
+    facts = spark.run(
+        "to_parquet",
+        *(
+            "--cluster",
+            cluster,
+            "--log",
+            LOG,
+            "--out",
+            str(table),
+            "--overwrite",
+            "--key-digests",
+            str(digests),
+        ),
+    )
+    if facts["records"] != bulk.records:
+        raise VerificationError(f"The table has {facts['records']} rows for {bulk.records} records.")
+    found = {key: value["sha256"] for key, value in json.loads(digests.read_text("utf-8")).items()}
+    truth = digests_of(bulk.root, bulk.files)
+    if wrong := differences(truth, found):
+        raise VerificationError(
+            "Files put together from the table are not the originals: " + "; ".join(wrong)
+        )
+    return facts, len(truth)
+
+
+def await_bookie(client: Client, bookie_id: str, timeout_s: float = 30.0) -> None:
+    """Wait until a restarted bookie is registered again."""
+    deadline = time.monotonic() + timeout_s
+    while bookie_id not in client.bookies():
+        if time.monotonic() > deadline:
+            raise RefusedError(f"{bookie_id} did not register in {timeout_s:.0f} s.", bookie=bookie_id)
+        time.sleep(0.05)
