@@ -70,7 +70,9 @@ def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
 class LedgerReader:
     """Reads one ledger. Made by `Client.open_ledger`.
 
-    An async context manager; leaving it ends what is under way. Several reads at one time are fine.
+    An async context manager; leaving it ends what is under way. Several reads at one time are fine. Ranges take the
+    bookies of an ensemble in turn; `turn` is where this reader begins, so that several spread their load. `lac` is an
+    entry that is known to be confirmed, by whoever makes the reader.
     """
 
     def __init__(
@@ -82,6 +84,9 @@ class LedgerReader:
         ledgers: LedgerStore,
         clock: Clock,
         config: ClientConfig,
+        *,
+        turn: int = 0,
+        lac: int = NO_ENTRY,
     ) -> None:
         self._record, self._version = record, version
         self._access = access
@@ -89,11 +94,11 @@ class LedgerReader:
         self._settings = ReadSettings(
             config.read_bytes_max, config.read_timeout_ms, config.speculative_read_ms
         )
-        self._lac = int(NO_ENTRY)
+        self._lac = int(lac)
         self._length = 0
         self._entry_bytes = 0.0
         self._avoid_until: dict[BookieId, int] = {}
-        self._turn = 0
+        self._turn = turn
         self._take_record(record, version)
 
     # --- what is known -------------------------------------------------------------------------------------------
