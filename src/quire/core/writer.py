@@ -204,7 +204,7 @@ class WriterMachine(EnsembleChange):
             self._in_doubt = self.version
             self._reread()
         else:
-            wait = self.limits.retry_ms_min << min(self._attempts, 20)
+            wait = self.limits.retry_ms_min << min(max(0, self._attempts - 2), 20)
             self._read_at_ms = now_ms + min(wait, self.limits.retry_ms_max)
             self._arm()
 
