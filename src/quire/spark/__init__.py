@@ -1,0 +1,8 @@
+"""Spark reads Quire's logs: `quire.spark.session()`, then `spark.read.format("quire").load("orders")`."""
+
+from __future__ import annotations
+
+from quire.spark.local import register, session
+from quire.spark.source import QuireDataSource
+
+__all__ = ["QuireDataSource", "register", "session"]

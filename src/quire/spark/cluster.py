@@ -1,0 +1,144 @@
+"""The cluster as planner and tasks reach it: one blocking client for each process and cluster, made when needed.
+
+Spark forks its Python workers and uses each for many tasks, so the client is cached under the process's id and never
+travels with a pickled reader.
+
+Source: spark.md 4.1, last row.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import quire
+from quire.blocking import loop
+from quire.blocking.prefetch import Prefetch
+from quire.client.access import LedgerAccess
+from quire.client.reader import LedgerReader
+from quire.core.errors import QuireError
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.spark.options import ReadOptions
+from quire.spark.packing import Piece
+from quire.wire.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+    from quire.wire.entry import Entry
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("quire.spark")
+
+_clients: dict[tuple[int, str], QuireClient] = {}
+"""Clients of this process by (process id, cluster); they live as long as it does."""
+
+
+async def _connect(uri: str) -> QuireClient:
+    return await quire.connect(uri)
+
+
+def _client(uri: str) -> QuireClient:
+    key = (os.getpid(), uri)
+    if key not in _clients:
+        _clients[key] = loop.current().run(_connect, uri)
+    return _clients[key]
+
+
+def call(
+    uri: str,
+    function: Callable[Concatenate[QuireClient, P], Awaitable[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Run a coroutine function with the cluster's client and wait for it."""
+    return loop.current().run(function, _client(uri), *args, **kwargs)
+
+
+def entries(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[tuple[int, memoryview]]:
+    """A piece's entries, in order, fetched ahead: id and payload.
+
+    Args:
+        options: which cluster.
+        piece: what to read.
+        replica: which of an entry's bookies to ask first, so that tasks spread over them.
+    """
+    client = _client(options.cluster)
+    with Prefetch(functools.partial(_read, client, piece, replica), loop.current()) as ahead:
+        for entry in ahead:
+            payload = entry.payload
+            yield entry.entry_id, payload if isinstance(payload, memoryview) else memoryview(payload)
+
+
+def _read(client: QuireClient, piece: Piece, replica: int) -> AsyncIterator[Entry]:
+    return reader_of(client, piece.record, piece.last_entry, replica).read(
+        piece.first_entry, piece.last_entry
+    )
+
+
+def reader_of(client: QuireClient, record: LedgerMetadata, last_entry: int, replica: int = 0) -> LedgerReader:
+    """A reader of a ledger whose record is known already: nothing is asked of the metadata store.
+
+    Args:
+        client: the cluster.
+        record: the ledger's metadata.
+        last_entry: an entry that is known to be confirmed; beyond it nothing is read.
+        replica: which of an entry's bookies to ask first.
+    """
+    access = LedgerAccess.of(record)
+    return LedgerReader(
+        record,
+        0,
+        access,
+        client.bookies,
+        client.ledger_store,
+        client.clock,
+        client.config,
+        turn=replica,
+        lac=last_entry,
+    )
+
+
+async def entry_of(client: QuireClient, record: LedgerMetadata, last_entry: int, number: int) -> int:
+    """The entry that holds a ledger's record by number, found by binary search over batch headers.
+
+    Args:
+        client: the cluster.
+        record: the ledger's metadata.
+        last_entry: the last entry that may be read.
+        number: the record wanted, counted from the ledger's first.
+    """
+    reader = reader_of(client, record, last_entry)
+    low, high = 0, last_entry
+    while low < high:
+        middle = (low + high + 1) // 2
+        async for entry in reader.read(middle, middle):
+            if BatchHeader.parse(entry.payload).records_before <= number:
+                low = middle
+            else:
+                high = middle - 1
+    return low
+
+
+async def length_at(reader: LedgerReader, entry_id: int) -> int:
+    """Payload bytes of a ledger up to and including an entry."""
+    async for entry in reader.read(entry_id, entry_id):
+        return entry.length
+    return 0
+
+
+def warn(text: str) -> None:
+    """Tell what is skipped; Spark shows it where its worker logging is on, and on the worker's stderr."""
+    log.warning("quire: %s", text)
+
+
+def warn_of_loss(piece: Piece, error: QuireError) -> None:
+    """Tell which entries a task leaves out."""
+    warn(
+        f"log '{piece.origin.log}': the rest of entries {piece.first_entry}..{piece.last_entry} of ledger "
+        f"{piece.origin.ledger_id} is skipped: {error}"
+    )

@@ -1,0 +1,240 @@
+"""From entries as stored to the Arrow batches that Spark takes, column by column and never record by record.
+
+A batch entry's columns are Arrow columns already (`wire/batch.py`), so a batch for Spark is their concatenation;
+what the entry does not hold (offsets, ledger, entry, index) is counted out with numpy over all entries at once.
+
+This module must not know where entries come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quire.core.errors import PeerError
+from quire.spark.options import BATCH_BYTES_MAX
+from quire.spark.schema import Projection
+from quire.wire.batch import BatchFlags, BatchView, Codec
+
+_SMALL_BATCH: Final = 24
+"""Below so many records an entry costs less as Python lists than as Arrow arrays of its own (measured)."""
+_STORED: Final = ("key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a stretch of entries lies.
+
+    Attributes:
+        log: the log's name, or `ledger:N`.
+        ledger_id: the ledger.
+        first_offset: the offset of the ledger's first record.
+    """
+
+    log: str
+    ledger_id: int
+    first_offset: int
+
+
+class ArrowBuilder:
+    """Collects records until a batch is large enough; `take()` hands out what is ready.
+
+    Args:
+        projection: the columns wanted, with their exact Arrow types.
+        rows_per_batch: records in a batch at most.
+        from_ms: records before this time are left out; None keeps all.
+        to_ms: records from this time on are left out; None keeps all.
+        bytes_max: a batch is closed once its stored bytes reach this.
+    """
+
+    def __init__(
+        self,
+        projection: Projection,
+        rows_per_batch: int,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        bytes_max: int = BATCH_BYTES_MAX,
+    ) -> None:
+        self._projection = projection
+        self._stored = [name for name in _STORED if projection.wants(name)]
+        self._rows_max = rows_per_batch
+        self._bytes_max = bytes_max
+        self._range_ms = (from_ms, to_ms)
+        self._by_time = from_ms is not None or to_ms is not None
+        self._times_wanted = self._by_time or projection.wants("timestamp")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows = 0
+        self._bytes = 0
+        self._counts: list[int] = []
+        self._offsets: list[int] = []
+        self._ledgers: list[int] = []
+        self._entries: list[int] = []
+        self._indices: list[int] = []
+        self._logs: list[str] = []
+        self._times: list[Any] = []
+        self._chunks: dict[str, list[pa.Array]] = {name: [] for name in self._stored}
+        self._lists: dict[str, list[Any]] = {name: [] for name in self._stored}
+
+    @property
+    def full(self) -> bool:
+        """Whether a batch should be taken before more is added."""
+        return self._rows >= self._rows_max or self._bytes >= self._bytes_max
+
+    def add_entry(self, origin: Origin, entry_id: int, payload: memoryview) -> None:
+        """Add an opaque entry as one record: its payload is the value, its id the offset."""
+        self._note(origin, entry_id, entry_id, 0, 1, len(payload))
+        for name in self._stored:
+            self._lists[name].append(bytes(payload) if name == "value" else None)
+        self._times.append(None)
+
+    def add_batch(self, origin: Origin, entry_id: int, view: BatchView, start: int, stop: int) -> None:
+        """Add records `start:stop` of a batch entry."""
+        header = view.header
+        count = stop - start
+        share = header.body_bytes * count // header.count
+        self._note(origin, entry_id, origin.first_offset + header.records_before + start, start, count, share)
+        if self._times_wanted:
+            if header.flags & BatchFlags.TIMES:
+                column = view.to_arrow(start, stop, ["timestamp_ms"]).column(0)
+                self._times.append(column.to_numpy(zero_copy_only=False))
+            else:
+                self._times.append(header.base_ms)
+        if not self._stored:
+            return
+        if count < _SMALL_BATCH and header.codec is not Codec.ARROW:
+            lists = self._lists
+            if "value" in lists:
+                lists["value"] += view.values(start, stop)
+            if "key" in lists:
+                lists["key"] += view.keys(start, stop)
+            if "headers" in lists:
+                lists["headers"] += [
+                    [{"key": name, "value": value} for name, value in each] or None
+                    for each in view.headers(start, stop)
+                ]
+            return
+        self._close_lists()
+        batch = view.to_arrow(start, stop, self._stored)
+        for name, column in zip(self._stored, batch.columns, strict=True):
+            # The format's header names are never null; Spark's type says they may be, and types must be equal.
+            kind = self._projection.arrow.field(name).type
+            self._chunks[name].append(column if column.type.equals(kind) else column.cast(kind))
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """What was collected, as batches of at most `rows_per_batch`; nothing is kept."""
+        if self._rows == 0:
+            return
+        self._close_lists()
+        batch = self._build()
+        self._clear()
+        for start in range(0, batch.num_rows, self._rows_max):
+            yield batch.slice(start, self._rows_max)
+
+    def _note(self, origin: Origin, entry_id: int, offset: int, index: int, count: int, size: int) -> None:
+        self._rows += count
+        self._bytes += size
+        self._counts.append(count)
+        self._offsets.append(offset)
+        self._ledgers.append(origin.ledger_id)
+        self._entries.append(entry_id)
+        self._indices.append(index)
+        self._logs.append(origin.log)
+
+    def _close_lists(self) -> None:
+        """Turn what came as lists into one array, so that chunks stay in order."""
+        for name, values in self._lists.items():
+            if values:
+                self._chunks[name].append(pa.array(values, self._projection.arrow.field(name).type))
+                self._lists[name] = []
+
+    def _build(self) -> pa.RecordBatch:
+        counts = np.array(self._counts, np.int64)
+        ends = np.cumsum(counts)
+        within = np.arange(self._rows, dtype=np.int64) - np.repeat(ends - counts, counts)
+        times = self._time_column(counts) if self._times_wanted else None
+        arrays = [
+            self._column(name, field.type, counts, within, times)
+            for name, field in zip(self._projection.names, self._projection.arrow, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._projection.arrow)
+        if self._by_time and times is not None:
+            batch = batch.filter(self._mask(times))
+        return batch
+
+    def _column(
+        self, name: str, kind: pa.DataType, counts: Any, within: Any, times: pa.Array | None
+    ) -> pa.Array:
+        if name in self._chunks:
+            chunks = self._chunks[name]
+            return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+        if name == "offset":
+            return pa.array(np.repeat(np.array(self._offsets, np.int64), counts) + within)
+        if name == "timestamp":
+            assert times is not None
+            return times.cast(kind)
+        if name == "ledger":
+            return pa.array(np.repeat(np.array(self._ledgers, np.int64), counts))
+        if name == "entry":
+            return pa.array(np.repeat(np.array(self._entries, np.int64), counts))
+        if name == "index":
+            return pa.array((np.repeat(np.array(self._indices, np.int64), counts) + within).astype(np.int32))
+        if name in {"log", "topic"}:
+            names = list(dict.fromkeys(self._logs))
+            codes = np.array([names.index(log) for log in self._logs], np.int32)
+            return pa.DictionaryArray.from_arrays(np.repeat(codes, counts), pa.array(names)).cast(pa.string())
+        # term, partition and timestampType are 0 for every record of a log.
+        return pa.array(np.zeros(self._rows, np.int64)).cast(kind)
+
+    def _time_column(self, counts: Any) -> pa.Array:
+        """Times in milliseconds; none for opaque entries."""
+        pieces = []
+        known = True
+        for count, time in zip(counts, self._times, strict=True):
+            if isinstance(time, np.ndarray):
+                pieces.append(time)
+            else:
+                known = known and time is not None
+                pieces.append(np.full(count, 0 if time is None else time, np.int64))
+        values = np.concatenate(pieces)
+        if known:
+            return pa.array(values).cast(pa.timestamp("ms", tz="UTC"))
+        nothing = np.repeat(np.array([time is None for time in self._times]), counts)
+        return pa.array(values, mask=nothing).cast(pa.timestamp("ms", tz="UTC"))
+
+    def _mask(self, times: pa.Array) -> pa.Array:
+        from_ms, to_ms = self._range_ms
+        millis = times.cast(pa.int64())
+        masks = []
+        if from_ms is not None:
+            masks.append(pc.greater_equal(millis, from_ms))
+        if to_ms is not None:
+            masks.append(pc.less(millis, to_ms))
+        return masks[0] if len(masks) == 1 else pc.and_(*masks)
+
+
+def check_follows(origin: Origin, entry_id: int, view: BatchView, expected: int | None) -> int:
+    """Assert that a batch starts where the one before it in the ledger ended.
+
+    Returns:
+        The number of the ledger's records up to and including this batch.
+
+    Raises:
+        PeerError: a gap or an overlap: offsets of this ledger are not to be trusted.
+    """
+    header = view.header
+    if expected is not None and header.records_before != expected:
+        raise PeerError(
+            f"quire: ledger {origin.ledger_id} entry {entry_id} of log '{origin.log}': it starts at record "
+            f"{header.records_before} of the ledger, the entry before it ended at {expected}.",
+            ledger_id=origin.ledger_id,
+            entry_id=entry_id,
+        )
+    return header.records_through

@@ -1,0 +1,1 @@
+"""Packaged Spark jobs: plain functions that take a session, and commands that print one JSON line."""

@@ -1,0 +1,49 @@
+"""Several jobs in one session, because a JVM takes seconds to start.
+
+    python -m quire.spark.jobs [--cores N] < STEPS
+
+STEPS has one JSON array of arguments on each line, the job's name first:
+`["to_parquet", "--cluster", "sqlite:…", "--log", "orders", "--out", "/tmp/t"]`. Each prints its line when it is done,
+so a caller may write a step, read its line and then decide on the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from quire.spark.jobs import command, replay, to_parquet
+from quire.spark.local import session
+
+JOBS = {"to_parquet": to_parquet, "replay": replay}
+
+
+def main() -> int:
+    """Run the steps that stdin names.
+
+    Returns:
+        The exit status: 0 when every step succeeded.
+    """
+    parser = argparse.ArgumentParser(prog="python -m quire.spark.jobs", description=__doc__)
+    parser.add_argument("--cores", default="*", help="local cores to use; default all")
+    given = parser.parse_args()
+    began = time.monotonic()
+    spark = session(master=f"local[{given.cores}]", app_name="quire jobs", **{"spark.log.level": "ERROR"})
+    started = round(time.monotonic() - began, 3)
+    status = 0
+    try:
+        for line in sys.stdin:
+            if not line.strip():
+                continue
+            name, *arguments = json.loads(line)
+            job = JOBS[name]
+            status |= command.run_step(spark, job.parser().parse_args(arguments), job.step, started)
+    finally:
+        spark.stop()
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,89 @@
+"""What the jobs' commands share: arguments, the session, one JSON line at the end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from quire.core.errors import QuireError
+from quire.spark.local import session
+
+Step = Callable[[SparkSession, argparse.Namespace], dict[str, Any]]
+
+
+def text(data: bytes | None) -> str | None:
+    """Bytes as JSON can hold them: UTF-8, what is not keeps its bytes as surrogate escapes."""
+    return None if data is None else bytes(data).decode("utf-8", "surrogateescape")
+
+
+def read_log(spark: SparkSession, cluster: str, log: str, start: int | None, end: int | None) -> DataFrame:
+    """A log's records from `start` up to, not including, `end`; None is the log's own start or end."""
+    reader = spark.read.format("quire").option("cluster", cluster)
+    if start is not None:
+        reader = reader.option("startingOffsets", json.dumps({log: start}))
+    if end is not None:
+        reader = reader.option("endingOffsets", json.dumps({log: end}))
+    return reader.load(log)
+
+
+def parser(job: str, what: str) -> argparse.ArgumentParser:
+    """The arguments that every job has."""
+    parser = argparse.ArgumentParser(prog=f"python -m quire.spark.jobs.{job}", description=what)
+    parser.set_defaults(job=job)
+    parser.add_argument(
+        "--cluster", default=os.environ.get("QUIRE_CLUSTER"), help="URI; default QUIRE_CLUSTER"
+    )
+    parser.add_argument("--log", required=True, help="the log's name")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the table")
+    parser.add_argument("--overwrite", action="store_true", help="replace a table that is there")
+    parser.add_argument("--cores", default="*", help="local cores to use; default all")
+    return parser
+
+
+def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] | None = None) -> int:
+    """Run one job in a session of its own and print its line.
+
+    Returns:
+        The exit status: 0, or 1 with a line `{"job", "error"}`.
+    """
+    given = parser.parse_args(arguments)
+    if not given.cluster:
+        parser.error("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
+    began = time.monotonic()
+    spark = session(
+        master=f"local[{given.cores}]", app_name=f"quire {given.job}", **{"spark.log.level": "ERROR"}
+    )
+    try:
+        return run_step(spark, given, step, round(time.monotonic() - began, 3))
+    finally:
+        spark.stop()
+
+
+def run_step(spark: SparkSession, given: argparse.Namespace, step: Step, session_seconds: float) -> int:
+    """Run one job and print its line; see `main`."""
+    try:
+        line = {**step(spark, given), "session_seconds": session_seconds}
+        status = 0
+    except (QuireError, PySparkException) as error:
+        line, status = {"job": given.job, "error": last_line(error)}, 1
+    # The line is ASCII: surrogate escapes survive as JSON escapes whatever the terminal's encoding.
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+    return status
+
+
+def last_line(error: BaseException) -> str:
+    """Our own sentence out of an error that Spark has wrapped in tracebacks, or the whole first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if "quire: " in line]
+    if ours:
+        return "quire: " + ours[-1].split("quire: ", 1)[1]
+    return lines[0] if lines else type(error).__name__

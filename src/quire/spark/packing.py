@@ -1,0 +1,114 @@
+"""Cutting what is to be read into tasks of about the same bytes.
+
+A task costs tens of milliseconds however little it reads, so small pieces share one and only a large piece is cut;
+pieces are cut between entries and keep their order. Pure: knows neither Spark nor a cluster.
+
+Source: spark.md 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.spark.decode import Origin
+from quire.spark.pushdown import EVERYTHING, Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of entries of one ledger, with all that a task needs to read it.
+
+    Attributes:
+        origin: which log and ledger, and the offset of the ledger's first record.
+        record: the ledger's metadata as it was when the read was planned: ensembles and digest.
+        first_entry: the first entry to read; `last_entry` is the last one, both included.
+        size: about how many bytes that is.
+        batches: whether the entries are batch entries of a log; else each one is a record.
+        offsets: the records to keep of what is read.
+    """
+
+    origin: Origin
+    record: LedgerMetadata
+    first_entry: int
+    last_entry: int
+    size: int
+    batches: bool
+    offsets: Spans = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one Spark task reads, in this order.
+
+    Attributes:
+        number: its place in the plan; tasks begin at unlike replicas by it.
+        pieces: what to read.
+        from_ms: entries wholly before this time are skipped; None keeps all.
+        to_ms: entries wholly from this time on are skipped; None keeps all.
+    """
+
+    number: int
+    pieces: tuple[Piece, ...]
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+
+def pack(
+    pieces: Sequence[Piece],
+    split_bytes: int,
+    *,
+    min_partitions: int | None = None,
+    max_partitions: int | None = None,
+) -> list[tuple[Piece, ...]]:
+    """Distribute pieces over tasks.
+
+    Args:
+        pieces: in the order of the records; none is empty.
+        split_bytes: bytes of a task at most, as far as entries allow.
+        min_partitions: smaller tasks, so that there are about so many.
+        max_partitions: larger tasks, so that there are never more. It wins over the others.
+    """
+    total = sum(piece.size for piece in pieces)
+    if min_partitions:
+        split_bytes = min(split_bytes, max(1, ceil(total / min_partitions)))
+    if max_partitions:
+        split_bytes = max(split_bytes, ceil(total / max_partitions))
+    packed = _fill(pieces, split_bytes)
+    while max_partitions and len(packed) > max_partitions:
+        # What does not fit exactly leaves gaps at the ends of tasks; larger tasks close them.
+        split_bytes += max(1, split_bytes // 4)
+        packed = _fill(pieces, split_bytes)
+    return packed
+
+
+def _fill(pieces: Sequence[Piece], split_bytes: int) -> list[tuple[Piece, ...]]:
+    packed: list[tuple[Piece, ...]] = []
+    current: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        for part in cut(piece, split_bytes):
+            if current and size + part.size > split_bytes:
+                packed.append(tuple(current))
+                current, size = [], 0
+            current.append(part)
+            size += part.size
+    if current:
+        packed.append(tuple(current))
+    return packed
+
+
+def cut(piece: Piece, split_bytes: int) -> Iterator[Piece]:
+    """A piece in parts of about `split_bytes`, each of whole entries; sizes are shared out by the number of entries."""
+    entries = piece.last_entry - piece.first_entry + 1
+    parts = min(entries, max(1, ceil(piece.size / split_bytes)))
+    for number in range(parts):
+        start, end = entries * number // parts, entries * (number + 1) // parts
+        yield replace(
+            piece,
+            first_entry=piece.first_entry + start,
+            last_entry=piece.first_entry + end - 1,
+            size=piece.size * end // entries - piece.size * start // entries,
+        )

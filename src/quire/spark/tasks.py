@@ -1,0 +1,95 @@
+"""One Spark task: read its pieces and yield Arrow batches.
+
+Source: spark.md 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from quire.core.errors import (
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    QuireError,
+    ReadUnavailableError,
+)
+from quire.spark import cluster
+from quire.spark.decode import ArrowBuilder, check_follows
+from quire.spark.options import ReadOptions, SparkUseError
+from quire.spark.packing import Piece, Task
+from quire.spark.pushdown import Wanted, intersect
+from quire.spark.schema import Projection
+from quire.wire.batch import BatchView, MalformedBatchError
+
+
+def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
+    """A task's records in order, in batches of at most `rowsPerBatch` records and about 4 MiB."""
+    builder = ArrowBuilder(
+        projection, options.rows_per_batch, from_ms=options.starting_ms, to_ms=options.ending_ms
+    )
+    wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
+    for piece in task.pieces:
+        yield from _read_piece(piece, task.number, wanted, options, builder)
+    yield from builder.take()
+
+
+def _read_piece(
+    piece: Piece, number: int, wanted: Wanted, options: ReadOptions, builder: ArrowBuilder
+) -> Iterator[pa.RecordBatch]:
+    """One piece; with `failOnDataLoss=false` what is gone is stepped over and named in a warning."""
+    while piece.first_entry <= piece.last_entry:
+        try:
+            yield from _read_entries(piece, number, wanted, options, builder)
+        except (NoSuchEntryError, NoSuchLedgerError, ReadUnavailableError) as error:
+            if options.fail_on_data_loss:
+                raise _named(piece, error) from error
+            cluster.warn_of_loss(piece, error)
+            lost = error.ids.get("entry_id")
+            if not isinstance(error, NoSuchEntryError) or not isinstance(lost, int):
+                # Asking for each later entry of an unreachable ledger would take a timeout each.
+                return
+            piece = replace(piece, first_entry=lost + 1)
+        else:
+            return
+
+
+def _read_entries(
+    piece: Piece, number: int, wanted: Wanted, options: ReadOptions, builder: ArrowBuilder
+) -> Iterator[pa.RecordBatch]:
+    origin = piece.origin
+    expected: int | None = None
+    for entry_id, payload in cluster.entries(options, piece, replica=number):
+        if piece.batches:
+            view = _view(piece, entry_id, payload)
+            expected = check_follows(origin, entry_id, view, expected)
+            header = view.header
+            if wanted.touches(header.min_ms, header.max_ms):
+                first = origin.first_offset + header.records_before
+                for start, end in intersect(((first, first + header.count),), piece.offsets):
+                    builder.add_batch(origin, entry_id, view, start - first, end - first)
+        else:
+            builder.add_entry(origin, entry_id, payload)
+        if builder.full:
+            yield from builder.take()
+
+
+def _view(piece: Piece, entry_id: int, payload: memoryview) -> BatchView:
+    try:
+        return BatchView.parse(payload)
+    except MalformedBatchError as error:
+        raise MalformedBatchError(
+            f"quire: ledger {piece.origin.ledger_id} entry {entry_id} of log '{piece.origin.log}': {error}",
+            ledger_id=piece.origin.ledger_id,
+            entry_id=entry_id,
+        ) from error
+
+
+def _named(piece: Piece, error: QuireError) -> SparkUseError:
+    """The error with the log it happened in, as the last line that a user sees."""
+    return SparkUseError(
+        f"quire: log '{piece.origin.log}': {error}. failOnDataLoss=false skips what cannot be read.",
+        **error.ids,
+    )

@@ -1,0 +1,119 @@
+"""Options: what is understood, and the sentence for what is not (spark.md 5.2, 5.5)."""
+
+import pytest
+
+from quire.spark.options import EARLIEST, LATEST, Describe, Isolation, SparkUseError, Verify, parse
+
+
+def read(**options):
+    return parse({"cluster": "sqlite:/c.db", "path": "orders", **options})
+
+
+def refused(**options) -> str:
+    with pytest.raises(SparkUseError) as caught:
+        read(**options)
+    return str(caught.value)
+
+
+def test_the_defaults_read_a_whole_log():
+    options = read()
+    assert options.cluster == "sqlite:/c.db"
+    assert [source.name for source in options.sources] == ["orders"]
+    assert options.starting.of("orders") == EARLIEST
+    assert options.ending.of("orders") == LATEST
+    assert (options.split_bytes, options.rows_per_batch) == (128 << 20, 10_000)
+    assert options.fail_on_data_loss
+    assert options.isolation is Isolation.CONFIRMED
+    assert options.verify is Verify.CHECKSUM
+
+
+def test_names_come_in_any_case_and_the_environment_names_the_cluster(monkeypatch):
+    monkeypatch.setenv("QUIRE_CLUSTER", "sqlite:/env.db")
+    options = parse({"path": "orders", "SPLITBYTES": "64m", "rowsperbatch": "500", "includeHeaders": "TRUE"})
+    assert options.cluster == "sqlite:/env.db"
+    assert (options.split_bytes, options.rows_per_batch, options.include_headers) == (64 << 20, 500, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("orders", [("orders", None, False)]),
+        ("a, b,a", [("a", None, False), ("b", None, False)]),
+        ("orders/*", [("orders/*", None, True)]),
+        ("ledger:17", [("ledger:17", 17, False)]),
+    ],
+)
+def test_what_load_can_name(path, expected):
+    options = parse({"cluster": "sqlite:/c.db", "path": path})
+    assert [(source.name, source.ledger_id, source.pattern) for source in options.sources] == expected
+
+
+def test_a_list_of_paths_comes_as_json():
+    options = parse({"cluster": "sqlite:/c.db", "paths": '["a","b"]'})
+    assert [source.name for source in options.sources] == ["a", "b"]
+
+
+def test_offsets_for_each_log_and_for_the_rest():
+    options = read(path="a,b,c", startingOffsets='{"a": 23, "b": "latest"}', endingOffsets="latest")
+    assert [options.starting.of(log) for log in "abc"] == [23, LATEST, EARLIEST]
+
+
+def test_times_are_utc_without_a_zone():
+    options = read(startingTimestamp="2026-11-20T08:00:00", endingTimestamp="1795248000123")
+    assert options.starting_ms == 1795161600000
+    assert options.ending_ms == 1795248000123
+
+
+def test_the_texts_of_the_refusals():
+    assert refused(startingofset="1") == (
+        "quire: unknown option 'startingofset'. Did you mean 'startingOffsets'? (read options: cluster, log, "
+        "startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, splitBytes, minPartitions, maxPartitions, "
+        "rowsPerBatch, includeHeaders, failOnDataLoss, isolation, verify, describe, passwordEnv, passwordFile)"
+    )
+    assert refused(path="") == (
+        'quire: name a log: .load("orders"). (Spark passes no options to catalog tables; use CREATE TEMPORARY VIEW.)'
+    )
+    assert refused(startingOffsets="{orders:23}") == (
+        "quire: startingOffsets is neither earliest, latest nor JSON like {\"orders\": 23}: got '{orders:23}' (column 2)."
+    )
+    assert refused(startingOffsets='{"refunds": 1}') == (
+        "quire: startingOffsets names 'refunds', which is not loaded (loaded: orders)."
+    )
+    assert refused(startingOffsets='{"orders": true}').endswith("is a number, earliest or latest, not true.")
+    assert refused(startingOffsets="17").startswith("quire: startingOffsets is neither")
+    assert refused(cursor="c") == (
+        "quire: option 'cursor' belongs to streams, which this version does not have: it reads logs as a batch. "
+        "Leave the option out."
+    )
+    assert "belongs to writing from Spark" in refused(txnappid="x")
+    assert refused(splitBytes="lots") == "quire: splitBytes is a size like 128m, 512k or 1g: got 'lots'."
+    assert refused(minPartitions="0") == "quire: minPartitions is a whole number from 1: got '0'."
+    assert refused(failOnDataLoss="maybe") == "quire: failOnDataLoss is true or false: got 'maybe'."
+    assert refused(isolation="dirty") == "quire: isolation is one of confirmed, sealed: got 'dirty'."
+    assert refused(startingTimestamp="noon").startswith("quire: startingTimestamp is ISO text like")
+    assert refused(path="ledger:x") == "quire: 'ledger:x' names no ledger: write its number, like ledger:17."
+    assert refused(cluster="memory:").startswith("quire: a memory: cluster lives in one process")
+
+
+def test_no_cluster(monkeypatch):
+    monkeypatch.delenv("QUIRE_CLUSTER", raising=False)
+    with pytest.raises(SparkUseError, match="name the cluster"):
+        parse({"path": "orders"})
+
+
+def test_describe_needs_no_log():
+    options = parse({"cluster": "sqlite:/c.db", "describe": "items"})
+    assert options.describe is Describe.ITEMS
+    assert options.sources[0].pattern
+
+
+def test_a_password_is_never_an_option_value(monkeypatch, tmp_path):
+    assert "unknown option 'password'" in refused(password="secret")
+    monkeypatch.setenv("LEDGER_PASSWORD", "s3cret")
+    assert read(passwordEnv="LEDGER_PASSWORD").password() == b"s3cret"
+    (tmp_path / "p").write_bytes(b"line\n")
+    assert read(passwordFile=str(tmp_path / "p")).password() == b"line"
+    with pytest.raises(SparkUseError, match="is not set here"):
+        read(passwordEnv="NO_SUCH_VARIABLE").password()
+    with pytest.raises(SparkUseError, match="cannot read"):
+        read(passwordFile=str(tmp_path / "absent")).password()
