@@ -6,7 +6,7 @@ import sys
 
 from quire.core.errors import QuireError
 from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_thread import SqliteOptions
+from quire.metadata.sqlite_options import SqliteOptions
 
 
 async def serve(path, timeout_ms):

@@ -21,7 +21,8 @@ from typing import Final, Self, TypeVar
 
 from quire.core.errors import MisuseError
 from quire.core.ids import LedgerId
-from quire.metadata.sqlite_thread import Job, SqliteOptions, StoreThread
+from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite_thread import Job, StoreThread
 from quire.metadata.store import (
     LIST_LIMIT,
     MetadataStore,
@@ -114,9 +115,9 @@ class SqliteStore(MetadataStore):
             key, check_value(key, value), again=again, update=self._update, close=self._take_back
         )
         await self._ask(
-            lambda: self._thread.register(made, key, sequential=sequential),
+            lambda: self._thread.registrations.register(made, key, sequential=sequential),
             changes=True,
-            done=lambda: self._thread.hold(made),
+            done=lambda: self._thread.registrations.hold(made),
         )
         return made
 
@@ -172,9 +173,9 @@ class SqliteStore(MetadataStore):
             await self._ask(lambda: self._thread.detach(watch))
 
     async def _update(self, registration: Registration, value: bytes) -> None:
-        await self._ask(lambda: self._thread.update(registration, value), changes=True)
+        await self._ask(lambda: self._thread.registrations.update(registration, value), changes=True)
         registration.value = value
 
     async def _take_back(self, registration: Registration) -> None:
         if not self._closed:
-            await self._ask(lambda: self._thread.take_back(registration), changes=True)
+            await self._ask(lambda: self._thread.registrations.take_back(registration), changes=True)

@@ -1,4 +1,4 @@
-"""The SQLite database of a metadata store: its schema, its statements, its errors. Synchronous; one thread owns it.
+"""The SQLite database of a metadata store: its schema and its statements. Synchronous; one thread owns it.
 
 What a crash can leave: a transaction is whole or absent (WAL, synchronous=FULL, so a commit that was reported survives
 a loss of power). A commit that fails may have happened: the caller must say "unknown". Session files without a row
@@ -15,7 +15,6 @@ Source: SQLite documentation, "Write-Ahead Logging", "PRAGMA synchronous", "PRAG
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 import uuid
@@ -25,38 +24,26 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
+from quire.core.errors import CorruptMetadataError, NoClusterError
+from quire.metadata.sqlite_options import TOMBSTONES_KEPT
+from quire.metadata.sqlite_place import (
+    APPLICATION_ID,
+    BUSY_MS,
+    FORMAT_VERSION,
+    check_kind,
+    check_place,
+    damaged,
+    explain,
+    primary_code,
+)
 from quire.metadata.sqlite_sessions import SessionRow
-from quire.metadata.store import Create, Delete, Op, Put, Require, StoreBusyError, Versioned, judge
+from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
 
-APPLICATION_ID: Final = 0x51756972  # "Quir"
-FORMAT_VERSION: Final = 1
 FIRST_LEDGER_ID: Final = 1
 RESTORE_LEAP: Final = 1_000_000
 """Ledger ids that are jumped over when the file turns out to be a copy: the original may have given them away."""
-TOMBSTONES_KEPT: Final = 10_000
-"""Revisions for which deletions are kept; a watcher further behind reads everything again."""
-BUSY_MS: Final = 10_000
 CHECKED_BYTES_MAX: Final = 4 << 20
 """Files up to this size are checked whole when they are opened; larger ones as they are read."""
-NETWORK_FILESYSTEMS: Final = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "fuse.glusterfs",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "fuse.sshfs",
-        "fuse.s3fs",
-    ]
-)
 _KEY_END: Final = "\U0010ffff"
 
 _SCHEMA: Final = (
@@ -115,7 +102,7 @@ class SqliteFile:
         self.trimmed = 0
         self._tombstones_kept = tombstones_kept
         self._next_ledger = 0
-        _check_place(path, create=create)
+        check_place(path, create=create)
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_MS / 1000)
@@ -136,7 +123,7 @@ class SqliteFile:
         )
         empty = application == 0 and tables == 0
         if not empty:
-            _check_kind(self.path, application, version)
+            check_kind(self.path, application, version)
         elif not create:
             raise CorruptMetadataError(
                 f"{self.path} is empty: it is not the metadata file of a cluster; remove it and make the cluster with"
@@ -179,9 +166,9 @@ class SqliteFile:
         if self.path.stat().st_size <= CHECKED_BYTES_MAX:
             found = self._patiently(lambda: self._one("PRAGMA quick_check(1)"))
             if found != "ok":
-                raise _damaged(self.path, str(found))
+                raise damaged(self.path, str(found))
         if self._patiently(lambda: self._one("SELECT count(*) FROM counters")) != 1:
-            raise _damaged(self.path, "its counters are missing")
+            raise damaged(self.path, "its counters are missing")
 
     def _identity(self) -> tuple[str, int]:
         """Instance and generation; a file under another inode is a copy, and starts a new generation."""
@@ -239,7 +226,7 @@ class SqliteFile:
     def _read_counters(self) -> tuple[int, int, int]:
         row = self._connection.execute("SELECT revision, trimmed, next_ledger FROM counters").fetchone()
         if row is None:
-            raise _damaged(self.path, "its counters are missing")
+            raise damaged(self.path, "its counters are missing")
         self.revision, self.trimmed, self._next_ledger = row
         return self.revision, self.trimmed, self._next_ledger
 
@@ -404,6 +391,10 @@ class SqliteFile:
         """A number that changes when another connection has committed."""
         return int(str(self._one("PRAGMA data_version")))
 
+    def newest(self) -> int:
+        """The revision of the newest change."""
+        return int(str(self._patiently(lambda: self._one("SELECT revision FROM counters"))))
+
     def changes(self, since: int) -> tuple[int, list[str] | None]:
         """The revision now, and the keys that changed after `since`; None if that can no longer be told."""
         return self._patiently(lambda: self._changes(since))
@@ -424,113 +415,3 @@ class SqliteFile:
     def close(self) -> None:
         """Let go of the file."""
         self._connection.close()
-
-
-# --- places and errors ------------------------------------------------------------------------------------------
-
-
-def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without its details; 0 where the error came from Python's side."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def explain(error: sqlite3.Error, path: Path) -> QuireError:
-    """What an error of SQLite means to a caller."""
-    code = primary_code(error)
-    ids = {"path": str(path)}
-    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or "no such table" in str(error):
-        return _damaged(path, str(error))
-    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return StoreBusyError(
-            f"another process has kept the metadata file {path} locked for {BUSY_MS // 1000} s; look for one that is"
-            " stopped, then try again",
-            **ids,
-        )
-    if code == sqlite3.SQLITE_FULL:
-        return DiskFullError(
-            f"the disk of the metadata file {path} is full; nothing was changed: make room", **ids
-        )
-    if code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}:
-        return NoClusterError(
-            f"the metadata file {path} cannot be opened for writing ({error}); check who owns it and its folder",
-            **ids,
-        )
-    return StorageError(f"the metadata file {path} cannot be used: {error}", **ids)
-
-
-def _damaged(path: Path, what: str) -> CorruptMetadataError:
-    return CorruptMetadataError(
-        f"the metadata file {path} is damaged or is not one: {what}; stop the cluster, keep a copy of the file with"
-        f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves",
-        path=str(path),
-    )
-
-
-def _check_kind(path: Path, application: object, version: object) -> None:
-    if application != APPLICATION_ID:
-        raise CorruptMetadataError(
-            f"{path} is an SQLite database of another program (application id {application}), not the metadata of a"
-            " cluster; name the right file",
-            path=str(path),
-        )
-    if version != FORMAT_VERSION:
-        raise CorruptMetadataError(
-            f"{path} has metadata format {version}; this version of Quire knows {FORMAT_VERSION}: use the version"
-            " that wrote it",
-            path=str(path),
-        )
-
-
-def _check_place(path: Path, *, create: bool) -> None:
-    """Refuse a place where the database is missing, or where it cannot be safe."""
-    ids = {"path": str(path)}
-    try:
-        if path.is_dir():
-            raise NoClusterError(
-                f"{path} is a directory; name the metadata file in it, as in sqlite:{path}/metadata.db", **ids
-            )
-        if not path.exists():
-            if not create:
-                where = path.parent if path.parent.is_dir() else f"{path.parent}, which does not exist either"
-                raise NoClusterError(
-                    f"there is no cluster at {path}: no such file in {where}; make a cluster with"
-                    f" `quire up --dir {path.parent}`, or name another with --cluster or QUIRE_CLUSTER",
-                    **ids,
-                )
-            path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NoClusterError(
-            f"the metadata file {path} cannot be reached: {error.strerror}", **ids
-        ) from error
-    filesystem = filesystem_of(path.parent)
-    if filesystem in NETWORK_FILESYSTEMS:
-        raise NoClusterError(
-            f"{path} lies on {filesystem}, a network filesystem, where SQLite's locks cannot be trusted; use a local"
-            " disk",
-            **ids,
-        )
-
-
-def filesystem_of(folder: Path, mounts: str | None = None) -> str | None:
-    """The type of the filesystem that holds a folder; None where the system does not tell.
-
-    Args:
-        folder: an absolute path without symbolic links.
-        mounts: the text of /proc/self/mountinfo, read if None.
-    """
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-        except OSError:
-            return None
-    best, kind = -1, None
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not after:
-            continue
-        point = fields[4].replace("\\040", " ")
-        inside = point == "/" or str(folder) == point or str(folder).startswith(point + os.sep)
-        if inside and len(point) >= best:  # of two on one point the later one is on top
-            best, kind = len(point), after.split(" ")[0]
-    return kind

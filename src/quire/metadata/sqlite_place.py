@@ -1,0 +1,154 @@
+"""Where a metadata file may lie, whether it is one, and what SQLite's errors about it mean to a caller.
+
+Source: SQLite documentation, "Result and Error Codes"; "File Locking And Concurrency": network filesystems.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
+from quire.metadata.store import StoreBusyError
+
+APPLICATION_ID: Final = 0x51756972  # "Quir"
+FORMAT_VERSION: Final = 1
+BUSY_MS: Final = 10_000
+"""How long a caller waits for another process that is changing something."""
+NETWORK_FILESYSTEMS: Final = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "fuse.glusterfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+    ]
+)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without its details; 0 where the error came from Python's side."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def explain(error: sqlite3.Error, path: Path) -> QuireError:
+    """What an error of SQLite means to a caller."""
+    code = primary_code(error)
+    ids = {"path": str(path)}
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or "no such table" in str(error):
+        return damaged(path, str(error))
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return StoreBusyError(
+            f"another process has kept the metadata file {path} locked for {BUSY_MS // 1000} s; look for one that is"
+            " stopped, then try again",
+            **ids,
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFullError(
+            f"the disk of the metadata file {path} is full; nothing was changed: make room", **ids
+        )
+    if code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}:
+        return NoClusterError(
+            f"the metadata file {path} cannot be opened for writing ({error}); check who owns it and its folder",
+            **ids,
+        )
+    return StorageError(f"the metadata file {path} cannot be used: {error}", **ids)
+
+
+def damaged(path: Path, what: str) -> CorruptMetadataError:
+    """The error for a file that cannot be used any more."""
+    return CorruptMetadataError(
+        f"the metadata file {path} is damaged or is not one: {what}; stop the cluster, keep a copy of the file with"
+        f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves",
+        path=str(path),
+    )
+
+
+def check_kind(path: Path, application: object, version: object) -> None:
+    """Refuse a database that is not ours, or not of this version.
+
+    Raises:
+        CorruptMetadataError: saying whose it is.
+    """
+    if application != APPLICATION_ID:
+        raise CorruptMetadataError(
+            f"{path} is an SQLite database of another program (application id {application}), not the metadata of a"
+            " cluster; name the right file",
+            path=str(path),
+        )
+    if version != FORMAT_VERSION:
+        raise CorruptMetadataError(
+            f"{path} has metadata format {version}; this version of Quire knows {FORMAT_VERSION}: use the version"
+            " that wrote it",
+            path=str(path),
+        )
+
+
+def check_place(path: Path, *, create: bool) -> None:
+    """Refuse a place where the database is missing, or where it cannot be safe; make its folder with `create`.
+
+    Raises:
+        NoClusterError: saying what is there, and how a cluster is made.
+    """
+    ids = {"path": str(path)}
+    try:
+        if path.is_dir():
+            raise NoClusterError(
+                f"{path} is a directory; name the metadata file in it, as in sqlite:{path}/metadata.db", **ids
+            )
+        if not path.exists():
+            if not create:
+                where = path.parent if path.parent.is_dir() else f"{path.parent}, which does not exist either"
+                raise NoClusterError(
+                    f"there is no cluster at {path}: no such file in {where}; make a cluster with"
+                    f" `quire up --dir {path.parent}`, or name another with --cluster or QUIRE_CLUSTER",
+                    **ids,
+                )
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NoClusterError(
+            f"the metadata file {path} cannot be reached: {error.strerror}", **ids
+        ) from error
+    filesystem = filesystem_of(path.parent)
+    if filesystem in NETWORK_FILESYSTEMS:
+        raise NoClusterError(
+            f"{path} lies on {filesystem}, a network filesystem, where SQLite's locks cannot be trusted; use a local"
+            " disk",
+            **ids,
+        )
+
+
+def filesystem_of(folder: Path, mounts: str | None = None) -> str | None:
+    """The type of the filesystem that holds a folder; None where the system does not tell.
+
+    Args:
+        folder: an absolute path without symbolic links.
+        mounts: the text of /proc/self/mountinfo, read if None.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return None
+    best, kind = -1, None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = point == "/" or str(folder) == point or str(folder).startswith(point + os.sep)
+        if inside and len(point) >= best:  # of two on one point the later one is on top
+            best, kind = len(point), after.split(" ")[0]
+    return kind

@@ -1,0 +1,206 @@
+"""A store's own session with what it registered, and its sight of everybody else's. The store's thread owns it.
+
+What is *held* here is what must be in the file: each beat compares the two and mends the difference, so neither a lost
+session nor a commit with an unknown end leaves a key without an owner, or an owner without its key.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.errors import AlreadyExistsError
+from quire.metadata.sqlite_file import SqliteFile
+from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite_sessions import SessionFile, SessionObserver, SessionRow, remove_if_free, sweep
+from quire.metadata.store import Create, KeyMissingError, Put, Registration, sequential_key
+
+
+@dataclass(slots=True)
+class _Held:
+    registration: Registration
+    value: bytes
+
+
+class SqliteRegistrations:
+    """Own and foreign sessions of one open file.
+
+    Args:
+        file: the open file.
+        options: timeouts and clock.
+        tell: runs a call on the event loop of the store's owner.
+    """
+
+    def __init__(self, file: SqliteFile, options: SqliteOptions, tell: Callable[..., None]) -> None:
+        self.sweep_due = False
+        self._file = file
+        self._options = options
+        self._tell = tell
+        self._folder = sessions_folder(file.path)
+        self._observer = SessionObserver(self._folder)
+        self._data_version = -1
+        self._session: SessionFile | None = None
+        self._number = 0
+        self._held: dict[str, _Held] = {}
+        self._next_beat_ms = 0
+        self.look()
+        sweep(self._folder, {row.name for row in file.sessions()})
+
+    # --- own registrations: all inside a transaction, but `hold` -------------------------------------------------
+
+    @property
+    def any_held(self) -> bool:
+        """Whether there is anything to keep alive."""
+        return bool(self._held)
+
+    def register(self, registration: Registration, key: str, *, sequential: bool) -> None:
+        """Add a registration's key under this store's session."""
+        registration.key = sequential_key(key, self._file.revision + 1) if sequential else key
+        create = (Create(registration.key, registration.value),)
+        self._file.apply(create, self._own_session(), over=self.remove_if_over)
+
+    def hold(self, registration: Registration) -> None:
+        """After the commit of `register`: keep it alive."""
+        if not self._held:
+            self._next_beat_ms = self._options.now_ms() + self._options.beat_ms
+        self._held[registration.key] = _Held(registration, registration.value)
+
+    def update(self, registration: Registration, value: bytes) -> None:
+        """Register another value; renews the session first if it was lost."""
+        self.keep_alive()
+        held = self._held.get(registration.key)
+        row = self._file.get(registration.key)
+        if held is None or row is None:
+            raise KeyMissingError(
+                f"the registration {registration.key} is gone; register again", key=registration.key
+            )
+        self._file.apply((Put(row.key, value, row.version),))
+        held.value = value
+
+    def take_back(self, registration: Registration) -> None:
+        """Remove a registration. Should the commit fail, the next beat removes the key that nobody holds."""
+        if self._held.pop(registration.key, None) is None:
+            return
+        row = self._file.get(registration.key)
+        if row is not None and row.session == self._number:
+            self._file.end_key(row.key)
+
+    def take_back_everything(self) -> None:
+        """Remove the session with all its keys."""
+        self._held.clear()
+        if self._session is not None:
+            self._file.end_session(self._number, self._session.name)
+
+    def beat_is_due(self, now_ms: int) -> bool:
+        """Whether it is time for `keep_alive`; the next beat is counted from this one."""
+        if not self._held or now_ms < self._next_beat_ms:
+            return False
+        self._next_beat_ms = now_ms + self._options.beat_ms
+        return True
+
+    def keep_alive(self) -> None:
+        """One beat: move the counter, and make the file hold exactly what is held here."""
+        if self._session is None:
+            return
+        number = self._own_session()
+        present = self._file.keys_of_session(number)
+        for key in sorted(present - self._held.keys()):
+            self._file.end_key(key)
+        for key in sorted(self._held.keys() - present):
+            self._register_again(self._held[key], number)
+
+    def _register_again(self, held: _Held, number: int) -> None:
+        registration = held.registration
+        if registration.again:
+            try:
+                self._file.apply((Create(registration.key, held.value),), number, over=self.remove_if_over)
+            except AlreadyExistsError:
+                pass
+            else:
+                registration.renewed += 1
+                return
+        del self._held[registration.key]
+        self._tell(registration.lost.set)
+
+    def _own_session(self) -> int:
+        """This store's session, made if it has none; its counter moves."""
+        if self._session is None:
+            self._session = SessionFile(self._folder)
+        elif self._file.beat(self._number, self._session.name):
+            return self._number
+        elif not self._session.path.exists():
+            self._session.release()
+            self._session = SessionFile(self._folder)
+        owner = f"{os.getpid()}@{socket.gethostname()}"
+        self._number = self._file.add_session(self._session.name, self._options.session_timeout_ms, owner)
+        return self._number
+
+    def lose_all(self) -> None:
+        """The file cannot be used any more: tell every owner."""
+        for held in self._held.values():
+            self._tell(held.registration.lost.set)
+        self._held.clear()
+
+    def close(self, *, sweep_file: bool) -> None:
+        """Let go of the lock, and of every file that was looked at."""
+        if self._session is not None:
+            if sweep_file:
+                self._session.path.unlink(missing_ok=True)
+            self._session.release()
+        self._observer.close()
+
+    # --- the sessions of others ----------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take over what the file says about the others' sessions now."""
+        self._data_version = self._file.data_version()
+        own = self._session.name if self._session is not None else None
+        rows = [row for row in self._file.sessions() if row.name != own]
+        self._observer.refresh(rows, self._options.now_ms())
+
+    def is_over(self, number: int) -> bool:
+        """Whether a session is over; then its keys are not shown, and are removed right after."""
+        if number == self._number:
+            return False
+        if not self._observer.knows(number) or self._file.data_version() != self._data_version:
+            self.look()
+        over = self._observer.is_over(number, self._options.now_ms())
+        self.sweep_due = self.sweep_due or over
+        return over
+
+    def over(self) -> list[SessionRow]:
+        """The sessions that are over."""
+        return self._observer.over(self._options.now_ms())
+
+    def remove(self, rows: list[SessionRow]) -> list[SessionRow]:
+        """Inside a transaction: remove sessions, by compare-and-swap; one that has moved meanwhile stays.
+
+        Returns:
+            Those that were removed.
+        """
+        # The dead do not move, so their counter proves nothing; whoever stood still may have moved just now.
+        return [
+            row
+            for row in rows
+            if self._file.end_session(row.number, row.name, None if self._observer.is_dead(row) else row.beat)
+        ]
+
+    def remove_if_over(self, number: int) -> bool:
+        """Inside a transaction: as `is_over`, and the session and its keys are gone if it is."""
+        return self.is_over(number) and bool(
+            self.remove([row for row in self.over() if row.number == number])
+        )
+
+    def forget(self, rows: list[SessionRow]) -> None:
+        """After the commit of `remove`."""
+        self.look()
+        for row in rows:
+            remove_if_free(self._folder / row.name)
+
+
+def sessions_folder(path: Path) -> Path:
+    """Where the session files of a metadata file lie."""
+    return path.with_name(path.name + "-sessions")
