@@ -12,14 +12,24 @@ from quire.spark.jobs import to_parquet
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))]
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
 )
 
 
 def table_of(directory, offsets, *, keys=(b"a", b"b", b"\xff")):
     moment = datetime(2026, 11, 20, tzinfo=UTC)
     rows = [
-        {"key": keys[offset % len(keys)], "value": b"line %d\n" % offset, "offset": offset, "timestamp": moment}
+        {
+            "key": keys[offset % len(keys)],
+            "value": b"line %d\n" % offset,
+            "offset": offset,
+            "timestamp": moment,
+        }
         for offset in offsets
     ]
     half = len(rows) // 2
@@ -47,7 +57,9 @@ def test_gaps_and_duplicates_are_counted_exactly(spark, tmp_path, offsets, missi
     report = check(spark, table_of(tmp_path / "t", offsets))
     assert (report.records, report.missing, report.duplicates) == (len(offsets), missing, duplicates)
     assert report.dense == (missing == duplicates == 0)
-    assert (report.first_offset, report.next_offset) == ((min(offsets), max(offsets) + 1) if offsets else (None, None))
+    assert (report.first_offset, report.next_offset) == (
+        (min(offsets), max(offsets) + 1) if offsets else (None, None)
+    )
 
 
 def test_figures_and_sample(spark, tmp_path):
