@@ -1,0 +1,120 @@
+"""How a blocking class holds the asynchronous object of the same name: one small mechanism, typed.
+
+`append = awaited(AsyncWriter.append)` has the signature and the documentation of the original, without `await`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+
+from quire.blocking.loop import Background
+from quire.blocking.prefetch import Prefetch
+from quire.blocking.submissions import Submissions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+H = TypeVar("H")
+
+
+class Handle(Generic[H]):
+    """Something of the asynchronous client, held for callers on other threads."""
+
+    def __init__(self, inner: H, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._inner!r}>"
+
+
+class Closing(Handle[H]):
+    """A handle that is its own context manager, like the object it holds."""
+
+    def __enter__(self) -> Self:
+        self._background.run(cast("Any", self._inner).__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._background.run(cast("Any", self._inner).__aexit__, kind, error, trace)
+
+
+def awaited(
+    method: Callable[Concatenate[Any, P], Awaitable[R]],
+) -> Callable[Concatenate[Handle[Any], P], R]:
+    """The method of the same name without `await`."""
+
+    @functools.wraps(method)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        inner = getattr(self._inner, method.__name__)
+        return cast("R", self._background.run(inner, *args, **kwargs))
+
+    return call
+
+
+def handed_out(
+    method: Callable[Concatenate[Any, P], Awaitable[R]], wrap: Callable[[R, Background], T]
+) -> Callable[Concatenate[Handle[Any], P], T]:
+    """The method of the same name without `await`; what it returns is a handle too."""
+
+    @functools.wraps(method)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        inner = getattr(self._inner, method.__name__)
+        return wrap(self._background.run(inner, *args, **kwargs), self._background)
+
+    return call
+
+
+def iterated(
+    method: Callable[Concatenate[Any, P], AsyncIterator[R]],
+) -> Callable[Concatenate[Handle[Any], P], Prefetch[R]]:
+    """The method of the same name with `for` instead of `async for`; it fetches ahead."""
+
+    @functools.wraps(method)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> Prefetch[R]:
+        self._background.check()
+        inner = getattr(self._inner, method.__name__)
+        return Prefetch(functools.partial(inner, *args, **kwargs), self._background)
+
+    return call
+
+
+class Appending(Closing[H]):
+    """A writer: what was submitted goes before everything that ends or waits."""
+
+    def __init__(self, inner: H, background: Background) -> None:
+        super().__init__(inner, background)
+        writer = cast("Any", inner)
+        self._submissions = Submissions(writer.append_nowait, writer.drain, background)
+
+    def drain(self) -> None:
+        """Wait until everything appended so far is confirmed.
+
+        Raises:
+            OutcomeUnknownError: the writer ended before.
+        """
+        self._background.run(self._after_submissions, "drain")
+
+    def close(self) -> None:
+        """Confirm what was appended and close."""
+        self._background.run(self._after_submissions, "close")
+
+    def abandon(self) -> None:
+        """End without closing, as if this process had died: what is open is left to a recovery."""
+        self._background.run(cast("Any", self._inner).abandon)
+
+    async def _after_submissions(self, what: str) -> None:
+        await self._submissions.taken()
+        await getattr(self._inner, what)()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._background.run(self._submissions.taken)
+        super().__exit__(kind, error, trace)

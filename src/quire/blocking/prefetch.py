@@ -1,0 +1,164 @@
+"""Asynchronous iterators of the background loop as ordinary ones that fetch ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import queue
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar, cast
+
+from quire.blocking.loop import Background
+
+T = TypeVar("T")
+
+PREFETCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""An iterator fetches at most so much ahead of its consumer."""
+CHUNK_ITEMS_MAX: Final = 512
+"""Items cross from the loop to the consumer in groups of at most so many."""
+ITEM_OVERHEAD: Final = 200
+"""What one item costs besides its bytes."""
+
+
+def _weigh(item: object) -> int:
+    """About how much memory an item holds."""
+    size = ITEM_OVERHEAD
+    for name in ("payload", "key", "value"):
+        data = getattr(item, name, None)
+        if isinstance(data, bytes | memoryview):
+            size += len(data)
+    return size
+
+
+_END: Final = object()
+
+
+class Prefetch(Generic[T]):
+    """An iterator over an asynchronous iterator of the background loop, which runs ahead of it.
+
+    `close` (or leaving a `with` block, or losing the last reference) ends the work behind it early.
+    """
+
+    def __init__(self, source: Callable[[], AsyncIterator[T]], background: Background) -> None:
+        self._background = background
+        self._pump = _Pump(source)
+        self._chunk: deque[Any] = deque()
+        self._task: concurrent.futures.Future[None] | None = None
+        self._ended = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        if self._ended:
+            raise StopIteration
+        if not self._chunk:
+            self._background.check()
+            if self._task is None:
+                self._task = asyncio.run_coroutine_threadsafe(self._pump.run(), self._background.loop)
+            self._chunk.extend(self._pump.ready.get())
+        item = self._chunk.popleft()
+        if item is _END:
+            self._ended = True
+            raise StopIteration
+        if isinstance(item, _Failure):
+            self._ended = True
+            raise item.error
+        if self._pump.consumed(_weigh(item)):
+            self._background.loop.call_soon_threadsafe(self._pump.go_on)
+        return cast("T", item)
+
+    def close(self) -> None:
+        """Stop fetching; the iterator is at its end."""
+        self._ended = True
+        if self._task is not None and self._background.pid == os.getpid() and not self._task.done():
+            self._task.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+class _Pump:
+    """The side of the loop. It does not know the iterator, so that losing the iterator can end it."""
+
+    def __init__(self, source: Callable[[], AsyncIterator[Any]]) -> None:
+        self.ready: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+        self._source = source
+        self._filling: list[Any] = []
+        # Each is written by one side only and compared by both.
+        self._produced_bytes = 0
+        self._consumed_bytes = 0
+        self._starved = False
+        self._room = asyncio.Event()
+
+    def consumed(self, size: int) -> bool:
+        """The consumer took an item; True when the loop waits for room and there is some again."""
+        self._consumed_bytes += size
+        if not self._starved or self._ahead >= PREFETCH_BYTES_MAX // 2:
+            return False
+        self._starved = False
+        return True
+
+    def go_on(self) -> None:
+        """There is room again (on the loop)."""
+        self._room.set()
+
+    @property
+    def _ahead(self) -> int:
+        return self._produced_bytes - self._consumed_bytes
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        source = self._source()
+        try:
+            async for item in source:
+                if not self._filling:
+                    # Runs when the source has nothing more at hand: nobody waits for a full chunk.
+                    loop.call_soon(self._hand_over)
+                self._filling.append(item)
+                self._produced_bytes += _weigh(item)
+                if len(self._filling) >= CHUNK_ITEMS_MAX:
+                    self._hand_over()
+                while self._ahead > PREFETCH_BYTES_MAX:
+                    self._hand_over()
+                    self._room.clear()
+                    self._starved = True
+                    # What was consumed before this line was not announced: look again before waiting.
+                    if self._ahead > PREFETCH_BYTES_MAX // 2:
+                        await self._room.wait()
+            self._filling.append(_END)
+        except Exception as error:  # noqa: BLE001 - it is raised again where the items are used
+            self._filling.append(_Failure(error))
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                with contextlib.suppress(Exception):
+                    await close()
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._filling:
+            self.ready.put(self._filling)
+            self._filling = []
+
+
+class _Failure:
+    """What ended an iteration, on its way to the consumer."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error

@@ -1,0 +1,252 @@
+"""The blocking client's mechanism: one loop thread, prefetching iterators, submissions, forks, Ctrl-C."""
+
+import asyncio
+import concurrent.futures
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from quire.blocking import loop as loops
+from quire.blocking import prefetch as prefetching
+from quire.blocking.handles import Appending, Handle, awaited, iterated
+from quire.core.errors import LedgerFencedError, MisuseError, NotWritingError, WindowFullError
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.produced = 0
+        self.ended = threading.Event()
+        self.started = threading.Event()
+        self.cancelled = threading.Event()
+
+    async def add(self, left: int, *, right: int = 1) -> int:
+        """Add two numbers."""
+        await asyncio.sleep(0)
+        return left + right
+
+    async def fail(self) -> None:
+        raise LedgerFencedError("ledger 7 was fenced", ledger_id=7)
+
+    async def count(self, end: int, size: int = 0):
+        try:
+            for number in range(end):
+                self.produced = number + 1
+                if number % 10 == 0:
+                    await asyncio.sleep(0)
+                yield SimpleNamespace(number=number, payload=bytes(size))
+        finally:
+            self.ended.set()
+
+    async def break_off(self):
+        yield SimpleNamespace(number=0)
+        raise LedgerFencedError("in the middle")
+
+    async def hang(self) -> None:
+        try:
+            self.started.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+class BlockingCounter(Handle[Counter]):
+    add = awaited(Counter.add)
+    fail = awaited(Counter.fail)
+    hang = awaited(Counter.hang)
+    count = iterated(Counter.count)
+    break_off = iterated(Counter.break_off)
+
+
+@pytest.fixture
+def counter() -> BlockingCounter:
+    return BlockingCounter(Counter(), loops.current())
+
+
+def test_calls_keep_signature_documentation_result_and_errors(counter: BlockingCounter) -> None:
+    assert counter.add(1, right=2) == 3
+    assert inspect.getdoc(counter.add) == "Add two numbers."
+    assert list(inspect.signature(counter.add).parameters) == ["left", "right"]
+    with pytest.raises(LedgerFencedError, match="ledger 7") as caught:
+        counter.fail()
+    assert caught.value.ids == {"ledger_id": 7}
+
+
+def test_one_thread_serves_all_callers(counter: BlockingCounter) -> None:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(counter.add, range(100))) == list(range(1, 101))
+    assert loops.current() is loops.current()
+    assert [thread.name for thread in threading.enumerate()].count("quire.blocking") == 1
+
+
+def test_iteration_gives_everything_in_order_and_then_ends(counter: BlockingCounter) -> None:
+    assert [item.number for item in counter.count(5000)] == list(range(5000))
+    items = counter.count(2)
+    assert [next(items).number, next(items).number] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(items)
+
+
+def test_iteration_does_not_run_further_ahead_than_its_bound(counter: BlockingCounter) -> None:
+    size = 64 * 1024
+    items = counter.count(1_000_000, size)
+    next(items)
+    bound = prefetching.PREFETCH_BYTES_MAX // size + 2
+    for _ in range(1000):
+        next(items)
+        assert counter._inner.produced <= items_seen(items) + bound
+    items.close()
+    assert counter._inner.ended.wait(10)
+
+
+def items_seen(items) -> int:
+    return items._pump._consumed_bytes // (64 * 1024)
+
+
+def test_an_error_arrives_after_the_items_before_it(counter: BlockingCounter) -> None:
+    items = counter.break_off()
+    assert next(items).number == 0
+    with pytest.raises(LedgerFencedError, match="in the middle"):
+        next(items)
+    with pytest.raises(StopIteration):
+        next(items)
+
+
+def test_dropping_an_iterator_ends_its_source(counter: BlockingCounter) -> None:
+    items = counter.count(10_000_000, 1024)
+    next(items)
+    del items
+    assert counter._inner.ended.wait(10)
+
+
+def test_calls_from_the_loop_itself_are_refused(counter: BlockingCounter) -> None:
+    async def inside() -> None:
+        counter.add(1)
+
+    with pytest.raises(MisuseError, match="own event loop"):
+        loops.current().run(inside)
+
+
+def test_a_forked_child_is_told_to_connect_again_and_can(counter: BlockingCounter) -> None:
+    assert counter.add(1) == 2
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = b"failed"
+        try:
+            try:
+                counter.add(1)
+            except MisuseError:
+                fresh = BlockingCounter(Counter(), loops.current())
+                status = b"ok" if fresh.add(2) == 3 else status
+        finally:
+            os.write(writer, status)
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        assert answer.read() == b"ok"
+    os.waitpid(child, 0)
+    assert counter.add(1) == 2
+
+
+INTERRUPTED = """
+import sys, threading
+sys.path.insert(0, {tests!r})
+from test_blocking import BlockingCounter, Counter
+from quire.blocking import loop
+counter = BlockingCounter(Counter(), loop.current())
+threading.Thread(target=lambda: counter._inner.started.wait() and print("ready", flush=True)).start()
+try:
+    counter.hang()
+except KeyboardInterrupt:
+    print("interrupted", counter._inner.cancelled.wait(10), counter.add(1), flush=True)
+"""
+
+
+def test_ctrl_c_cancels_what_is_waited_for_and_the_client_goes_on() -> None:
+    script = INTERRUPTED.format(tests=os.path.dirname(__file__))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted True 2\n"
+        assert process.wait(30) == 0
+
+
+class Writer:
+    """Takes `window` appends, then says that it is full until drained."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.futures: list[asyncio.Future[int]] = []
+        self.count = 0
+        self.closed = False
+        self.drains = 0
+
+    def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+        if self.closed:
+            raise NotWritingError("closed")
+        if len(self.futures) >= self.window:
+            raise WindowFullError("full")
+        future = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+        self.count += 1
+        return future
+
+    async def drain(self) -> None:
+        self.drains += 1
+        await asyncio.sleep(0)
+        first = self.count - len(self.futures)
+        for number, future in enumerate(self.futures):
+            future.set_result(first + number)
+        self.futures.clear()
+
+    async def close(self) -> None:
+        await self.drain()
+        self.closed = True
+
+    async def abandon(self) -> None:
+        self.closed = True
+
+    async def __aenter__(self) -> "Writer":
+        return self
+
+    async def __aexit__(self, *_error) -> None:
+        await self.close()
+
+
+class BlockingWriter(Appending[Writer]):
+    def append_nowait(self, payload: bytes) -> concurrent.futures.Future[int]:
+        return self._submissions.submit(len(payload), (payload,), {})
+
+
+def test_submissions_complete_in_order_beyond_the_window() -> None:
+    with BlockingWriter(Writer(100), loops.current()) as writer:
+        futures = [writer.append_nowait(b"x") for _ in range(5000)]
+        writer.drain()
+        assert [future.result(0) for future in futures] == list(range(5000))
+        last = writer.append_nowait(b"y")
+    assert last.result(0) == 5000
+    assert writer._inner.closed
+    assert writer._inner.drains >= 50
+
+
+def test_large_submissions_wait_for_the_loop() -> None:
+    with BlockingWriter(Writer(4), loops.current()) as writer:
+        payload = bytes(1024 * 1024)
+        futures = [writer.append_nowait(payload) for _ in range(64)]
+        assert writer._submissions._pending_bytes <= 17 * 1024 * 1024
+    assert [future.result(0) for future in futures] == list(range(64))
+
+
+def test_an_append_after_the_end_fails_in_its_future() -> None:
+    writer = BlockingWriter(Writer(4), loops.current())
+    writer.abandon()
+    with pytest.raises(NotWritingError):
+        writer.append_nowait(b"x").result(10)
