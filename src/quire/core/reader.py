@@ -224,9 +224,9 @@ class ReadMachine:
     def _next_slot(self, entry_id: int) -> int | None:
         """The slot to ask next for an entry; None while another is being asked, and when all were."""
         tried = self._tried[entry_id]
-        slots = write_set(entry_id, len(self._ensemble), self._write_quorum)
+        size = len(self._ensemble)
         candidates: list[int] = []
-        for slot in slots:
+        for slot in write_set(entry_id, size, self._write_quorum):
             if tried >> slot & 1:
                 continue
             asked = self._asked[slot]
@@ -234,7 +234,9 @@ class ReadMachine:
                 candidates.append(slot)
             elif asked[0] <= entry_id <= asked[1]:
                 return None
-        return min(candidates, key=lambda slot: self._avoid >> slot & 1, default=None)
+        # The same order for all entries, so that neighbours in trouble make one request.
+        order = {slot: (self._avoid >> slot & 1, (slot - self._prefer) % size) for slot in candidates}
+        return min(candidates, key=order.__getitem__, default=None)
 
     def _set_timer(self) -> None:
         waiting = [a[2] for slot, a in enumerate(self._asked) if a is not None and not self._slow >> slot & 1]

@@ -609,7 +609,9 @@ class RecoveryMachine:
     def _close(self) -> None:
         self.status = RecoveryStatus.CLOSING
         last = self._rules.recovery_end(self.lap, self._start)
-        closed = self._record.closed(last, self._length, self._changes)
+        # A change that was made when everything was confirmed already holds no entry.
+        changes = {first: ensemble for first, ensemble in self._changes.items() if first <= last}
+        closed = self._record.closed(last, self._length, changes)
         self.out.append(WriteMetadata(closed, self._version))
 
     # --- ends ----------------------------------------------------------------------------------------------------------
@@ -641,13 +643,13 @@ class RecoveryMachine:
         assert len(set(self._write_ensemble)) == len(self._write_ensemble), "a bookie has one slot"
         firsts = list(self._changes)
         assert firsts == sorted(firsts), "local changes start at ascending entries"
-        assert all(record.last_fragment.first_entry <= first <= self.lap for first in firsts)
         if self.status in {RecoveryStatus.READING, RecoveryStatus.MEASURING, RecoveryStatus.CLOSING}:
             assert record.state is LedgerState.IN_RECOVERY, "reading forward is announced"
             assert self._rules.covers(
                 self._known, record.ensemble_size, record.write_quorum, record.ack_quorum
             )
             assert self._start >= record.last_fragment.first_entry - 1, "never below the last fragment"
+            assert all(self._start < first <= self.lap + 1 for first in firsts), "changes hold what is written back"
         if self.status is RecoveryStatus.READING:
             for i in range(self._window_last - self._window_first + 1):
                 assert not self._negative[i] & self._positive[i], "a slot has one vote"

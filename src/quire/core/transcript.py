@@ -13,7 +13,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from quire.core import effects as e
-from quire.core.ids import BookieId
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 
 NOTHING = "nothing"
@@ -57,7 +58,41 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
     e.EnsembleChanged: lambda x, _: f".. ensemble from {x.first}: {' '.join(x.ensemble)}",
     e.SlotAbsent: lambda x, _: f".. {x.bookie} is absent from {x.first}",
     e.SlotReturned: lambda x, _: f".. {x.bookie} is back from {x.first}",
+    e.SendRead: lambda x, _: f"-> {x.bookie} read {_range(x.first, x.last)}",
+    e.ReadDone: lambda _, __: "=> done",
+    e.ReadFailed: lambda x, _: (
+        f"=> entry {x.entry_id} {'no such entry' if x.vouched else 'unavailable'}: {_said(x.answers)}"
+    ),
+    e.SendLacRead: lambda x, _: f"-> {x.bookie} {'fence, read lac' if x.fence else 'read lac'}",
+    e.LacFound: lambda x, _: f"=> lac {x.last_add_confirmed}",
+    e.LacUnavailable: lambda x, _: f"=> lac unavailable, at least {x.highest}, silent {' '.join(x.silent)}",
+    e.SendRecoveryRead: lambda x, _: (
+        f"-> {x.bookie} {'fence, read' if x.fence else 'read'} {_range(x.first, x.last)}"
+    ),
+    e.SendRecoveryAdds: lambda x, _: (
+        f"-> {x.bookie} recovery add {_range(x.first, x.last)}{_share(x)} lac={x.last_add_confirmed}"
+    ),
+    e.FindReplacements: lambda x, _: (
+        f"?? replace {_names(x.slots, x.ensemble)}, failed {' '.join(x.excluded)}"
+    ),
+    e.FindLength: lambda x, _: f"?? length at {x.entry_id}",
+    e.RecoveryClosed: lambda x, _: f"=> {'accepted' if x.accepted else 'recovered'}: {record_text(x.record)}",
+    e.RecoveryInconclusive: lambda x, _: (
+        f"=> inconclusive at {'the fence' if x.entry_id == NO_ENTRY else x.entry_id}, silent {' '.join(x.silent) or '-'}"
+    ),
+    e.RecoveryFailed: lambda x, _: f"=> failed {x.answer.name}: {' '.join(x.bookies) or '-'}",
 }
+
+
+def _said(answers: Sequence[tuple[BookieId, Answer]]) -> str:
+    return ", ".join(f"{bookie} {answer.name}" for bookie, answer in answers)
+
+
+def _share(adds: e.SendRecoveryAdds) -> str:
+    """Which of a striped range one bookie is sent."""
+    if adds.period == 1:
+        return ""
+    return f" classes {[r for r in range(adds.period) if adds.residues >> r & 1]} of {adds.period}"
 
 
 def effect_line(effect: object, ensemble: Sequence[BookieId]) -> str:
