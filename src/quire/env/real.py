@@ -1,0 +1,320 @@
+"""The real machine: clocks, files and one worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from quire.env.interfaces import Buffer, Done
+
+BLOCK_BYTES = 4096
+DIRECT_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs"})
+"""Where O_DIRECT is known to write in place, past the page cache. Elsewhere it is refused (tmpfs), emulated (overlay)
+or copied on write (btrfs, zfs)."""
+
+
+class RealClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class RealFile:
+    """A file by its descriptor. `direct`: opened O_DIRECT|O_DSYNC, so a write that returned is on the disk."""
+
+    __slots__ = ("_descriptor", "_direct")
+
+    def __init__(self, descriptor: int, *, direct: bool = False) -> None:
+        self._descriptor = descriptor
+        self._direct = direct
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._descriptor, size - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write_at(self, data: Buffer, offset: int) -> None:
+        written = os.pwrite(self._descriptor, data, offset)
+        if written == len(data):
+            return
+        view = memoryview(data)
+        while written < len(view):
+            more = os.pwrite(self._descriptor, view[written:], offset + written)
+            if more == 0:
+                raise OSError(errno.EIO, "the file takes no more bytes")
+            written += more
+
+    def sync(self) -> None:
+        if not self._direct:
+            os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+class RealLock:
+    """A POSIX lock: no child of a fork inherits it. They do not exclude within a process, so a table does."""
+
+    _held: set[tuple[int, int]] = set()  # noqa: RUF012 - one table for the process, as the locks are
+
+    __slots__ = ("_descriptor", "_key")
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = -1
+        if path.exists() and _inode(path.stat()) in self._held:
+            # Not even opened: closing any descriptor of the file would drop the process's own lock.
+            raise BlockingIOError(errno.EAGAIN, "locked by this process", str(path))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._key = _inode(os.fstat(descriptor))
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in {errno.EACCES, errno.EAGAIN}:
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path)) from error
+            raise
+        self._descriptor = descriptor
+        self._held.add(self._key)
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            self._held.discard(self._key)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealFiles:
+    """The machine's file system."""
+
+    def writes_direct(self, directory: Path) -> tuple[bool, str]:
+        kind = _file_system(directory)
+        if kind not in DIRECT_FILE_SYSTEMS:
+            return False, kind
+        probe = directory / f"probe-{os.getpid()}.tmp"
+        try:
+            descriptor = os.open(
+                probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC, 0o600
+            )
+            try:
+                with mmap.mmap(-1, BLOCK_BYTES) as block:
+                    os.pwrite(descriptor, block, 0)
+            finally:
+                os.close(descriptor)
+                probe.unlink()
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return False, kind
+            # A full or failing disk shows itself where it matters; it says nothing about the way of writing.
+            return True, kind
+        return True, kind
+
+    def make_directory(self, path: Path) -> None:
+        missing = [parent for parent in [path, *path.parents] if not parent.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            self.sync_directory(made.parent)
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))  # noqa: PTH208 - names only, of many files
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def read_whole(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            file = RealFile(descriptor)
+            file.write_at(data, 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.rename(path)
+        self.sync_directory(path.parent)
+
+    def allocate(self, path: Path, size: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            os.fsync(descriptor)
+        except OSError:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        os.close(descriptor)
+        self.sync_directory(path.parent)
+
+    def open_to_read(self, path: Path, *, random: bool) -> RealFile:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if random:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        return RealFile(descriptor)
+
+    def open_to_write(self, path: Path, *, direct: bool) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if direct:
+            flags |= os.O_DIRECT | os.O_DSYNC
+        return RealFile(os.open(path, flags), direct=direct)
+
+    def read_uncached(self, path: Path, offset: int, size: int) -> bytes:
+        start = offset // BLOCK_BYTES * BLOCK_BYTES
+        length = -(-(offset + size - start) // BLOCK_BYTES) * BLOCK_BYTES
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.forget_cached(path)
+            file = self.open_to_read(path, random=True)
+            try:
+                return file.read_at(offset, size)
+            finally:
+                file.close()
+        try:
+            with mmap.mmap(-1, length) as buffer:
+                got = os.preadv(descriptor, [buffer], start)
+                return buffer[offset - start : min(got, offset - start + size)]
+        finally:
+            os.close(descriptor)
+
+    def forget_cached(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def sync_directory(self, directory: Path) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: Path) -> RealLock:
+        return RealLock(path)
+
+
+def _file_system(directory: Path) -> str:
+    """The name of the file system that holds a directory, from the mount table; "unknown" if it is not there."""
+    device = directory.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "unknown"
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == wanted and "-" in fields:
+            return fields[fields.index("-") + 1]
+    return "unknown"
+
+
+class ThreadWorker:
+    """One daemon thread. The loop is the one that runs when the first job is submitted."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Done] | None] = queue.SimpleQueue()
+        self._finished: deque[tuple[Done, Any]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._submitted = 0
+        self._completed = 0
+        self._idle = threading.Condition()
+
+    def submit(self, job: Callable[[], Any], done: Done) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="quire disk", daemon=True)
+            self._thread.start()
+        if self._loop is None:
+            try:
+                self._loop = asyncio.get_running_loop()
+            except RuntimeError:
+                self._loop = None  # no loop: the caller will `finish`
+        self._submitted += 1
+        self._jobs.put((job, done))
+
+    def finish(self) -> None:
+        while True:
+            with self._idle:
+                self._idle.wait_for(lambda: self._completed == self._submitted)
+            if not self._finished:
+                return
+            self._deliver()
+
+    def close(self) -> None:
+        self.finish()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (work := self._jobs.get()) is not None:
+            job, done = work
+            result: Any
+            try:
+                result = job()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever submitted the job
+                result = error
+            self._finished.append((done, result))
+            with self._idle:
+                self._completed += 1
+                self._idle.notify_all()
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop was closed: `finish` delivers
+                    self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._finished:
+            done, result = self._finished.popleft()
+            done(result)

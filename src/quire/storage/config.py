@@ -1,0 +1,63 @@
+"""What may be set about a bookie's disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.core.errors import MisuseError
+from quire.storage.segment_format import BLOCK_BYTES
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """The disk's settings; sizes in bytes.
+
+    Attributes:
+        segment_bytes: size of new segments; a multiple of 4096, 128 KiB to 16 GiB. A run must fit into one.
+        group_bytes_max: a group is written when it has come to this, even if more waits.
+        inline_bytes_max: when nothing is being written, up to this much is written at once on the loop.
+        inline_items_max: so many puts at most are written on the loop; more of them show a stream, which the worker
+            serves better.
+        recent_bytes_max: run bodies kept in memory for tail readers.
+        footer_cache_bytes_max: rows of sealed segments kept in memory.
+        open_files_max: segments kept open for reading.
+        reserve_segments: spares that new adds may not use: one for state and recovery, one for compaction.
+        direct: write past the page cache; None finds out whether the file system is one where that works.
+        full_retry_ms: how often a full disk is looked at again.
+        damages_max: damages kept in the report; more are counted only.
+    """
+
+    segment_bytes: int = 64 * MIB
+    group_bytes_max: int = 2 * MIB
+    inline_bytes_max: int = 64 * KIB
+    inline_items_max: int = 8
+    recent_bytes_max: int = 16 * MIB
+    footer_cache_bytes_max: int = 32 * MIB
+    open_files_max: int = 128
+    reserve_segments: int = 2
+    direct: bool | None = None
+    full_retry_ms: int = 1000
+    damages_max: int = 1000
+
+    def __post_init__(self) -> None:
+        limits = {
+            "segment_bytes": (128 * KIB, 16 * 1024 * MIB),
+            "group_bytes_max": (BLOCK_BYTES, 64 * MIB),
+            "inline_bytes_max": (0, 64 * MIB),
+            "inline_items_max": (0, 1 << 20),
+            "recent_bytes_max": (0, 1 << 40),
+            "footer_cache_bytes_max": (0, 1 << 40),
+            "open_files_max": (1, 1 << 20),
+            "reserve_segments": (2, 64),
+            "full_retry_ms": (1, 3_600_000),
+            "damages_max": (1, 1 << 20),
+        }
+        for name, (lowest, highest) in limits.items():
+            value = getattr(self, name)
+            if not lowest <= value <= highest:
+                raise MisuseError(f"{name} is {value}: choose {lowest} to {highest}", setting=name)
+        if self.segment_bytes % BLOCK_BYTES:
+            raise MisuseError(f"segment_bytes is {self.segment_bytes}: choose a multiple of {BLOCK_BYTES}")

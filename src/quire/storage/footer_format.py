@@ -1,0 +1,202 @@
+"""The bytes of a sealed segment's footer and trailer: rows of runs, states, a directory of ledgers.
+
+Layout: `docs/formats/segment.md`, "Footer and trailer". All of it is derived from the records.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntFlag
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from quire.storage.segment_format import BLOCK_BYTES, U32, FormatError, place_seed
+from quire.wire.entry import Buffer
+
+TRAILER_MAGIC = b"\xd1QFOO\r\n\x1a"
+ROW = struct.Struct(">qQqqQIIIBBBBQ")
+ROW_BYTES = ROW.size
+DIRECTORY = struct.Struct(">qqqqQQQIIII")
+DIRECTORY_BYTES = DIRECTORY.size
+TRAILER = struct.Struct(">8sQQQQQQQQIIIIII")
+STATE_HEAD = struct.Struct(">qQI")
+OFFSET_UNIT = 8
+DENSE = 1
+_ROW_KEY = struct.Struct(">qQqqQ")
+_ROW_PERIOD = 52
+_ROW_FLAGS = 53
+
+
+class RowFlag(IntFlag):
+    """Flags of a row."""
+
+    RECOVERY = 1
+    DAMAGED = 2
+
+
+class Row(NamedTuple):
+    """One run in a segment. `offset8`: where its record starts, in units of 8 bytes."""
+
+    ledger_id: int
+    origin_term: int
+    first: int
+    last: int
+    lsn: int
+    offset8: int
+    body_bytes: int
+    count: int
+    period: int
+    flags: int
+    digest_type: int
+    kind: int
+    residues: int
+
+    @property
+    def offset(self) -> int:
+        """Where the record starts in the file."""
+        return self.offset8 * OFFSET_UNIT
+
+
+def row_at(rows: Buffer, index: int) -> Row:
+    """The row at an index of packed rows."""
+    return Row._make(ROW.unpack_from(rows, index * ROW_BYTES))
+
+
+class DirectoryEntry(NamedTuple):
+    """What a sealed segment holds of one ledger; its rows are `row_index .. row_index + rows - 1`."""
+
+    ledger_id: int
+    first: int
+    last: int
+    lac: int
+    lowest_lsn: int
+    highest_lsn: int
+    data_bytes: int
+    row_index: int
+    rows: int
+    checksum: int
+    flags: int
+
+
+class Trailer(NamedTuple):
+    """The last block: where the parts of the footer are, and their checksums."""
+
+    sequence: int
+    data_end: int
+    first_lsn: int
+    last_lsn: int
+    states_offset: int
+    rows_offset: int
+    directory_offset: int
+    directory_end: int
+    states: int
+    rows: int
+    ledgers: int
+    states_checksum: int
+    directory_checksum: int
+
+
+def footer_bytes(states_bytes: int, rows: int, ledgers: int) -> int:
+    """How much of a segment its footer and trailer take; `states_bytes` with the 20 bytes before each body."""
+    return BLOCK_BYTES + states_bytes + rows * ROW_BYTES + ledgers * DIRECTORY_BYTES
+
+
+def sort_rows(rows: Buffer) -> bytes:
+    """Packed rows in the order of the footer."""
+    view = memoryview(rows)
+    items = [
+        (_ROW_KEY.unpack_from(view, at), view[at : at + ROW_BYTES]) for at in range(0, len(view), ROW_BYTES)
+    ]
+    # (ledger, term, first, last, lsn) -> the order is by (ledger, term, first, lsn)
+    items.sort(key=lambda item: (item[0][0], item[0][1], item[0][2], item[0][4]))
+    return b"".join(item[1] for item in items)
+
+
+def build_directory(rows: bytes, lacs: Mapping[int, int], seed: int) -> bytes:
+    """The directory over sorted rows. `lacs`: highest LAC of each ledger, -1 where missing."""
+    entries: list[bytes] = []
+    total = len(rows) // ROW_BYTES
+    start = 0
+    while start < total:
+        ledger_id = ROW.unpack_from(rows, start * ROW_BYTES)[0]
+        first, last = 1 << 63, -1
+        lowest, highest, data_bytes, dense = 1 << 64, 0, 0, True
+        index = start
+        while index < total:
+            row = ROW.unpack_from(rows, index * ROW_BYTES)
+            if row[0] != ledger_id:
+                break
+            dense = dense and row[8] == 1 and row[2] > last
+            first, last = min(first, row[2]), max(last, row[3])
+            lowest, highest = min(lowest, row[4]), max(highest, row[4])
+            data_bytes += row[6]
+            index += 1
+        checksum = crc32c(memoryview(rows)[start * ROW_BYTES : index * ROW_BYTES], place_seed(seed, start))
+        entries.append(
+            DIRECTORY.pack(
+                ledger_id,
+                first,
+                last,
+                lacs.get(ledger_id, -1),
+                lowest,
+                highest,
+                data_bytes,
+                start,
+                index - start,
+                checksum,
+                DENSE if dense else 0,
+            )
+        )
+        start = index
+    return b"".join(entries)
+
+
+def read_directory(data: Buffer) -> Iterator[DirectoryEntry]:
+    """The entries of a directory whose checksum was verified."""
+    return map(DirectoryEntry._make, DIRECTORY.iter_unpack(data))
+
+
+def encode_states(states: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """(ledger, LSN, body) of each, in the order given."""
+    parts: list[bytes] = []
+    for ledger_id, lsn, body in states:
+        parts += [STATE_HEAD.pack(ledger_id, lsn, len(body)), body]
+    return b"".join(parts)
+
+
+def read_states(data: Buffer, count: int) -> Iterator[tuple[int, int, memoryview]]:
+    """(ledger, LSN, body) of states whose checksum was verified."""
+    view = memoryview(data)
+    position = 0
+    for _ in range(count):
+        ledger_id, lsn, length = STATE_HEAD.unpack_from(view, position)
+        position += STATE_HEAD.size
+        yield ledger_id, lsn, view[position : position + length]
+        position += length
+
+
+def encode_trailer(trailer: Trailer, seed: int, offset: int) -> bytes:
+    """The whole last block."""
+    block = TRAILER.pack(TRAILER_MAGIC, *trailer, 0).ljust(BLOCK_BYTES - 4, b"\0")
+    return block + U32.pack(crc32c(block, place_seed(seed, offset)))
+
+
+def decode_trailer(block: Buffer, sequence: int, seed: int, offset: int) -> Trailer | None:
+    """The trailer, or None if this segment's is not there.
+
+    Raises:
+        FormatError: the block begins like this segment's trailer but is damaged.
+    """
+    if len(block) < BLOCK_BYTES or bytes(block[:8]) != TRAILER_MAGIC:
+        return None
+    fields = TRAILER.unpack_from(block)
+    if (
+        crc32c(memoryview(block)[: BLOCK_BYTES - 4], place_seed(seed, offset))
+        != U32.unpack_from(block, BLOCK_BYTES - 4)[0]
+    ):
+        if fields[1] == sequence:
+            raise FormatError("the checksum of the trailer differs")
+        return None
+    return Trailer(*fields[1:14])

@@ -1,0 +1,185 @@
+"""Who a bookie's directory belongs to: taken at its creation, kept in it, locked while it is used.
+
+A bookie's id is a name and the incarnation of its disk (`name.k7f3q`): a new or wiped directory is a new bookie, so
+nobody takes it for the one that held the entries. The file `VERSION` holds BookKeeper's cookie text.
+
+Source: `docs/formats/segment.md`, "The directory"; BookKeeper's cookie, layout version 5.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.errors import DirectoryInUseError, MisuseError, StorageError, WrongDirectoryError
+from quire.core.ids import BookieId
+from quire.env.interfaces import Chance, Files, Lock
+from quire.env.real import RealFiles
+
+COOKIE_FILE = "VERSION"
+LOCK_FILE = "LOCK"
+LAYOUT_VERSION = "5"
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32, without those that are easily confused
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
+_LINE = re.compile(r'(\w+): "((?:[^"\\]|\\.)*)"')
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\", "'": "'"}
+
+
+@dataclass(slots=True)
+class Identity:
+    """A bookie and its directory.
+
+    Attributes:
+        cluster_instance: the cluster's id.
+        bookie_id: the bookie's, with the incarnation of this directory.
+        cookie: the text that the cluster's metadata keeps too.
+    """
+
+    cluster_instance: str
+    bookie_id: BookieId
+    cookie: bytes = b""
+    lock: Lock | None = None
+
+    def release(self) -> None:
+        """Let another process use the directory."""
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+
+def encode_cookie(
+    bookie_id: str,
+    journal_directories: list[str],
+    ledger_directories: list[str],
+    cluster_instance: str | None,
+    index_directories: list[str] | None = None,
+) -> bytes:
+    """BookKeeper's cookie text, layout version 5."""
+    lines = [
+        LAYOUT_VERSION,
+        f"bookieHost: {_quoted(bookie_id)}",
+        f"journalDir: {_quoted(','.join(journal_directories))}",
+        f"ledgerDirs: {_quoted(_counted(ledger_directories))}",
+    ]
+    if cluster_instance is not None:
+        lines.append(f"instanceId: {_quoted(cluster_instance)}")
+    if index_directories is not None:
+        lines.append(f"indexDirs: {_quoted(_counted(index_directories))}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_cookie(text: bytes) -> dict[str, str]:
+    """The fields of a cookie by their names.
+
+    Raises:
+        ValueError: it is none.
+    """
+    lines = text.decode().split("\n")
+    if lines[0] != LAYOUT_VERSION or lines[-1]:
+        raise ValueError(f"layout version {lines[0][:20]!r} where 5 is expected, or cut")
+    fields: dict[str, str] = {}
+    for line in lines[1:-1]:
+        match = _LINE.fullmatch(line)
+        if match is None or match[1] in fields:
+            raise ValueError(f"the line {line[:80]!r} does not belong there")
+        fields[match[1]] = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), match[2])
+    return fields
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t").replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _counted(directories: list[str]) -> str:
+    return "\t".join([str(len(directories)), *directories])
+
+
+def open_identity(
+    directory: Path | str,
+    name: str,
+    cluster_instance: str,
+    *,
+    files: Files | None = None,
+    chance: Chance | None = None,
+) -> Identity:
+    """Take a directory for this process; one that is empty becomes a new bookie's.
+
+    Args:
+        directory: made if it is not there.
+        name: what people call the bookie; the id adds the incarnation.
+        cluster_instance: the cluster's id in the metadata store.
+        files: the file system.
+        chance: where incarnations come from.
+
+    Raises:
+        DirectoryInUseError: another process uses it.
+        WrongDirectoryError: it is another bookie's or another cluster's, or its cookie is lost or damaged.
+        MisuseError: the name is none.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise MisuseError(
+            f"{name!r} is no name for a bookie: use letters, digits, '-', '_' and '.', at most 64"
+        )
+    directory = Path(directory)
+    files = files or RealFiles()
+    try:
+        files.make_directory(directory)
+        lock = files.lock(directory / LOCK_FILE)
+    except BlockingIOError as error:
+        raise DirectoryInUseError(
+            f"{directory} is in use by another bookie process: stop that one, or choose another directory",
+            path=str(directory),
+        ) from error
+    except OSError as error:
+        raise StorageError(
+            f"{directory} cannot be used: {error.strerror or error}", path=str(directory)
+        ) from error
+    try:
+        cookie = _cookie(directory, name, cluster_instance, files, chance or random.SystemRandom())
+        bookie_id = _check(directory, name, cluster_instance, cookie)
+    except BaseException:
+        lock.release()
+        raise
+    return Identity(cluster_instance, bookie_id, cookie, lock)
+
+
+def _cookie(directory: Path, name: str, cluster_instance: str, files: Files, chance: Chance) -> bytes:
+    path = directory / COOKIE_FILE
+    if files.exists(path):
+        return files.read_whole(path)
+    if any(one.endswith(".seg") for one in files.names(directory / "segments")):
+        raise WrongDirectoryError(
+            f"{directory} holds segments but no {COOKIE_FILE} file: whose it is cannot be told. Restore {path}, or empty "
+            "the directory and let the entries be copied from the other bookies",
+            path=str(path),
+        )
+    incarnation = "".join(_LETTERS[chance.getrandbits(5)] for _ in range(5))
+    cookie = encode_cookie(f"{name}.{incarnation}", [str(directory)], [str(directory)], cluster_instance)
+    files.write_whole(path, cookie)
+    return cookie
+
+
+def _check(directory: Path, name: str, cluster_instance: str, cookie: bytes) -> BookieId:
+    path = str(directory / COOKIE_FILE)
+    try:
+        fields = decode_cookie(cookie)
+        bookie_id = fields["bookieHost"]
+    except (ValueError, KeyError) as error:
+        raise WrongDirectoryError(
+            f"{path} is damaged ({error}): restore it from the metadata store", path=path
+        ) from error
+    if fields.get("instanceId") != cluster_instance:
+        raise WrongDirectoryError(
+            f"{directory} belongs to cluster {fields.get('instanceId')}, not to {cluster_instance}: give --cluster or "
+            "the directory that goes with it",
+            path=path,
+        )
+    if bookie_id.rpartition(".")[0] != name:
+        raise WrongDirectoryError(
+            f"{directory} belongs to bookie {bookie_id}, not to one called {name}: directories must not be swapped",
+            path=path,
+        )
+    return BookieId(bookie_id)

@@ -1,0 +1,246 @@
+"""Which entries are where: disjoint intervals per ledger, and who is right when several records hold an id.
+
+Within one segment an `IntervalMap` per (ledger, period, residues) keeps intervals disjoint: a newer run takes over the
+part that it overlaps and nothing else. Runs of different residues may overlap in ids without covering each other, and
+so may segments; `resolve` settles that at a lookup, by LSN. "No such entry" is said only when no interval holds the id.
+
+Source: decision on overlapping runs, `docs/formats/segment.md`, "LSN".
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
+from quire.wire.entry import Buffer
+from quire.wire.run import ids_in
+
+SETTLE_IDS_MAX = 1 << 16
+"""How many ids of runs with different residues are settled one by one in a lookup; the caller asks again for more."""
+
+
+class Piece(NamedTuple):
+    """The ids of a run that lie in first..last; the run's record is `row` in the segment `sequence`."""
+
+    first: int
+    last: int
+    sequence: int
+    row: Row
+
+    @property
+    def whole(self) -> bool:
+        """Nothing of the run was overwritten."""
+        return self.first <= self.row.first and self.last >= self.row.last
+
+
+class IntervalMap:
+    """Disjoint id intervals in ascending order, each with the index of its row; columns of plain integers."""
+
+    __slots__ = ("firsts", "lasts", "rows")
+
+    def __init__(self) -> None:
+        self.firsts = array("q")
+        self.lasts = array("q")
+        self.rows = array("q")
+
+    def insert(self, first: int, last: int, row: int) -> None:
+        """Let a row hold first..last; what held part of it before keeps the rest. At the end in constant time."""
+        lasts = self.lasts
+        if not lasts or first > lasts[-1]:
+            self.firsts.append(first)
+            lasts.append(last)
+            self.rows.append(row)
+            return
+        firsts, rows = self.firsts, self.rows
+        start = bisect_left(lasts, first)
+        end = bisect_right(firsts, last)
+        new = [(first, last, row)]
+        if start < end:
+            if firsts[start] < first:
+                new.insert(0, (firsts[start], first - 1, rows[start]))
+            if lasts[end - 1] > last:
+                new.append((last + 1, lasts[end - 1], rows[end - 1]))
+        firsts[start:end] = array("q", [item[0] for item in new])
+        lasts[start:end] = array("q", [item[1] for item in new])
+        rows[start:end] = array("q", [item[2] for item in new])
+
+    def within(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """(first, last, row) of each interval that touches first..last, ascending, not clipped."""
+        firsts, lasts, rows = self.firsts, self.lasts, self.rows
+        for index in range(bisect_left(lasts, first), len(firsts)):
+            if firsts[index] > last:
+                return
+            yield firsts[index], lasts[index], rows[index]
+
+    def check(self) -> None:
+        """Assert that the intervals are disjoint and ascending."""
+        assert all(first <= last for first, last in zip(self.firsts, self.lasts, strict=True))
+        assert all(last < first for last, first in zip(self.lasts, self.firsts[1:], strict=False))
+
+
+class RowTable:
+    """The runs of one segment in the order they came: packed rows, and an interval map per ledger and residues."""
+
+    __slots__ = ("_dense", "_striped", "lacs", "rows")
+
+    def __init__(self) -> None:
+        self.rows = bytearray()
+        self.lacs: dict[int, int] = {}
+        self._dense: dict[int, IntervalMap] = {}
+        self._striped: dict[int, dict[tuple[int, int], IntervalMap]] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows) // ROW_BYTES
+
+    def add(self, row: Row, lac: int) -> int:
+        """Take a row whose LSN is above those before it; returns its index. `lac` -1: says nothing."""
+        index = len(self.rows) // ROW_BYTES
+        self.rows += ROW.pack(*row)
+        ledger_id = row.ledger_id
+        if lac > self.lacs.get(ledger_id, -2):
+            self.lacs[ledger_id] = lac
+        if row.period == 1 or row.count == 1:
+            intervals = self._dense.get(ledger_id)
+            if intervals is None:
+                intervals = self._dense[ledger_id] = IntervalMap()
+        else:
+            classes = self._striped.setdefault(ledger_id, {})
+            intervals = classes.get((row.period, row.residues))
+            if intervals is None:
+                intervals = classes[row.period, row.residues] = IntervalMap()
+        intervals.insert(row.first, row.last, index)
+        return index
+
+    def holds_ledger(self, ledger_id: int) -> bool:
+        """Whether any run of a ledger is here."""
+        return ledger_id in self._dense or ledger_id in self._striped
+
+    def ledgers(self) -> list[int]:
+        """The ledgers with runs here."""
+        return list(self._dense.keys() | self._striped.keys())
+
+    def maps(self, ledger_id: int) -> list[IntervalMap]:
+        """The interval maps of a ledger."""
+        maps = list(self._striped.get(ledger_id, {}).values())
+        dense = self._dense.get(ledger_id)
+        return maps if dense is None else [dense, *maps]
+
+    def span(self, ledger_id: int) -> tuple[int, int]:
+        """Lowest first and highest last id of a ledger that is here."""
+        maps = self.maps(ledger_id)
+        return min(one.firsts[0] for one in maps), max(one.lasts[-1] for one in maps)
+
+    def newest_lsn(self, ledger_id: int) -> int:
+        """The highest LSN of a ledger's runs here."""
+        rows = self.rows
+        return max(row_at(rows, index).lsn for one in self.maps(ledger_id) for index in one.rows)
+
+    def pieces(self, ledger_id: int, first: int, last: int, sequence: int) -> list[Iterator[Piece]]:
+        """One ascending stream of pieces that touch first..last for each class of residues."""
+        return [_pieces(one, self.rows, first, last, sequence) for one in self.maps(ledger_id)]
+
+
+def table_of(rows: Buffer) -> RowTable:
+    """The table over packed rows of any order."""
+    table = RowTable()
+    unpacked = [row_at(rows, index) for index in range(len(rows) // ROW_BYTES)]
+    for row in sorted(unpacked, key=lambda row: row.lsn):
+        table.add(row, -1)
+    return table
+
+
+def _pieces(intervals: IntervalMap, rows: Buffer, first: int, last: int, sequence: int) -> Iterator[Piece]:
+    for start, end, index in intervals.within(first, last):
+        yield Piece(start, end, sequence, row_at(rows, index))
+
+
+def dense_pieces(rows: Buffer, first: int, last: int, sequence: int) -> Iterator[Piece]:
+    """Pieces from sorted rows of one ledger that are known to be consecutive runs without overlap.
+
+    No table is built: it bisects in the packed bytes.
+    """
+    low, high = 0, len(rows) // ROW_BYTES
+    total = high
+    while low < high:
+        middle = (low + high) // 2
+        if ROW.unpack_from(rows, middle * ROW_BYTES)[3] < first:
+            low = middle + 1
+        else:
+            high = middle
+    for index in range(low, total):
+        row = row_at(rows, index)
+        if row.first > last:
+            return
+        yield Piece(row.first, row.last, sequence, row)
+
+
+# --- who is right -----------------------------------------------------------------------------------------------
+
+
+def resolve(pieces: Iterable[Piece], first: int, last: int) -> Iterator[Piece]:
+    """Disjoint pieces, ascending, of what holds first..last: where several hold an id, the highest LSN does.
+
+    Args:
+        pieces: ascending by first, possibly overlapping, not clipped.
+        first: lowest id of interest.
+        last: highest id of interest.
+
+    Yields:
+        Pieces that touch first..last. Their bounds may reach beyond it as long as the run holds all of that.
+    """
+    cluster: list[Piece] = []
+    reach = -1
+    for piece in pieces:
+        if cluster and piece.first > reach:
+            yield from _settle(cluster, first, last)
+            cluster = []
+        cluster.append(piece)
+        reach = max(reach, piece.last)
+    if cluster:
+        yield from _settle(cluster, first, last)
+
+
+def _settle(cluster: list[Piece], first: int, last: int) -> Iterator[Piece]:
+    if len(cluster) == 1:
+        yield cluster[0]
+        return
+    cluster.sort(key=lambda piece: piece.row.lsn)
+    if all(piece.row.period == 1 or piece.row.count == 1 for piece in cluster):
+        intervals = IntervalMap()
+        for index, piece in enumerate(cluster):
+            intervals.insert(piece.first, piece.last, index)
+        for start, end, index in intervals.within(first, last):
+            yield Piece(start, end, cluster[index].sequence, cluster[index].row)
+        return
+    yield from _settle_ids(cluster, first, last)
+
+
+def _settle_ids(cluster: Sequence[Piece], first: int, last: int) -> Iterator[Piece]:
+    """Settle runs of different residues id by id, a window at a time so that memory stays bounded."""
+    first = max(first, min(piece.first for piece in cluster))
+    last = min(last, max(piece.last for piece in cluster))
+    for start in range(first, last + 1, SETTLE_IDS_MAX):
+        end = min(last, start + SETTLE_IDS_MAX - 1)
+        owners: dict[int, int] = {}
+        for index, piece in enumerate(cluster):
+            row = piece.row
+            low, high = max(piece.first, row.first, start), min(piece.last, row.last, end)
+            for entry_id in ids_in(low, high, row.period, row.residues):
+                owners[entry_id] = index
+        open_first = open_last = owner = -1
+        for entry_id in sorted(owners):
+            if owners[entry_id] != owner:
+                if owner >= 0:
+                    yield Piece(open_first, open_last, cluster[owner].sequence, cluster[owner].row)
+                owner, open_first = owners[entry_id], entry_id
+            open_last = entry_id
+        if owner >= 0:
+            yield Piece(open_first, open_last, cluster[owner].sequence, cluster[owner].row)
+
+
+def is_damaged(row: Row) -> bool:
+    """The run's body did not verify when it was last looked at."""
+    return bool(row.flags & RowFlag.DAMAGED)

@@ -1,0 +1,509 @@
+"""Group commit: what is put while a write runs goes into the next one; one write and one sync for all of it.
+
+Records are laid out at once in an aligned buffer at the place where they will stay. One group is on its way to the disk
+at a time. Nobody is told "stored" before the sync has returned, and after a failed write or sync nobody is, ever.
+
+Source: decisions on group headers and failed syncs, `docs/formats/segment.md`.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from crc32c import crc32c
+
+from quire.core.errors import DiskFullError, StorageError
+from quire.env.interfaces import Buffer, Worker
+from quire.storage.config import StorageConfig
+from quire.storage.segment import Segment, footer_room
+from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
+from quire.storage.segment_format import (
+    ALL_LEDGERS,
+    BLOCK_BYTES,
+    CRITICAL,
+    GROUP_HEADER_BYTES,
+    RANGES_MAX,
+    RECORD_HEAD,
+    RECORD_HEADER_BYTES,
+    STATE_KINDS,
+    U32,
+    GroupFlag,
+    GroupHeader,
+    Kind,
+    aligned,
+    encode_group_header,
+    encode_segment_list,
+    padded,
+)
+
+BUFFERS_KEPT = 3
+_CHECKSUM_AT: Final = RECORD_HEADER_BYTES - 4
+_PADDING = bytes(8)
+
+
+class Sink(Protocol):
+    """Whoever put something and waits until it is on disk."""
+
+    def stored(self, tag: object, error: StorageError | None) -> None:
+        """What was put with this tag is durable (no error), or failed for ever."""
+
+
+Item: TypeAlias = tuple[Sink, object, StorageError | None]
+
+
+class Group:
+    """Records that will be written and synced together, in the buffer that will be written."""
+
+    __slots__ = ("buffer", "first_lsn", "flags", "items", "last_lsn", "offset", "opens", "ranges", "records", "segment",
+                 "used", "view")  # fmt: skip
+
+    def __init__(self, segment: Segment, buffer: mmap.mmap, *, opens: bool) -> None:
+        self.segment = segment
+        self.buffer = buffer
+        self.view = memoryview(buffer)
+        self.offset = segment.data_end
+        self.opens = opens
+        self.used = GROUP_HEADER_BYTES
+        self.first_lsn = 0
+        self.last_lsn = 0
+        self.records = 0
+        self.flags = 0
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self.items: list[Item] = []
+
+    def name(self, ledger_id: int, first: int, last: int) -> None:
+        """Note for the group's header that it says something about a ledger."""
+        if ledger_id == ALL_LEDGERS:
+            self.flags |= GroupFlag.CONCERNS_ALL
+            return
+        known = self.ranges.get(ledger_id)
+        if known is not None:
+            if first >= 0:
+                self.ranges[ledger_id] = (
+                    first if known[0] < 0 else min(known[0], first),
+                    max(known[1], last),
+                )
+        elif len(self.ranges) < RANGES_MAX:
+            self.ranges[ledger_id] = (first, last)
+        else:
+            self.flags |= GroupFlag.UNNAMED
+
+    def close(self) -> None:
+        """Write the header: nothing more comes in."""
+        segment = self.segment
+        header = GroupHeader(
+            self.offset,
+            self.first_lsn,
+            self.last_lsn,
+            segment.before_lsn,
+            segment.before_checksum,
+            self.used - GROUP_HEADER_BYTES,
+            self.records,
+            self.flags,
+            [(ledger_id, first, last) for ledger_id, (first, last) in self.ranges.items()],
+        )
+        head = encode_group_header(header, segment.sequence, segment.seed)
+        self.view[:GROUP_HEADER_BYTES] = head
+        segment.before_lsn, segment.before_checksum = (
+            self.last_lsn,
+            U32.unpack_from(head, GROUP_HEADER_BYTES - 4)[0],
+        )
+        end = aligned(self.used)
+        segment.data_end = self.offset + end
+        if segment.recycled:
+            end += BLOCK_BYTES
+        self.view[self.used : end] = bytes(end - self.used)
+        self.used = end
+
+    def write(self, files: SegmentFiles) -> None:
+        """Write and sync; opens the segment if this is its first group. May run on the worker."""
+        if self.opens:
+            files.activate(self.segment)
+        file = self.segment.file
+        assert file is not None
+        with self.view[: self.used] as data:
+            file.write_at(data, self.offset)
+        file.sync()
+
+
+class Journal:
+    """Where everything goes that must last.
+
+    Args:
+        config: sizes and limits.
+        files: the segments' files.
+        worker: the only extra thread.
+        current: the segment to go on in, None to begin one with the first put.
+        sequences: the segments in use, for the list that each new one begins with.
+        last_lsn: the last that was given out.
+        next_sequence: for the next new segment.
+        on_durable: called before the sinks when a group is durable, with its last LSN.
+        on_sealed: called when a segment's footer is on disk, with its directory.
+    """
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        files: SegmentFiles,
+        worker: Worker,
+        *,
+        current: Segment | None,
+        sequences: Callable[[], list[int]],
+        on_opened: Callable[[Segment], None],
+        on_durable: Callable[[int], None],
+        on_sealed: Callable[[Segment, bytes], None],
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._worker = worker
+        self._sequences = sequences
+        self._on_opened = on_opened
+        self._on_durable = on_durable
+        self._on_sealed = on_sealed
+        self._buffer_bytes = aligned(GROUP_HEADER_BYTES + config.group_bytes_max) + BLOCK_BYTES
+        self._buffers: list[mmap.mmap] = []
+        self._group: Group | None = None
+        self._closed: deque[Group] = deque()
+        self._in_flight: Group | None = None
+        self._to_seal: deque[Segment] = deque()
+        self._jobs = 0
+        self._refused: list[Item] = []
+        self._idle: list[Callable[[], None]] = []
+        self.current = current
+        self.before_last: tuple[int, int] = (0, 0)
+        self.last_lsn = 0
+        self.durable_lsn = 0
+        self.next_sequence = 1
+        self.full = False
+        self.failure: StorageError | None = None
+        self.groups_written = 0
+        self.bytes_written = 0
+        self.record_bytes_max = footer_room(config.segment_bytes) - GROUP_HEADER_BYTES
+
+    # --- putting --------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        kind: Kind,
+        ledger_id: int,
+        body: Buffer,
+        body_checksum: int,
+        space: Space,
+        *,
+        digest_type: int = 0,
+        period: int = 0,
+        first: int = -1,
+        last: int = -1,
+        token: int = 0,
+        lac: int = -1,
+        residues: int = 0,
+        count: int = 0,
+        flags: int = 0,
+    ) -> tuple[Segment, int, int]:
+        """Give a record its LSN and its place.
+
+        Returns:
+            (segment, offset of the record, LSN). It is on disk when `durable_lsn` has reached the LSN.
+
+        Raises:
+            DiskFullError: no space that may be used for this.
+            StorageError: the record is larger than a segment, or the disk has failed.
+        """
+        if self.failure is not None:
+            raise self.failure
+        size = len(body)
+        length = padded(RECORD_HEADER_BYTES + size)
+        group = self._group
+        if (
+            group is None
+            or group.used + length > len(group.view) - BLOCK_BYTES
+            or not group.segment.fits(
+                group.offset + group.used + length,
+                ledger_id=ledger_id,
+                run=kind is Kind.RUN,
+                state_bytes=size if kind in STATE_KINDS or kind is Kind.SUSPICION else 0,
+            )
+            or (self.full and space is Space.ADDS)
+        ):
+            group = self._room(kind, ledger_id, length, size, space)
+        self.last_lsn = lsn = self.last_lsn + 1
+        segment, at, view = group.segment, group.used, group.view
+        offset = group.offset + at
+        RECORD_HEAD.pack_into(
+            view, at, length, kind, 0, digest_type, period, lsn, ledger_id, first, last, 0, token, lac, residues, count,
+            0, 0, flags, size, body_checksum, 0,
+        )  # fmt: skip
+        checksum = crc32c(view[at : at + _CHECKSUM_AT], segment.seed ^ (offset & 0xFFFFFFFF))
+        U32.pack_into(view, at + _CHECKSUM_AT, checksum)
+        body_at = at + RECORD_HEADER_BYTES
+        view[body_at : body_at + size] = body
+        end = at + length
+        if body_at + size != end:
+            view[body_at + size : end] = _PADDING[: end - body_at - size]
+        group.used = end
+        group.records += 1
+        if not group.first_lsn:
+            group.first_lsn = lsn
+        if not segment.first_lsn:
+            segment.first_lsn = lsn
+        group.last_lsn = segment.last_lsn = lsn
+        if kind & CRITICAL:
+            group.name(ledger_id, first, last)
+        return segment, offset, lsn
+
+    def wait(self, sink: Sink, tag: object) -> None:
+        """Tell the sink when what was put last is durable."""
+        assert self._group is not None
+        self._group.items.append((sink, tag, None))
+
+    def refuse(self, sink: Sink, tag: object, error: StorageError) -> None:
+        """Tell the sink, in its turn, that what it put was not taken."""
+        group = self._group or (self._closed[-1] if self._closed else self._in_flight)
+        if group is not None:
+            group.items.append((sink, tag, error))
+        else:
+            self._refused.append((sink, tag, error))
+
+    def _room(self, kind: Kind, ledger_id: int, length: int, size: int, space: Space) -> Group:
+        """Begin a group that has room for a record, in a new segment if need be."""
+        if length > self.record_bytes_max:
+            raise StorageError(
+                f"a record of {length} bytes does not fit into a segment of {self._config.segment_bytes}: raise "
+                f"segment_bytes, or append smaller entries",
+                ledger_id=ledger_id,
+            )
+        if self.full and space is Space.ADDS:
+            raise self._disk_full()
+        self._close_group()
+        segment = self.current
+        if segment is not None:
+            end = segment.data_end + GROUP_HEADER_BYTES + length
+            state_bytes = size if kind in STATE_KINDS or kind is Kind.SUSPICION else 0
+            if segment.fits(end, ledger_id=ledger_id, run=kind is Kind.RUN, state_bytes=state_bytes):
+                self._group = Group(segment, self._buffer(length), opens=False)
+                return self._group
+        return self._roll(length, space)
+
+    def _close_group(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._closed.append(self._group)
+            self._group = None
+
+    def _buffer(self, length: int) -> mmap.mmap:
+        needed = aligned(GROUP_HEADER_BYTES + length + 256) + BLOCK_BYTES
+        if needed > self._buffer_bytes:
+            return mmap.mmap(-1, needed)
+        return self._buffers.pop() if self._buffers else mmap.mmap(-1, self._buffer_bytes)
+
+    def _disk_full(self) -> DiskFullError:
+        return DiskFullError(
+            f"the disk of {self._files.directory} is full: new entries are refused, what is stored stays readable; "
+            "delete ledgers or give it space, it goes on by itself",
+            path=str(self._files.directory),
+        )
+
+    def _roll(self, length: int, space: Space) -> Group:
+        """Begin a new segment; its first record is the list of segments in use."""
+        try:
+            there = self._files.make_spares(self._config.reserve_segments + 1)
+        except OSError as error:
+            raise self.fail(error) from error
+        if not there:
+            self.full = True
+        segment = self._files.take(self.next_sequence, self.last_lsn + 1, space)
+        if segment is None:
+            raise self._disk_full()
+        if self._files.spares < self._config.reserve_segments:
+            self.full = True
+        self.next_sequence += 1
+        old, self.current = self.current, segment
+        if old is not None:
+            self.before_last = (old.sequence, self.last_lsn)
+            self._to_seal.append(old)
+        self._on_opened(segment)
+        body = encode_segment_list(*self.before_last, self._sequences())
+        self._group = Group(
+            segment, self._buffer(length + padded(RECORD_HEADER_BYTES + len(body))), opens=True
+        )
+        self.put(Kind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.COMPACTION)
+        return self._group
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Something is put that is not yet on disk, or a segment is being sealed."""
+        return bool(self._in_flight or self._group or self._closed or self._refused or self._jobs)
+
+    def flush(self) -> None:
+        """What was put goes to the disk: at once if that is little and nothing is on its way, else on the worker."""
+        if self.failure is not None:
+            if self._in_flight is None:
+                self._fail_waiting(self.failure)
+        elif self._in_flight is None and (self._group is not None or self._closed):
+            self._start(idle=not self._jobs)
+        elif self._in_flight is None and self._refused:
+            refused, self._refused = self._refused, []
+            self._tell(refused, None)
+
+    def _start(self, *, idle: bool) -> None:
+        if not self._closed:
+            self._close_group()
+        group = self._closed.popleft()
+        if self._refused:
+            group.items[:0] = self._refused
+            self._refused = []
+        alone = idle and not self._closed and self._group is None
+        small = (
+            group.used <= self._config.inline_bytes_max and len(group.items) <= self._config.inline_items_max
+        )
+        self._in_flight = group
+        if alone and small and not group.opens:
+            self._write_inline(group)
+        else:
+            self._worker.submit(partial(group.write, self._files), partial(self._written, group))
+
+    def _write_inline(self, group: Group) -> None:
+        result: object = None
+        try:
+            group.write(self._files)
+        except (OSError, ValueError) as error:
+            result = error
+        self._written(group, result)
+
+    def _written(self, group: Group, result: object) -> None:
+        self._in_flight = None
+        if isinstance(result, BaseException):
+            error = self.fail(result)
+            self._tell(group.items, error)
+            self._fail_waiting(error)
+        else:
+            self.durable_lsn = group.last_lsn
+            self.groups_written += 1
+            self.bytes_written += group.used
+            self._on_durable(group.last_lsn)
+            if self.failure is None:
+                if self._group is not None or self._closed:
+                    self._start(idle=False)
+                if group.opens:
+                    self._seal_before(group.segment.sequence)
+            self._tell(group.items, None)
+        group.view.release()
+        if len(group.buffer) == self._buffer_bytes and len(self._buffers) < BUFFERS_KEPT:
+            self._buffers.append(group.buffer)
+        self._check_idle()
+
+    def _tell(self, items: list[Item], error: StorageError | None) -> None:
+        for sink, tag, own in items:
+            sink.stored(tag, own or error)
+
+    # --- sealing --------------------------------------------------------------------------------------------------
+
+    def _seal_before(self, sequence: int) -> None:
+        """A segment is open and on disk: seal those before it."""
+        while self._to_seal and self._to_seal[0].sequence < sequence:
+            segment = self._to_seal.popleft()
+            self._jobs += 1
+            self._worker.submit(segment.seal, partial(self._sealed, segment))
+
+    def _sealed(self, segment: Segment, result: object) -> None:
+        self._jobs -= 1
+        if isinstance(result, BaseException):
+            self._fail_waiting(self.fail(result))
+        else:
+            assert isinstance(result, tuple)
+            trailer, directory = result
+            segment.sealed(trailer)
+            self._on_sealed(segment, directory)
+        self._check_idle()
+
+    def prepare_spare(self) -> None:
+        """Make the next segment's file ahead of time, on the worker."""
+        if (
+            self.full
+            or self.failure is not None
+            or self._jobs
+            or self._files.spares > self._config.reserve_segments
+        ):
+            return
+        name = self._files.reserve_spare()
+        self._jobs += 1
+        self._worker.submit(partial(self._files.allocate_spare, name), partial(self._spare_made, name))
+
+    def _spare_made(self, name: str, result: object) -> None:
+        self._jobs -= 1
+        if isinstance(result, OSError) and result.errno in NO_SPACE:
+            pass  # it will be tried again when the space is needed, and refused by name then
+        elif isinstance(result, BaseException):
+            self._fail_waiting(self.fail(result))
+        else:
+            self._files.add_spare(name)
+        self._check_idle()
+
+    def look_for_space(self) -> None:
+        """The disk was full: is there room again for the reserve and one more segment?"""
+        if self.failure is not None or self._jobs:
+            return
+        try:
+            if self._files.make_spares(self._config.reserve_segments + 1):
+                self.full = False
+        except OSError as error:
+            self._fail_waiting(self.fail(error))
+
+    # --- failing and stopping -------------------------------------------------------------------------------------
+
+    def fail(self, cause: BaseException) -> StorageError:
+        """A write or sync failed: final. Nobody knows what the disk has kept of what it was told."""
+        if self.failure is None:
+            self.failure = StorageError(
+                f"writing to {self._files.directory} failed: {cause}. Nothing more is acknowledged or written; reads go "
+                "on. Check the disk, then start the bookie again",
+                path=str(self._files.directory),
+            )
+            self.failure.__cause__ = cause
+        return self.failure
+
+    def _fail_waiting(self, error: StorageError) -> None:
+        groups = [*self._closed] + ([self._group] if self._group is not None else [])
+        self._closed.clear()
+        self._group = None
+        self._to_seal.clear()
+        for group in groups:
+            group.view.release()
+        refused, self._refused = self._refused, []
+        for items in (*(group.items for group in groups), refused):
+            self._tell(items, error)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call once when nothing is waiting or on its way (at once if so)."""
+        self._idle.append(callback)
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if self._idle and not self.busy:
+            callbacks, self._idle = self._idle, []
+            for callback in callbacks:
+                callback()
+
+    def finish(self) -> None:
+        """Write what was put and wait for it here, without the loop. For starting and stopping."""
+        self.flush()
+        self._worker.finish()
+        while self.busy and self.failure is None:
+            self.flush()
+            self._worker.finish()
+
+    def drop(self) -> None:
+        """Forget what was put and not written, as a crash would."""
+        for group in [*self._closed, *([self._group] if self._group is not None else [])]:
+            group.view.release()
+        self._closed.clear()
+        self._group = None
+        self._refused.clear()
+        self._to_seal.clear()
+        self._worker.finish()

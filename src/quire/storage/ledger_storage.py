@@ -1,0 +1,642 @@
+"""A bookie's disk as the bookie sees it: put runs and facts, be told when they are durable, read them back.
+
+All methods are called on one loop. What is put is visible to reads at once; "stored" comes later, in the order of the
+puts. It knows runs, ledgers and their facts, nothing of fragments, requests or peers.
+
+Source: `docs/formats/segment.md`; protocol 5.1 to 5.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.errors import StorageError
+from quire.env.interfaces import Chance, Clock, Files, Worker
+from quire.storage.config import StorageConfig
+from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, read_directory
+from quire.storage.identity import Identity
+from quire.storage.index import RowTable, is_damaged
+from quire.storage.journal import Journal, Sink
+from quire.storage.reading import Held, RunReader
+from quire.storage.recent_runs import RecentRuns
+from quire.storage.replay import Damage, SegmentScanner
+from quire.storage.segment import Segment
+from quire.storage.segment_files import SegmentFiles, Space
+from quire.storage.segment_format import (
+    ALL_LEDGERS,
+    RECORD_HEADER_BYTES,
+    FormatError,
+    Kind,
+    RecordFlag,
+    Suspicion,
+    encode_retirement,
+    encode_state,
+    encode_suspicion,
+    padded,
+    seed_of,
+)
+from quire.storage.start import Start, StartReport, add_directory, read_footer, segment_of
+from quire.storage.stored_ledger import SPAN_FIELDS, StoredLedger
+from quire.wire.run import RunView, count_ids
+
+ROOM_FOR_LISTS = 2048
+"""Left free in a start's group for the list of segments. Ledgers that do not fit in are put in limbo all together."""
+
+
+class StoredRecord(NamedTuple):
+    """A record as `scan` found it; `verifies` is about its body."""
+
+    segment: int
+    offset: int
+    kind: int
+    lsn: int
+    ledger_id: int
+    first: int
+    last: int
+    verifies: bool
+
+
+class _Nobody:
+    def stored(self, tag: object, error: StorageError | None) -> None:
+        """Nobody waits."""
+
+
+class _Recycler:
+    """Waits for a retirement, then recycles the files."""
+
+    def __init__(self, storage: LedgerStorage) -> None:
+        self._storage = storage
+
+    def stored(self, tag: object, error: StorageError | None) -> None:
+        if error is None:
+            assert isinstance(tag, list)
+            self._storage.recycle_retired(tag)
+
+
+_NOBODY = _Nobody()
+
+
+class LedgerStorage:
+    """One bookie's disk. Made by `open`.
+
+    Attributes:
+        report: what the start found, and damages found since.
+        segments: in use, by sequence.
+        unsealed: those of them whose runs are in memory.
+    """
+
+    def __init__(
+        self, config: StorageConfig, segment_files: SegmentFiles, start: Start, worker: Worker, clock: Clock
+    ) -> None:
+        self._config = config
+        self._files = segment_files
+        self._clock = clock
+        self._ledgers = start.ledgers
+        self._suspicion = start.suspicion
+        self._suspicion_lsn, self._suspicion_sequence = start.suspicion_lsn, start.suspicion_sequence
+        self._recent = RecentRuns(config.recent_bytes_max)
+        self._retiring: set[int] = set()
+        self._doubts: set[int] = set()
+        self._doubts_all = False
+        self._looked_for_space_ms = clock.now_ms()
+        self._closed = False
+        self.report: StartReport = start.report
+        self.segments: dict[int, Segment] = dict(sorted(start.segments.items()))
+        self.unsealed = {number: one for number, one in self.segments.items() if one.table is not None}
+        self._reader = RunReader(self, segment_files, self._recent, config)
+        self._journal = Journal(
+            config,
+            segment_files,
+            worker,
+            current=start.resume,
+            sequences=self._sequences_in_use,
+            on_opened=self._opened,
+            on_durable=self._durable,
+            on_sealed=self._sealed,
+        )
+        self._journal.last_lsn = self._journal.durable_lsn = start.last_lsn
+        self._journal.next_sequence = start.next_sequence
+        self._journal.before_last = start.before_last
+
+    # --- opening and closing --------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path | str,
+        config: StorageConfig,
+        identity: Identity,
+        *,
+        files: Files,
+        worker: Worker,
+        clock: Clock,
+        chance: Chance | None = None,
+    ) -> LedgerStorage:
+        """Bring a bookie's disk up: read what is there, write down what may be lost, begin to write.
+
+        Args:
+            directory: the bookie's; `identity` holds its lock.
+            config: sizes and limits.
+            identity: whose segments these are.
+            files: the file system.
+            worker: the thread for writes.
+            clock: for the pace of looking for space.
+            chance: where nonces come from.
+
+        Raises:
+            DamagedSegmentError: a segment's header is damaged, or a newer version wrote it.
+            WrongDirectoryError: a segment is another bookie's.
+            StorageError: the disk fails already.
+        """
+        chance = chance or random.SystemRandom()
+        segment_files = SegmentFiles(
+            Path(directory), config, identity.cluster_instance, identity.bookie_id, files, chance
+        )
+        start = Start(segment_files)
+        try:
+            start.run()
+            storage = cls(config, segment_files, start, worker, clock)
+            storage._begin(start)
+        except OSError as error:
+            segment_files.close()
+            raise StorageError(
+                f"{directory} cannot be read or written: {error}", path=str(directory)
+            ) from error
+        except BaseException:
+            segment_files.close()
+            raise
+        return storage
+
+    def _begin(self, start: Start) -> None:
+        """Make the decisions of the start durable before anything is served."""
+        journal = self._journal
+        unsealed = list(self.unsealed.values())
+        if start.resume is not None:
+            self._files.reopen(start.resume)
+            unsealed.remove(start.resume)
+        self._write_start(start)
+        journal.finish()
+        if journal.failure is not None:
+            raise journal.failure
+        # What may have been lost is on disk now: only now may the evidence of it change.
+        for segment in unsealed:
+            self._seal_here(segment)
+        for sequence in sorted(start.leftover):
+            self._files.recycle(sequence, keep=self._config.reserve_segments + 1)
+        if not self._files.make_spares(self._config.reserve_segments):
+            journal.full = True
+
+    def _write_start(self, start: Start) -> None:
+        """One group, so that it is there as a whole or not at all: the start's mark and all that it suspects."""
+        journal = self._journal
+        space = Space.COMPACTION  # a start must not fail for want of space while there is any
+        journal.put(Kind.START, ALL_LEDGERS, b"", 0, space)
+        states = [(number, encode_state(_facts(self._ledgers[number]), 0)) for number in sorted(start.named)]
+        room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
+        if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for _, body in states) > room:
+            unknown = start.all_suspect or self._suspicion.unknown
+            self._put_suspicion(Suspicion(journal.last_lsn, unknown), space)
+            for ledger in self._ledgers.values():
+                facts = _facts(ledger)
+                facts.fenced = facts.limbo = True
+            return
+        for ledger_id, _ in states:
+            self._put_state(Kind.LEDGER_STATE, ledger_id, self._ledgers[ledger_id], space)
+
+    def _seal_here(self, segment: Segment) -> None:
+        """Seal a segment that an earlier process left unsealed, or whose footer is bad."""
+        if segment.file is None:
+            self._files.reopen(segment)
+        trailer, directory = segment.seal()
+        segment.sealed(trailer)
+        self._sealed(segment, directory)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Stop: `clean` writes what was put and a mark; otherwise the disk is left as a crash would leave it."""
+        if self._closed:
+            return
+        self._closed = True
+        journal = self._journal
+        if clean and journal.failure is None:
+            journal.finish()
+            if journal.failure is None:
+                try:
+                    journal.put(Kind.CLEAN_STOP, ALL_LEDGERS, b"", 0, Space.STATE)
+                    journal.finish()
+                except StorageError:
+                    pass  # without the mark the next start looks more closely, that is all
+        else:
+            journal.drop()
+        for segment in self.segments.values():
+            segment.close()
+        self._files.close()
+
+    async def drain(self) -> None:
+        """Return when all that was put is durable or has failed."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._journal.flush()
+        self._journal.when_idle(lambda: done.cancelled() or done.set_result(None))
+        await done
+
+    # --- putting ----------------------------------------------------------------------------------------------------
+
+    def put_run(
+        self,
+        run: RunView,
+        body_crc: int,
+        *,
+        lac: int,
+        token: int,
+        recovery: bool,
+        sink: Sink,
+        tag: object,
+    ) -> None:
+        """Store a run: reads see it at once, the sink is told when it is durable.
+
+        Args:
+            run: the run; its body is kept as it is.
+            body_crc: the body's checksum, verified on receipt.
+            lac: the LAC that came with it; it raises the ledger's known LAC unless this is a recovery add.
+            token: the ledger's token.
+            recovery: a recoverer sent it: it may use the reserve of a full disk.
+            sink: is called with `tag`.
+            tag: whatever the caller knows the put by.
+        """
+        ledger_id, body = run.ledger_id, run.body
+        if run.origin_term:
+            error = StorageError(f"a run of ledger {ledger_id} has a term: this version stores none")
+            self._journal.refuse(sink, tag, error)
+            return
+        try:
+            segment, offset, lsn = self._journal.put(
+                Kind.RUN,
+                ledger_id,
+                body,
+                body_crc,
+                Space.STATE if recovery else Space.ADDS,
+                digest_type=run.digest_type,
+                period=run.period,
+                first=run.first,
+                last=run.last,
+                token=token,
+                lac=lac,
+                residues=run.residues,
+                count=run.count,
+                flags=RecordFlag.RECOVERY if recovery else 0,
+            )
+        except StorageError as error:
+            self._journal.refuse(sink, tag, error)
+            return
+        self._journal.wait(sink, tag)
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._ledgers[ledger_id] = StoredLedger()
+        row = Row(
+            ledger_id, 0, run.first, run.last, lsn, offset // OFFSET_UNIT, len(body), run.count, run.period,
+            RowFlag.RECOVERY if recovery else 0, run.digest_type, Kind.RUN, run.residues,
+        )  # fmt: skip
+        table = segment.table
+        assert table is not None
+        table.add(row, -1 if recovery else lac)
+        self._recent.add(segment.sequence, offset, body, lsn)
+        if run.last > ledger.last:
+            ledger.last = run.last
+        if not recovery and ledger.facts is not None and lac > ledger.facts.lac:
+            ledger.facts.lac = lac
+
+    def put_facts(self, facts: LedgerFacts, sink: Sink, tag: object) -> None:
+        """Store all that is known of a ledger; the newest is the whole."""
+        known = self._ledgers.get(facts.ledger_id)
+        ledger = known or StoredLedger()
+        before, ledger.facts = ledger.facts, replace(facts)
+        try:
+            self._put_state(Kind.LEDGER_STATE, facts.ledger_id, ledger)
+        except StorageError as error:
+            ledger.facts = before
+            self._journal.refuse(sink, tag, error)
+            return
+        self._ledgers[facts.ledger_id] = ledger
+        self._journal.wait(sink, tag)
+
+    def delete(self, ledger_id: int, until_ms: int, sink: Sink, tag: object) -> None:
+        """Kill a ledger's entries; its tombstone keeps fence and key, for who decides what it refuses until then."""
+        ledger = self._ledgers.get(ledger_id) or StoredLedger()
+        before, through = ledger.facts, ledger.dead_through
+        facts = before or LedgerFacts(ledger_id)
+        ledger.facts = replace(facts, deleted_until_ms=until_ms)
+        # Everything put before this has a lower LSN, nothing after it has: also what is still on its way.
+        ledger.dead_through = self._journal.last_lsn
+        try:
+            self._put_state(Kind.DELETE, ledger_id, ledger)
+        except StorageError as error:
+            ledger.facts, ledger.dead_through = before, through
+            self._journal.refuse(sink, tag, error)
+            return
+        self._ledgers[ledger_id] = ledger
+        for sequence in ledger.drop_spans():
+            segment = self.segments.get(sequence)
+            if segment is not None:
+                segment.live -= 1
+        self._journal.wait(sink, tag)
+
+    def clear_suspicion(self, sink: Sink, tag: object) -> None:
+        """Ledgers never heard of may be vouched for again: whatever may have been lost has been named."""
+        before = self._suspicion
+        try:
+            self._put_suspicion(Suspicion(before.limbo_through, unknown=False))
+        except StorageError as error:
+            self._journal.refuse(sink, tag, error)
+            return
+        self._journal.wait(sink, tag)
+        self.report.suspects_unknown = False
+
+    def _put_state(
+        self, kind: Kind, ledger_id: int, ledger: StoredLedger, space: Space = Space.STATE
+    ) -> None:
+        body = encode_state(_facts(ledger), ledger.dead_through)
+        segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
+        segment.keep_state(ledger_id, lsn, body)
+        ledger.state_lsn, ledger.state_sequence = lsn, segment.sequence
+
+    def _put_suspicion(self, suspicion: Suspicion, space: Space = Space.STATE) -> None:
+        body = encode_suspicion(suspicion)
+        segment, _, lsn = self._journal.put(Kind.SUSPICION, ALL_LEDGERS, body, crc32c(body), space)
+        segment.keep_state(ALL_LEDGERS, lsn, body)
+        self._suspicion = suspicion
+        self._suspicion_lsn, self._suspicion_sequence = lsn, segment.sequence
+
+    def flush(self) -> None:
+        """The end of a loop turn: what was put starts towards the disk."""
+        self._journal.flush()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def facts(self, ledger_id: int) -> LedgerFacts | None:
+        """A copy of what is known of a ledger, None if it was never heard of."""
+        ledger = self._ledgers.get(ledger_id)
+        return None if ledger is None or ledger.facts is None else replace(ledger.facts)
+
+    def all_facts(self) -> Iterator[LedgerFacts]:
+        """Copies of the facts of all ledgers, deleted ones included."""
+        for ledger in list(self._ledgers.values()):
+            if ledger.facts is not None:
+                yield replace(ledger.facts)
+
+    def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Held:
+        """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or last < first:
+            return Held(vouched_through=last)
+        held = self._reader.read(ledger_id, ledger, first, last, bytes_max)
+        if self._doubts_all or ledger_id in self._doubts:
+            held.vouched_through = first - 1
+        return held
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id that is here, -1 if none."""
+        ledger = self._ledgers.get(ledger_id)
+        return -1 if ledger is None else ledger.last
+
+    def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
+        """(first, last, period, residues) of what is here and not known to be damaged, neighbours joined."""
+        ledger = self._ledgers.get(ledger_id)
+        joined: list[tuple[int, int, int, int]] = []
+        if ledger is None:
+            return joined
+        for piece in self._reader.pieces(ledger_id, ledger, 0, ledger.last):
+            row = piece.row
+            if is_damaged(row):
+                continue
+            period, residues = (1, 1) if row.count == 1 else (row.period, row.residues)
+            first, last = max(piece.first, row.first), min(piece.last, row.last)
+            if joined:
+                before = joined[-1]
+                gap = count_ids(before[1] + 1, first - 1, period, residues) if first > before[1] + 1 else 0
+                if before[2:] == (period, residues) and not gap:
+                    joined[-1] = (before[0], last, period, residues)
+                    continue
+            joined.append((first, last, period, residues))
+        return joined
+
+    def suspects(self, ledger_id: int) -> bool:
+        """Whether "not here" must become "unknown" for this ledger."""
+        if self._journal.failure is not None or self._doubts_all or ledger_id in self._doubts:
+            return True
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or ledger.facts is None:
+            return self._suspicion.unknown
+        return ledger.facts.limbo
+
+    # --- state of the disk --------------------------------------------------------------------------------------------
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything up to this is on disk."""
+        return self._journal.durable_lsn
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Set for ever once a write or sync has failed."""
+        return self._journal.failure
+
+    @property
+    def writable(self) -> bool:
+        """New adds are taken."""
+        if self._journal.failure is not None or self._closed:
+            return False
+        if self._journal.full:
+            now_ms = self._clock.now_ms()
+            if now_ms - self._looked_for_space_ms >= self._config.full_retry_ms:
+                self._looked_for_space_ms = now_ms
+                self._journal.look_for_space()
+        return not self._journal.full
+
+    def check_space(self) -> None:
+        """Now and then: has a full disk room again?"""
+        if self._journal.full and not self._closed:
+            self._journal.look_for_space()
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for people and monitoring."""
+        journal = self._journal
+        return {
+            "segments": len(self.segments),
+            "spares": self._files.spares,
+            "ledgers": len(self._ledgers),
+            "groups_written": journal.groups_written,
+            "bytes_written": journal.bytes_written,
+            "recent_bytes": self._recent.bytes,
+            "footer_cache_bytes": self._reader.cache.bytes,
+            "write_path": self._files.write_path,
+            "full": journal.full,
+            "damages": len(self.report.damages) + self.report.damages_more,
+        }
+
+    def damaged(self, damage: Damage) -> None:
+        """Note something that does not verify."""
+        if damage in self.report.damages:
+            return
+        if len(self.report.damages) < self._config.damages_max:
+            self.report.damages.append(damage)
+        else:
+            self.report.damages_more += 1
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    def _sequences_in_use(self) -> list[int]:
+        return [sequence for sequence in sorted(self.segments) if sequence not in self._retiring]
+
+    def _opened(self, segment: Segment) -> None:
+        self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
+
+    def _durable(self, lsn: int) -> None:
+        self._recent.trim(lsn)
+        self._journal.prepare_spare()
+
+    def _sealed(self, segment: Segment, directory: bytes) -> None:
+        """A footer is on disk: entries are found through it from now on."""
+        entries = list(read_directory(directory))
+        self.unsealed.pop(segment.sequence, None)
+        segment.live = add_directory(self._ledgers, segment.sequence, entries)
+
+    def rescan(self, segment: Segment) -> RowTable:
+        """A sealed segment's footer does not verify: read its records, and write the footer anew if all are there."""
+        trailer = segment.trailer
+        end_lsn = trailer.last_lsn if trailer is not None else None
+        scan = SegmentScanner(self._files, segment.header, end_lsn=end_lsn, newest=False).scan()
+        for damage in scan.damages:
+            self.damaged(damage)
+        read = segment_of(segment.header, scan)
+        table = read.table
+        assert table is not None
+        for ledger in self._ledgers.values():
+            if segment.sequence in ledger.spans[::SPAN_FIELDS]:
+                ledger.drop_span(segment.sequence)
+        self._reader.cache.forget(segment.sequence)
+        self.segments[segment.sequence] = self.unsealed[segment.sequence] = read
+        self._doubts |= scan.named
+        self._doubts_all = self._doubts_all or scan.all_suspect
+        # With records missing the bad footer stays: the next start finds it, looks again and writes its doubts down.
+        if not (scan.named or scan.all_suspect) and self._journal.failure is None:
+            try:
+                self._seal_here(read)
+            except OSError as error:
+                self._journal.fail(error)
+        return table
+
+    def reclaim(self) -> int:
+        """Retire segments in which nothing lives, and recycle their files once that is durable.
+
+        State that only such a segment holds is written anew first. Crash safety: `docs/formats/segment.md`.
+
+        Returns:
+            How many segments are retired by this call.
+        """
+        if self._journal.failure is not None or self._closed:
+            return 0
+        dead = [
+            sequence
+            for sequence, segment in self.segments.items()
+            if segment.trailer is not None and segment.live == 0 and sequence not in self._retiring
+        ]
+        if not dead:
+            return 0
+        gone = set(dead)
+        try:
+            for ledger_id, ledger in self._ledgers.items():
+                if ledger.state_sequence in gone and ledger.facts is not None:
+                    self._put_state(Kind.LEDGER_STATE, ledger_id, ledger)
+            if self._suspicion_sequence in gone:
+                self._put_suspicion(self._suspicion)
+            body = encode_retirement(dead)
+            self._retiring |= gone
+            self._journal.put(Kind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+        except StorageError:
+            self._retiring -= gone  # a full or failed disk: the segments stay as they are
+            return 0
+        self._journal.wait(_Recycler(self), dead)
+        self.flush()
+        return len(dead)
+
+    def recycle_retired(self, sequences: Sequence[int]) -> None:
+        """A retirement is durable: the files may be used again."""
+        for sequence in sequences:
+            self._retiring.discard(sequence)
+            segment = self.segments.pop(sequence)
+            segment.close()
+            self._reader.cache.forget(sequence)
+            self._files.recycle(sequence, keep=self._config.reserve_segments + 1)
+        if self._journal.full:
+            self._journal.look_for_space()
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+
+    def scan(self) -> Iterator[StoredRecord]:
+        """Every record on disk that can be found, segment by segment."""
+        for sequence in sorted(self.segments):
+            segment = self.segments[sequence]
+            if segment.spare:
+                continue
+            scanner = SegmentScanner(self._files, segment.header, end_lsn=None, newest=False)
+            for offset, header, body in scanner.headers():
+                yield StoredRecord(
+                    sequence,
+                    offset,
+                    header.kind,
+                    header.lsn,
+                    header.ledger_id,
+                    header.first,
+                    header.last,
+                    body is not None,
+                )
+
+
+def rebuild(
+    directory: Path | str, config: StorageConfig, identity: Identity, *, files: Files
+) -> list[Damage]:
+    """Write the footers of all sealed segments anew from their records. The bookie must not run.
+
+    Returns:
+        What did not verify on the way.
+    """
+    segment_files = SegmentFiles(
+        Path(directory), config, identity.cluster_instance, identity.bookie_id, files, random.SystemRandom()
+    )
+    damages: list[Damage] = []
+    try:
+        for sequence in segment_files.load():
+            header = segment_files.header(sequence)
+            end_lsn: int | None = None
+            try:
+                footer = read_footer(segment_files, Segment(header, seed_of(sequence, header.nonce)))
+                if footer is None:
+                    continue
+                end_lsn = footer[0].last_lsn
+            except FormatError:
+                pass
+            scan = SegmentScanner(segment_files, header, end_lsn=end_lsn, newest=False).scan()
+            damages += scan.damages
+            segment = segment_of(header, scan)
+            segment_files.reopen(segment)
+            if scan.named or scan.all_suspect:
+                segment.unseal()  # so that the next start looks at the records and writes its doubts down
+            else:
+                segment.seal()
+            segment.close()
+    finally:
+        segment_files.close()
+    return damages
+
+
+def _facts(ledger: StoredLedger) -> LedgerFacts:
+    """The facts of a ledger that has some."""
+    assert ledger.facts is not None
+    return ledger.facts

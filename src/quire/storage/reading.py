@@ -1,0 +1,384 @@
+"""Reading entries back: from memory if they are recent, else from their segment, never without verifying.
+
+What does not verify is read again from the disk itself, then it is damaged: answered as unknown and reported, never as
+"no such entry".
+
+Source: decisions on reads beside direct writes and on single reads from runs, `docs/formats/segment.md`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Protocol
+
+from crc32c import crc32c
+
+from quire.core.errors import DigestMismatchError, MalformedFrameError
+from quire.core.ledger_metadata import DigestType
+from quire.storage.config import StorageConfig
+from quire.storage.footer_format import ROW_BYTES, Row
+from quire.storage.index import Piece, RowTable, dense_pieces, is_damaged, resolve, table_of
+from quire.storage.recent_runs import RecentRuns
+from quire.storage.replay import Damage
+from quire.storage.segment import Segment
+from quire.storage.segment_files import SegmentFiles
+from quire.storage.segment_format import RECORD_HEADER_BYTES, decode_record_header, place_seed
+from quire.storage.stored_ledger import Span, StoredLedger
+from quire.wire.entry import HEADER, HEADER_BYTES, Buffer, EntryDigest
+from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
+
+UNKNOWN_INTERVALS_MAX = 1024
+SHORT_READ_BYTES = 16 * 1024
+"""Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
+_CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
+_SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
+_BY_FIRST = attrgetter("first")
+
+
+@dataclass(slots=True)
+class Held:
+    """What is here of a range.
+
+    Every id from the range's first to `vouched_through` that is in none of the runs and in no unknown interval is not
+    here. Runs may reach beyond the range.
+    """
+
+    runs: list[Buffer] = field(default_factory=list)
+    vouched_through: int = -1
+    unknown: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Segments(Protocol):
+    """What reading needs to know of the segments; `LedgerStorage` is it."""
+
+    segments: dict[int, Segment]
+    unsealed: dict[int, Segment]
+
+    def damaged(self, damage: Damage) -> None:
+        """Report something that does not verify."""
+
+    def rescan(self, segment: Segment) -> RowTable:
+        """Its footer does not verify: read its records instead, and return its runs."""
+
+
+class FooterCache:
+    """Rows of sealed segments, least recently used out first, by bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._items: OrderedDict[tuple[int, int], tuple[bytes | RowTable, int]] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, sequence: int, ledger_id: int) -> bytes | RowTable | None:
+        """The rows of a ledger in a segment, if they are here."""
+        item = self._items.get((sequence, ledger_id))
+        if item is None:
+            return None
+        self._items.move_to_end((sequence, ledger_id))
+        return item[0]
+
+    def put(self, sequence: int, ledger_id: int, rows: bytes | RowTable, size: int) -> None:
+        """Keep rows, letting go of others; rows larger than the whole cache are not kept."""
+        if size > self._bytes_max:
+            return
+        self._items[sequence, ledger_id] = (rows, size)
+        self.bytes += size
+        while self.bytes > self._bytes_max:
+            _, (_, dropped) = self._items.popitem(last=False)
+            self.bytes -= dropped
+
+    def forget(self, sequence: int) -> None:
+        """Drop what is here of a segment."""
+        for key in [key for key in self._items if key[0] == sequence]:
+            self.bytes -= self._items.pop(key)[1]
+
+
+class RunReader:
+    """Finds and reads runs.
+
+    Args:
+        segments: the segments in use.
+        files: their bytes.
+        recent: bodies in memory.
+        config: limits.
+    """
+
+    def __init__(
+        self, segments: Segments, files: SegmentFiles, recent: RecentRuns, config: StorageConfig
+    ) -> None:
+        self._segments = segments
+        self._files = files
+        self._recent = recent
+        self.cache = FooterCache(config.footer_cache_bytes_max)
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def pieces(self, ledger_id: int, ledger: StoredLedger, first: int, last: int) -> Iterator[Piece]:
+        """What holds first..last, ascending and disjoint; found lazily."""
+        dead = ledger.dead_through
+        cluster: list[Callable[[], list[Iterator[Piece]]]] = []
+        reach = -1
+        for low, high, streams in self._sources(ledger_id, ledger, first, last):
+            if cluster and low > reach:
+                yield from self._merged(cluster, dead, first, last)
+                cluster = []
+            cluster.append(streams)
+            reach = max(reach, high)
+        if cluster:
+            yield from self._merged(cluster, dead, first, last)
+
+    def _merged(
+        self, cluster: list[Callable[[], list[Iterator[Piece]]]], dead: int, first: int, last: int
+    ) -> Iterator[Piece]:
+        streams = [stream for make in cluster for stream in make()]
+        merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_BY_FIRST)
+        if dead:
+            merged = (piece for piece in merged if piece.row.lsn > dead)
+        return resolve(merged, first, last)
+
+    def _sources(
+        self, ledger_id: int, ledger: StoredLedger, first: int, last: int
+    ) -> list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]]:
+        sources: list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]] = []
+        for span in ledger.spans_within(first, last):
+            sources.append((span.first, span.last, self._sealed_streams(ledger_id, span, first, last)))
+        unsealed = False
+        for segment in self._segments.unsealed.values():
+            table = segment.table
+            if table is not None and table.holds_ledger(ledger_id):
+                low, high = table.span(ledger_id)
+                if low <= last and high >= first:
+                    sources.append(
+                        (low, high, _table_streams(table, ledger_id, first, last, segment.sequence))
+                    )
+                    unsealed = True
+        if unsealed and len(sources) > 1:
+            sources.sort(key=lambda source: source[0])
+        return sources
+
+    def _sealed_streams(
+        self, ledger_id: int, span: Span, first: int, last: int
+    ) -> Callable[[], list[Iterator[Piece]]]:
+        def streams() -> list[Iterator[Piece]]:
+            rows = self._rows(ledger_id, span)
+            if isinstance(rows, RowTable):
+                return rows.pieces(ledger_id, first, last, span.sequence)
+            return [dense_pieces(rows, first, last, span.sequence)]
+
+        return streams
+
+    def _rows(self, ledger_id: int, span: Span) -> bytes | RowTable:
+        """A ledger's rows in a sealed segment: packed if they are dense, else as a table."""
+        cached = self.cache.get(span.sequence, ledger_id)
+        if cached is not None:
+            return cached
+        segment = self._segments.segments[span.sequence]
+        trailer = segment.trailer
+        if trailer is not None:
+            offset, size = trailer.rows_offset + span.row_index * ROW_BYTES, span.rows * ROW_BYTES
+            expected, seed = span.checksum, place_seed(segment.seed, span.row_index)
+            rows = self._files.read_at(span.sequence, offset, size)
+            if crc32c(rows, seed) != expected:
+                rows = self._files.read_uncached(span.sequence, offset, size)
+            if crc32c(rows, seed) == expected:
+                kept = rows if span.dense else table_of(rows)
+                self.cache.put(span.sequence, ledger_id, kept, size if span.dense else 4 * size)
+                return kept
+            path = str(self._files.path(span.sequence))
+            what = "the rows of a ledger in the footer do not verify; the records are read instead"
+            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
+            return self._segments.rescan(segment)
+        assert segment.table is not None
+        return segment.table
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, ledger_id: int, ledger: StoredLedger, first: int, last: int, bytes_max: int) -> Held:
+        """What is here of first..last, at least one entry if any is, then up to a number of bytes."""
+        held = Held()
+        left = bytes_max
+        for piece in self.pieces(ledger_id, ledger, first, last):
+            row = piece.row
+            low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
+            if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
+                continue
+            if (held.runs and left <= 0) or len(held.unknown) >= UNKNOWN_INTERVALS_MAX:
+                held.vouched_through = low - 1
+                return held
+            body, through = (
+                (None, high) if is_damaged(row) else self._take(piece, low, high, left, more=bool(held.runs))
+            )
+            if through < low:
+                held.vouched_through = low - 1
+                return held
+            if body is None:
+                held.unknown.append((low, high))
+                continue
+            held.runs.append(body)
+            left -= len(body)
+            if through < high:
+                held.vouched_through = through
+                return held
+        held.vouched_through = last
+        return held
+
+    def _take(self, piece: Piece, low: int, high: int, left: int, *, more: bool) -> tuple[Buffer | None, int]:
+        """(body with the entries of low..high, the id up to which they are in it).
+
+        The body is None when it is damaged. The id is below `low` when nothing fits into what is left.
+        """
+        row = piece.row
+        wanted = count_ids(low, high, row.period, row.residues)
+        recent = self._recent.get(piece.sequence, row.offset)
+        if recent is None and row.body_bytes > SHORT_READ_BYTES and 4 * wanted <= row.count:
+            short = self._short(piece, low, high, left, more=more)
+            if short is not None:
+                return short
+        body = recent if recent is not None else self._body(piece)
+        if body is None:
+            return None, high
+        # Less than half of it is cut out; more is cheaper handed over as it is. Overwritten entries are always cut.
+        if piece.whole and 2 * wanted >= row.count and row.body_bytes <= left:
+            return body, high
+        try:
+            run = RunView.parse(body)
+        except MalformedFrameError as error:
+            self._damaged(piece, str(error))
+            return None, high
+        start, end, through = _fitting(run, low, high, left, more=more)
+        if through < low:
+            return None, through
+        offsets = run.offsets()
+        return _cut(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
+
+    def _body(self, piece: Piece) -> bytes | None:
+        """A run's body from the disk, verified; None if it is damaged."""
+        row, sequence = piece.row, piece.sequence
+        segment = self._segments.segments[sequence]
+        size = RECORD_HEADER_BYTES + row.body_bytes
+        what = ""
+        for read in (self._files.read_at, self._files.read_uncached):
+            try:
+                data = read(sequence, row.offset, size)
+            except OSError as error:
+                what = f"cannot be read: {error.strerror or error}"
+                continue
+            if not _is_record(data, row, segment.seed):
+                what = "the record is not the one that the index names"
+                continue
+            body = data[RECORD_HEADER_BYTES:]
+            header = decode_record_header(data, row.offset, segment.seed)
+            assert header is not None
+            if len(body) == row.body_bytes and crc32c(body) == header.body_checksum:
+                return body
+            what = "the body of the run does not verify"
+        self._damaged(piece, what)
+        return None
+
+    def _short(
+        self, piece: Piece, low: int, high: int, left: int, *, more: bool
+    ) -> tuple[Buffer, int] | None:
+        """Table and entries instead of a whole long run; None if that cannot be verified."""
+        row, sequence = piece.row, piece.sequence
+        if row.digest_type not in _SHORT_DIGESTS:
+            return None
+        segment = self._segments.segments[sequence]
+        try:
+            data = self._files.read_at(
+                sequence, row.offset, RECORD_HEADER_BYTES + RUN_HEADER_BYTES + 4 * row.count
+            )
+            if not _is_record(data, row, segment.seed):
+                return None
+            run = RunView.parse_table(data[RECORD_HEADER_BYTES:])
+            if (run.ledger_id, run.first, run.last) != (row.ledger_id, row.first, row.last):
+                return None
+            start, end, through = _fitting(run, low, high, left, more=more)
+            if through < low:
+                return b"", through
+            offsets = run.offsets()
+            at = row.offset + RECORD_HEADER_BYTES + offsets[start]
+            entries = memoryview(self._files.read_at(sequence, at, offsets[end] - offsets[start]))
+            digest_type = DigestType(row.digest_type)
+            checker = EntryDigest(digest_type, b"") if digest_type in _CHECKED_DIGESTS else None
+            ids = run.ids()
+            for position in range(start, end):
+                entry = entries[offsets[position] - offsets[start] : offsets[position + 1] - offsets[start]]
+                if len(entry) < HEADER_BYTES or HEADER.unpack_from(entry)[:2] != (
+                    row.ledger_id,
+                    ids[position],
+                ):
+                    return None
+                if checker is not None:
+                    checker.open(entry, row.ledger_id, ids[position])
+        except (OSError, MalformedFrameError, DigestMismatchError):
+            return None  # the whole run is read and judged
+        return _cut(run, start, end, entries), through
+
+    def _damaged(self, piece: Piece, what: str) -> None:
+        row = piece.row
+        path = str(self._files.path(piece.sequence))
+        self._segments.damaged(Damage(path, row.offset, row.ledger_id, row.first, row.last, what))
+
+
+def _table_streams(
+    table: RowTable, ledger_id: int, first: int, last: int, sequence: int
+) -> Callable[[], list[Iterator[Piece]]]:
+    return lambda: table.pieces(ledger_id, first, last, sequence)
+
+
+def _is_record(data: bytes, row: Row, seed: int) -> bool:
+    """Whether the bytes begin with the very record that a row names."""
+    header = decode_record_header(data[:RECORD_HEADER_BYTES], row.offset, seed)
+    return header is not None and (
+        header.ledger_id,
+        header.first,
+        header.last,
+        header.lsn,
+        header.body_bytes,
+    ) == (
+        row.ledger_id,
+        row.first,
+        row.last,
+        row.lsn,
+        row.body_bytes,
+    )
+
+
+def _fitting(run: RunView, low: int, high: int, left: int, *, more: bool) -> tuple[int, int, int]:
+    """(first position, position behind the last, the id up to which they reach) of the entries that fit.
+
+    One always does unless there is `more` in the answer already; then the id may be below `low`.
+    """
+    start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
+    end = count_ids(run.first, high, run.period, run.residues)
+    size = RUN_HEADER_BYTES
+    for position in range(start, end):
+        size += run.sizes[position] + 4
+        if size > left and (more or position > start):
+            if position == start:
+                return start, start, low - 1
+            return start, position, run.ids()[position - 1]
+    return start, end, high
+
+
+def _cut(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
+    """The body of some positions of a run."""
+    ids = run.ids()[start:end]
+    residues = 1
+    if run.period > 1:
+        residues = sum({1 << entry_id % run.period for entry_id in ids})
+    return encode_run(
+        run.ledger_id,
+        ids[0],
+        ids[-1],
+        [entries],
+        run.sizes[start:end],
+        digest_type=run.digest_type,
+        period=run.period,
+        residues=residues,
+        origin_term=run.origin_term,
+    )

@@ -1,0 +1,53 @@
+"""Run bodies in memory: those not yet on disk, and the newest of the rest, so that tail readers never touch it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from quire.wire.entry import Buffer
+
+ITEM_BYTES = 256
+"""What one small body costs besides its bytes."""
+
+
+class RecentRuns:
+    """First in, first out, by bytes. What is not durable stays whatever it takes: it is nowhere else.
+
+    Args:
+        bytes_max: how much to keep of what is durable.
+    """
+
+    __slots__ = ("_bodies", "_bytes_max", "_order", "bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bodies: dict[tuple[int, int], Buffer] = {}
+        self._order: deque[tuple[int, tuple[int, int], int]] = deque()
+        self.bytes = 0
+
+    def add(self, sequence: int, offset: int, body: Buffer, lsn: int) -> None:
+        """Keep the body of the record at an offset of a segment."""
+        if isinstance(body, memoryview):
+            owner = body.obj
+            # A view may pin a receive buffer many times its size, or one that is written to again.
+            if not isinstance(owner, bytes) or len(owner) > 2 * len(body) + 4096:
+                body = bytes(body)
+        elif isinstance(body, bytearray):
+            body = bytes(body)
+        key = (sequence, offset)
+        size = len(body) + ITEM_BYTES
+        self._bodies[key] = body
+        self._order.append((lsn, key, size))
+        self.bytes += size
+
+    def get(self, sequence: int, offset: int) -> Buffer | None:
+        """The body, if it is still here."""
+        return self._bodies.get((sequence, offset))
+
+    def trim(self, durable_lsn: int) -> None:
+        """Let go of the oldest down to the limit, but of nothing above the durable LSN."""
+        order = self._order
+        while self.bytes > self._bytes_max and order and order[0][0] <= durable_lsn:
+            _, key, size = order.popleft()
+            self._bodies.pop(key, None)
+            self.bytes -= size

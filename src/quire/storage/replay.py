@@ -1,0 +1,421 @@
+"""Reading a segment's records in order, and naming what is wrong with them.
+
+It decides nothing about the bookie: it tells what it found, whose ledgers may have lost something, and whether the end
+is torn or damaged. Source: `docs/formats/segment.md`, "What a crash can leave".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from quire.core.errors import DamagedSegmentError
+from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag
+from quire.storage.segment_files import SegmentFiles
+from quire.storage.segment_format import (
+    ALL_LEDGERS,
+    BLOCK_BYTES,
+    GROUP_HEADER_BYTES,
+    GROUP_MAGIC,
+    RECORD_HEADER_BYTES,
+    STATE_KINDS,
+    U64,
+    FormatError,
+    GroupHeader,
+    Kind,
+    RecordFlag,
+    RecordHeader,
+    SegmentHeader,
+    SegmentList,
+    check_understood,
+    decode_group_header,
+    decode_record_header,
+    decode_retirement,
+    decode_segment_list,
+    seed_of,
+)
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something on the disk is not what was written. -1 where ledger or entries are not known."""
+
+    file: str
+    offset: int
+    ledger_id: int
+    first: int
+    last: int
+    what: str
+
+    def __str__(self) -> str:
+        about = "" if self.ledger_id < 0 else f" (ledger {self.ledger_id}, entries {self.first}..{self.last})"
+        return f"{self.file} at offset {self.offset}: {self.what}{about}"
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A group at the end that was being written when the process ended. `ledgers` None: they are not known."""
+
+    file: str
+    offset: int
+    ledgers: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        named = "all ledgers" if self.ledgers is None else f"ledgers {', '.join(map(str, self.ledgers))}"
+        return f"{self.file} at offset {self.offset}: an unfinished write was cut; {named} may be concerned"
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a segment was found to hold.
+
+    Attributes:
+        rows: (row, LAC or -1) of each run, in file order.
+        states: (ledger or -1 for the suspicion, LSN, body).
+        lists: the segment list, if it was found.
+        retired: sequences that retirements in it name.
+        valid_groups: groups of which everything verified.
+        clean: the last record is a clean stop, and nothing is wrong behind it.
+        data_end, first_lsn, last_lsn, before_lsn, before_checksum: where writing may go on.
+        named: ledgers that may have lost something.
+        all_suspect: any ledger may have.
+        damages, torn: what to report.
+        bytes_read: for the report.
+    """
+
+    rows: list[tuple[Row, int]] = field(default_factory=list)
+    states: list[tuple[int, int, bytes]] = field(default_factory=list)
+    lists: SegmentList | None = None
+    retired: list[int] = field(default_factory=list)
+    valid_groups: int = 0
+    clean: bool = False
+    data_end: int = BLOCK_BYTES
+    first_lsn: int = 0
+    last_lsn: int = 0
+    before_lsn: int = 0
+    before_checksum: int = 0
+    named: set[int] = field(default_factory=set)
+    all_suspect: bool = False
+    damages: list[Damage] = field(default_factory=list)
+    torn: list[Torn] = field(default_factory=list)
+    bytes_read: int = 0
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What did not verify in one group, until it is known whether that group is the torn end."""
+
+    head: GroupHeader
+    damages: list[Damage] = field(default_factory=list)
+    damaged_rows: list[tuple[Row, int]] = field(default_factory=list)
+    named: set[int] = field(default_factory=set)
+    all_suspect: bool = False
+
+
+class SegmentScanner:
+    """Reads one segment.
+
+    Args:
+        files: the segments' files.
+        header: the segment's block 0.
+        end_lsn: the last LSN in it, if a later segment says so; what lies behind was cut before.
+        newest: no valid segment follows: an invalid end may be a write that was under way.
+    """
+
+    def __init__(
+        self, files: SegmentFiles, header: SegmentHeader, *, end_lsn: int | None, newest: bool
+    ) -> None:
+        self._files = files
+        self._header = header
+        self._sequence = header.sequence
+        self._seed = seed_of(header.sequence, header.nonce)
+        self._size = header.segment_bytes
+        self._file_bytes = files.file_bytes(header.sequence)
+        self._path = str(files.path(header.sequence))
+        self._end_lsn = end_lsn
+        self._newest = newest
+        self._found = Scan()
+        self._last_kind = 0
+
+    def scan(self) -> Scan:
+        """Read it all.
+
+        Raises:
+            DamagedSegmentError: a record that verifies needs a newer version.
+        """
+        found = self._found
+        trouble: _Trouble | None = None
+        offset = BLOCK_BYTES
+        complete = True
+        while True:
+            head = self._group_at(offset)
+            if head is None:
+                later = self._find_group(offset)
+                if later is None:
+                    break
+                self._hole(offset, f"no valid group up to offset {later}")
+                offset = later
+                complete = False
+                continue
+            if self._end_lsn is not None and head.first_lsn > self._end_lsn:
+                self._group(head)  # the torn end, cut at an earlier start: what verifies in it was kept
+                offset = head.end
+                break
+            self._commit(trouble)
+            if complete and head.before_checksum != found.before_checksum:
+                self._hole(offset, f"a group before it is missing, after LSN {found.before_lsn}")
+            complete = True
+            trouble = self._group(head)
+            offset = head.end
+        found.data_end = offset
+        self._end(trouble, offset)
+        return found
+
+    def headers(self) -> Iterator[tuple[int, RecordHeader, bytes | None]]:
+        """(offset, header, body or None if it does not verify) of each record that can be found."""
+        offset = BLOCK_BYTES
+        while True:
+            head = self._group_at(offset)
+            if head is None:
+                later = self._find_group(offset)
+                if later is None:
+                    return
+                offset = later
+                continue
+            data = self._files.read_at(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
+            yield from self._records(head, data)
+            offset = head.end
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def _group_at(self, offset: int) -> GroupHeader | None:
+        if offset + GROUP_HEADER_BYTES > self._size:
+            return None
+        data = self._files.read_at(self._sequence, offset, GROUP_HEADER_BYTES)
+        head = decode_group_header(data, offset, self._sequence, self._seed)
+        if head is None:
+            data = self._files.read_uncached(self._sequence, offset, GROUP_HEADER_BYTES)
+            head = decode_group_header(data, offset, self._sequence, self._seed)
+        if head is not None and head.end > self._size:
+            return None
+        return head
+
+    def _find_group(self, offset: int) -> int | None:
+        """The next valid group of this segment behind an offset."""
+        wanted = GROUP_MAGIC + U64.pack(self._sequence)
+        position = offset + BLOCK_BYTES
+        while position < self._file_bytes:
+            data = self._files.read_at(self._sequence, position, _READ_BYTES)
+            if not data:
+                return None
+            at = data.find(wanted)
+            while at >= 0:
+                if at % BLOCK_BYTES == 0 and self._group_at(position + at) is not None:
+                    return position + at
+                at = data.find(wanted, at + 1)
+            position += _READ_BYTES  # whole blocks: a group's magic never straddles two reads
+        return None
+
+    def _group(self, head: GroupHeader) -> _Trouble | None:
+        """Take up a group's records; what is wrong with them is returned."""
+        found = self._found
+        trouble = _Trouble(head)
+        wrong = False
+        before = (len(found.rows), len(found.states))
+        data = self._files.read_at(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
+        if not self._verifies(head, data):
+            data = self._files.read_uncached(
+                self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes
+            )
+        found.bytes_read += GROUP_HEADER_BYTES + head.data_bytes
+        end = head.offset + GROUP_HEADER_BYTES
+        for offset, record, body in self._records(head, data):
+            end = offset + record.length
+            if body is None:
+                wrong = True
+                self._bad_body(trouble, offset, record)
+            else:
+                self._take(offset, record, body)
+        if end != head.offset + GROUP_HEADER_BYTES + head.data_bytes:
+            wrong = True
+            self._bad_header(trouble, end)
+        found.first_lsn = found.first_lsn or head.first_lsn
+        found.before_lsn, found.before_checksum = head.last_lsn, head.checksum
+        if wrong:
+            self._last_kind = 0
+            return trouble
+        assert before <= (len(found.rows), len(found.states))
+        found.valid_groups += 1
+        found.last_lsn = max(found.last_lsn, head.last_lsn)
+        return None
+
+    def _verifies(self, head: GroupHeader, data: bytes) -> bool:
+        end = head.offset + GROUP_HEADER_BYTES
+        for offset, record, body in self._records(head, data):
+            if body is None:
+                return False
+            end = offset + record.length
+        return end == head.offset + GROUP_HEADER_BYTES + head.data_bytes
+
+    def _records(self, head: GroupHeader, data: bytes) -> Iterator[tuple[int, RecordHeader, bytes | None]]:
+        view = memoryview(data)
+        position = 0
+        while position < head.data_bytes:
+            offset = head.offset + GROUP_HEADER_BYTES + position
+            record = decode_record_header(view[position : position + RECORD_HEADER_BYTES], offset, self._seed)
+            if record is None or position + record.length > head.data_bytes:
+                return
+            start = position + RECORD_HEADER_BYTES
+            body = view[start : start + record.body_bytes]
+            good = len(body) == record.body_bytes and crc32c(body) == record.body_checksum
+            yield offset, record, bytes(body) if good else None
+            position += record.length
+
+    # --- records --------------------------------------------------------------------------------------------------
+
+    def _take(self, offset: int, record: RecordHeader, body: bytes) -> None:
+        try:
+            check_understood(record)
+        except FormatError as error:
+            raise DamagedSegmentError(
+                f"{self._path} at offset {offset}: {error}", path=self._path, offset=offset
+            ) from error
+        found, kind = self._found, record.kind
+        self._last_kind = kind
+        if kind == Kind.RUN:
+            found.rows.append((row_of(offset, record), lac_of(record)))
+        elif kind in STATE_KINDS:
+            found.states.append((record.ledger_id, record.lsn, body))
+        elif kind == Kind.SUSPICION:
+            found.states.append((ALL_LEDGERS, record.lsn, body))
+        elif kind == Kind.SEGMENT_LIST:
+            found.lists = decode_segment_list(body)
+        elif kind == Kind.RETIREMENT:
+            found.retired += decode_retirement(body)
+
+    def _bad_body(self, trouble: _Trouble, offset: int, record: RecordHeader) -> None:
+        what = f"the body of a record of kind {record.kind:#x} does not verify"
+        trouble.damages.append(Damage(self._path, offset, record.ledger_id, record.first, record.last, what))
+        if record.kind == Kind.RUN:
+            row = row_of(offset, record)
+            trouble.damaged_rows.append((row._replace(flags=row.flags | RowFlag.DAMAGED), lac_of(record)))
+        elif record.ledger_id == ALL_LEDGERS:
+            trouble.all_suspect = trouble.all_suspect or record.kind not in {Kind.START, Kind.CLEAN_STOP}
+        else:
+            trouble.named.add(record.ledger_id)
+
+    def _bad_header(self, trouble: _Trouble, offset: int) -> None:
+        head = trouble.head
+        named = "of the ledgers that its group names" if head.names_all else "of any ledger"
+        what = f"a record's header does not verify: records {named} up to LSN {head.last_lsn} may be lost"
+        trouble.damages.append(Damage(self._path, offset, -1, -1, -1, what))
+        trouble.named.update(ledger_id for ledger_id, _, _ in head.ranges)
+        trouble.all_suspect = trouble.all_suspect or not head.names_all
+
+    # --- judging --------------------------------------------------------------------------------------------------
+
+    def _hole(self, offset: int, what: str) -> None:
+        self._found.damages.append(
+            Damage(self._path, offset, -1, -1, -1, what + ": records of any ledger may be lost")
+        )
+        self._found.all_suspect = True
+
+    def _commit(self, trouble: _Trouble | None) -> None:
+        """Something valid follows: what did not verify is damage."""
+        if trouble is None:
+            return
+        found = self._found
+        found.damages += trouble.damages
+        found.rows += trouble.damaged_rows
+        found.named |= trouble.named
+        found.all_suspect = found.all_suspect or trouble.all_suspect
+        found.last_lsn = max(found.last_lsn, trouble.head.last_lsn)
+
+    def _end(self, trouble: _Trouble | None, offset: int) -> None:
+        found = self._found
+        if self._file_bytes < self._size:
+            self._commit(trouble)
+            self._hole(self._file_bytes, f"the file is cut: {self._size} bytes belong there")
+            return
+        if self._end_lsn is not None:
+            self._commit(trouble)
+            if found.last_lsn < self._end_lsn:
+                self._hole(offset, f"LSN {found.last_lsn + 1} to {self._end_lsn} are missing")
+            return
+        stopped_clean = self._last_kind == Kind.CLEAN_STOP
+        tail_invalid = not self._blank(offset)
+        if not self._newest:
+            self._commit(trouble)
+            if tail_invalid:
+                self._hole(offset, "no valid group, and no later segment says that the records end here")
+        elif stopped_clean:
+            if tail_invalid:
+                self._hole(offset, "bytes behind a clean stop")
+            found.clean = not tail_invalid
+        elif trouble is not None or tail_invalid:
+            self._torn(trouble, offset, tail_invalid=tail_invalid)
+
+    def _torn(self, trouble: _Trouble | None, offset: int, *, tail_invalid: bool) -> None:
+        """An invalid end after an unclean stop: torn or rotten, nobody can tell, so its ledgers vouch for nothing."""
+        found = self._found
+        if tail_invalid:
+            # Behind a group that was being written nothing can have been: that one was complete, and is damaged.
+            self._commit(trouble)
+            found.torn.append(Torn(self._path, offset, None))
+            found.all_suspect = True
+            return
+        assert trouble is not None
+        head = trouble.head
+        ledgers = tuple(ledger_id for ledger_id, _, _ in head.ranges)
+        found.torn.append(Torn(self._path, head.offset, ledgers if head.names_all else None))
+        found.named.update(ledgers)
+        found.all_suspect = found.all_suspect or not head.names_all
+
+    def _blank(self, offset: int) -> bool:
+        """Whether nothing was written at an offset where the next group would begin."""
+        if offset + BLOCK_BYTES > self._size:
+            return True
+        block = self._files.read_at(self._sequence, offset, BLOCK_BYTES)
+        if any(block):
+            block = self._files.read_uncached(self._sequence, offset, BLOCK_BYTES)
+            return not any(block)
+        if self._header.recycled:
+            return True
+        # The file was all zeros once. The last blocks may hold a footer that was being written.
+        position = offset + BLOCK_BYTES
+        while position < self._size:
+            data = self._files.read_at(self._sequence, position, _READ_BYTES)
+            if not data:
+                return True
+            if data.count(0) != len(data):
+                return False
+            position += len(data)
+        return True
+
+
+def row_of(offset: int, record: RecordHeader) -> Row:
+    """The row of a run's record."""
+    return Row(
+        record.ledger_id,
+        record.origin_term,
+        record.first,
+        record.last,
+        record.lsn,
+        offset // OFFSET_UNIT,
+        record.body_bytes,
+        record.count,
+        record.period,
+        RowFlag.RECOVERY if record.flags & RecordFlag.RECOVERY else 0,
+        record.digest_type,
+        record.kind,
+        record.residues,
+    )
+
+
+def lac_of(record: RecordHeader) -> int:
+    """The LAC that a run raises: none if a recoverer sent it."""
+    return -1 if record.flags & RecordFlag.RECOVERY else record.lac

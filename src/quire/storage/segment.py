@@ -1,0 +1,187 @@
+"""One segment in memory: how full it is, what it holds, and how it is sealed."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Final
+
+from crc32c import crc32c
+
+from quire.env.interfaces import File
+from quire.storage.footer_format import (
+    DIRECTORY_BYTES,
+    ROW_BYTES,
+    STATE_HEAD,
+    Trailer,
+    build_directory,
+    encode_states,
+    encode_trailer,
+    footer_bytes,
+    sort_rows,
+)
+from quire.storage.index import RowTable
+from quire.storage.segment_format import BLOCK_BYTES, SegmentHeader, aligned, place_seed
+
+NO_TABLE: Final = None
+
+
+class Segment:
+    """A segment while it is filled, and afterwards.
+
+    Attributes:
+        header: its block 0.
+        seed: what its checksums start from.
+        data_end: where the next group goes; all below is given out.
+        first_lsn, last_lsn: of the records in it, 0 if none.
+        before_lsn, before_checksum: of the group that was closed last, for the next one's header.
+        table: its runs; None once it is sealed and the footer holds them.
+        states: newest (LSN, ledger state body) of each ledger in it, -1 for the suspicion; empty once sealed.
+        live: ledgers with entries in it that are not dead; counted once it is sealed.
+        file: open for writing, None before activation and after sealing.
+        spare: the name of the spare that it will be made of, empty afterwards.
+        trailer: set once it is sealed.
+    """
+
+    __slots__ = (
+        "_states_bytes",
+        "before_checksum",
+        "before_lsn",
+        "data_end",
+        "file",
+        "first_lsn",
+        "header",
+        "last_lsn",
+        "live",
+        "seed",
+        "spare",
+        "states",
+        "table",
+        "trailer",
+    )
+
+    def __init__(self, header: SegmentHeader, seed: int) -> None:
+        self.header = header
+        self.seed = seed
+        self.data_end = BLOCK_BYTES
+        self.first_lsn = 0
+        self.last_lsn = 0
+        self.before_lsn = 0
+        self.before_checksum = 0
+        self.table: RowTable | None = RowTable()
+        self.states: dict[int, tuple[int, bytes]] = {}
+        self._states_bytes = 0
+        self.live = 0
+        self.file: File | None = None
+        self.spare = ""
+        self.trailer: Trailer | None = None
+
+    @property
+    def sequence(self) -> int:
+        """Its number, never given to another."""
+        return self.header.sequence
+
+    @property
+    def recycled(self) -> bool:
+        """The file held another segment before: what was not written yet is not blank."""
+        return self.header.recycled
+
+    def keep_state(self, ledger_id: int, lsn: int, body: bytes) -> None:
+        """Remember the newest state of a ledger for the footer."""
+        old = self.states.get(ledger_id)
+        if old is not None:
+            if old[0] > lsn:
+                return
+            self._states_bytes -= STATE_HEAD.size + len(old[1])
+        self._states_bytes += STATE_HEAD.size + len(body)
+        self.states[ledger_id] = (lsn, body)
+
+    def fits(self, end: int, *, ledger_id: int, run: bool, state_bytes: int) -> bool:
+        """Whether a group may grow to `end` with one more record and the footer still has its place.
+
+        Args:
+            end: first byte behind the group's records.
+            ledger_id: the new record's ledger.
+            run: it is a run.
+            state_bytes: else, the size of its body if it is a state, or 0.
+        """
+        table = self.table
+        assert table is not None
+        rows, ledgers, states = len(table.rows), len(table.lacs), self._states_bytes
+        if run:
+            rows += ROW_BYTES
+            if ledger_id not in table.lacs:
+                ledgers += 1
+        elif state_bytes:
+            states += STATE_HEAD.size + state_bytes
+        footer = aligned(states + rows + ledgers * DIRECTORY_BYTES) + BLOCK_BYTES
+        blank = BLOCK_BYTES if self.recycled else 0
+        return aligned(end) + blank + footer <= self.header.segment_bytes
+
+    def seal(self) -> tuple[Trailer, bytes]:
+        """Write footer and trailer, each synced. May run on the worker; nothing may be put here any more.
+
+        Returns:
+            The trailer and the directory.
+        """
+        table, file = self.table, self.file
+        assert table is not None
+        assert file is not None
+        rows = sort_rows(table.rows)
+        directory = build_directory(rows, table.lacs, self.seed)
+        states = encode_states((ledger, *self.states[ledger]) for ledger in sorted(self.states))
+        parts = states + rows + directory
+        size = self.header.segment_bytes
+        start = size - BLOCK_BYTES - aligned(len(parts))
+        assert start >= self.data_end, "the footer must not reach into the groups"
+        trailer = Trailer(
+            sequence=self.sequence,
+            data_end=self.data_end,
+            first_lsn=self.first_lsn,
+            last_lsn=self.last_lsn,
+            states_offset=start,
+            rows_offset=start + len(states),
+            directory_offset=start + len(states) + len(rows),
+            directory_end=start + len(parts),
+            states=len(self.states),
+            rows=len(rows) // ROW_BYTES,
+            ledgers=len(directory) // DIRECTORY_BYTES,
+            states_checksum=crc32c(states, place_seed(self.seed, start)),
+            directory_checksum=crc32c(directory, place_seed(self.seed, start + len(states) + len(rows))),
+        )
+        if parts:
+            with mmap.mmap(-1, aligned(len(parts))) as buffer:
+                buffer[: len(parts)] = parts
+                file.write_at(buffer, start)
+            file.sync()
+        with mmap.mmap(-1, BLOCK_BYTES) as buffer:
+            buffer[:] = encode_trailer(trailer, self.seed, size - BLOCK_BYTES)
+            file.write_at(buffer, size - BLOCK_BYTES)
+        file.sync()
+        return trailer, directory
+
+    def unseal(self) -> None:
+        """Blank the trailer: its records have to be read at the next start."""
+        assert self.file is not None
+        with mmap.mmap(-1, BLOCK_BYTES) as buffer:
+            self.file.write_at(buffer, self.header.segment_bytes - BLOCK_BYTES)
+        self.file.sync()
+
+    def sealed(self, trailer: Trailer) -> None:
+        """Its footer holds all now: let go of the memory and of the file."""
+        self.trailer = trailer
+        self.table = NO_TABLE
+        self.states = {}
+        self._states_bytes = 0
+        self.close()
+
+    def close(self) -> None:
+        """Close the file for writing."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+def footer_room(segment_bytes: int) -> int:
+    """The longest record that fits into an empty segment beside its list of segments and its footer."""
+    blocks = 5  # header, list of segments with a group's header, a blank block, footer, trailer
+    return segment_bytes - blocks * BLOCK_BYTES - footer_bytes(0, 1, 1)

@@ -1,0 +1,297 @@
+"""The files of a bookie's segments: names, spares, opening, recycling, and the bytes at a place.
+
+Layout and what a crash can leave: `docs/formats/segment.md`, "The directory".
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from collections import OrderedDict
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+
+from quire.core.errors import DamagedSegmentError, WrongDirectoryError
+from quire.env.interfaces import Chance, File, Files
+from quire.storage.config import StorageConfig
+from quire.storage.segment import Segment
+from quire.storage.segment_format import (
+    BLOCK_BYTES,
+    FormatError,
+    SegmentHeader,
+    decode_segment_header,
+    encode_segment_header,
+    seed_of,
+)
+
+SEGMENT = ".seg"
+FRESH = ".fresh"
+USED = ".used"
+TEMPORARY = ".tmp"
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Space(IntEnum):
+    """What space is for: how many spares must stay behind when it takes one."""
+
+    COMPACTION = 0
+    STATE = 1
+    """Fences, deletes, limbo and recovery adds: they must go on when the disk is full."""
+    ADDS = 2
+
+
+def block_buffer(size: int) -> mmap.mmap:
+    """Zeroed memory that begins on a page, as direct writes need it."""
+    return mmap.mmap(-1, size)
+
+
+class SegmentFiles:
+    """The directory of segments.
+
+    Args:
+        directory: the bookie's; segments are below it.
+        config: sizes and limits.
+        cluster_instance: the cluster's id, in every header.
+        bookie_id: the bookie's id, in every header.
+        files: the file system.
+        chance: where nonces come from.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: StorageConfig,
+        cluster_instance: str,
+        bookie_id: str,
+        files: Files,
+        chance: Chance,
+    ) -> None:
+        self.directory = directory / "segments"
+        self._config = config
+        self._identity = (cluster_instance, bookie_id)
+        self._files = files
+        self._chance = chance
+        self._spares: list[str] = []
+        self._spare_number = 1
+        self._open: OrderedDict[int, File] = OrderedDict()
+        files.make_directory(self.directory)
+        direct, kind = files.writes_direct(self.directory)
+        self.direct = direct if config.direct is None else config.direct
+        way = "O_DIRECT|O_DSYNC" if self.direct else "buffered, fdatasync"
+        self.write_path = f"{way} on {kind}"
+
+    # --- what is there ------------------------------------------------------------------------------------------
+
+    def load(self) -> list[int]:
+        """Look through the directory: remove leftovers, take up the spares.
+
+        Returns:
+            The sequences of the segments, ascending.
+        """
+        sequences: list[int] = []
+        removed = False
+        for name in self._files.names(self.directory):
+            stem, dot, ending = name.partition(".")
+            if dot + ending == SEGMENT:
+                try:
+                    sequences.append(int(stem, 16))
+                except ValueError:
+                    raise DamagedSegmentError(
+                        f"{self.directory / name} is no name of a segment: move it away",
+                        path=str(self.directory / name),
+                    ) from None
+            elif dot + ending in {FRESH, USED}:
+                self._spare_number = max(self._spare_number, int(stem, 16) + 1)
+                if self._size(self.directory / name) == self._config.segment_bytes:
+                    self._spares.append(name)
+                else:
+                    self._files.remove(self.directory / name)
+                    removed = True
+            elif ending.endswith(TEMPORARY[1:]):
+                self._files.remove(self.directory / name)
+                removed = True
+        if removed:
+            self._files.sync_directory(self.directory)
+        return sorted(sequences)
+
+    def _size(self, path: Path) -> int:
+        file = self._files.open_to_read(path, random=True)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def path(self, sequence: int) -> Path:
+        """The file of a segment."""
+        return self.directory / f"{sequence:016x}{SEGMENT}"
+
+    def header(self, sequence: int) -> SegmentHeader:
+        """Read and check a segment's header.
+
+        Raises:
+            DamagedSegmentError: it cannot be trusted, so nothing in the file can be.
+            WrongDirectoryError: another bookie or cluster wrote it.
+        """
+        path = self.path(sequence)
+        try:
+            header = decode_segment_header(self.read_at(sequence, 0, BLOCK_BYTES))
+            if header.sequence != sequence:
+                raise FormatError(f"it is segment {header.sequence:x}, misplaced")
+        except (FormatError, UnicodeDecodeError) as error:
+            raise DamagedSegmentError(
+                f"{path} at offset 0: {error}. The bookie does not start with it: restore the file, or move it away "
+                "and let its entries be copied from the other bookies",
+                path=str(path),
+                offset=0,
+            ) from error
+        if (header.cluster_instance, header.bookie_id) != self._identity:
+            raise WrongDirectoryError(
+                f"{path} at offset 0: the segment belongs to bookie {header.bookie_id} of cluster "
+                f"{header.cluster_instance}, not to {self._identity[1]} of {self._identity[0]}: give each bookie its "
+                "own directory back",
+                path=str(path),
+                offset=0,
+            )
+        return header
+
+    def file_bytes(self, sequence: int) -> int:
+        """How long the file really is."""
+        return self._reader(sequence).size()
+
+    # --- spares ---------------------------------------------------------------------------------------------------
+
+    @property
+    def spares(self) -> int:
+        """How many files wait to become segments."""
+        return len(self._spares)
+
+    def reserve_spare(self) -> str:
+        """A name for a new spare, for `allocate_spare` (which may run on the worker)."""
+        name = f"{self._spare_number:016x}{FRESH}"
+        self._spare_number += 1
+        return name
+
+    def allocate_spare(self, name: str) -> None:
+        """Make a spare's file. Raises OSError; on a full disk one of `NO_SPACE`."""
+        temporary = self.directory / (name + TEMPORARY)
+        try:
+            self._files.allocate(temporary, self._config.segment_bytes)
+        except FileExistsError:
+            self._files.remove(temporary)
+            self._files.allocate(temporary, self._config.segment_bytes)
+        self._files.rename(temporary, self.directory / name)
+        self._files.sync_directory(self.directory)
+
+    def add_spare(self, name: str) -> None:
+        """A spare is ready."""
+        self._spares.append(name)
+
+    def make_spares(self, count: int) -> bool:
+        """Make spares until there are `count`; False when the disk is full."""
+        while len(self._spares) < count:
+            name = self.reserve_spare()
+            try:
+                self.allocate_spare(name)
+            except OSError as error:
+                if error.errno in NO_SPACE:
+                    return False
+                raise
+            self.add_spare(name)
+        return True
+
+    def kept_back(self, space: Space) -> int:
+        """How many spares this use must leave behind."""
+        return self._config.reserve_segments if space is Space.ADDS else int(space)
+
+    def take(self, sequence: int, first_lsn: int, space: Space) -> Segment | None:
+        """A new segment from a spare, not yet on disk (`activate`); None if none may be used for this."""
+        if len(self._spares) <= self.kept_back(space):
+            return None
+        # Recycled files first: their blocks are allocated and written, so writes to them are cheapest.
+        name = next((one for one in self._spares if one.endswith(USED)), self._spares[0])
+        self._spares.remove(name)
+        recycled = name.endswith(USED)
+        nonce = self._chance.getrandbits(64)
+        header = SegmentHeader(
+            self._config.segment_bytes, sequence, nonce, first_lsn, recycled, *self._identity
+        )
+        segment = Segment(header, seed_of(sequence, nonce))
+        segment.spare = name
+        return segment
+
+    def activate(self, segment: Segment) -> None:
+        """Write a new segment's header, synced, and give the file its name. May run on the worker."""
+        assert segment.spare
+        spare = self.directory / segment.spare
+        if segment.recycled:
+            self._files.forget_cached(spare)
+        file = self._files.open_to_write(spare, direct=self.direct)
+        try:
+            with block_buffer(2 * BLOCK_BYTES) as buffer:
+                buffer[:BLOCK_BYTES] = encode_segment_header(segment.header)
+                # The block behind it is blanked: what is written there first shows as written.
+                file.write_at(buffer, 0)
+            file.sync()
+            self._files.rename(spare, self.path(segment.sequence))
+            self._files.sync_directory(self.directory)
+        except BaseException:
+            file.close()
+            raise
+        segment.file = file
+        segment.spare = ""
+
+    def recycle(self, sequence: int, *, keep: int) -> None:
+        """Make a retired segment's file a spare, or give its space back if there are `keep` spares."""
+        self.forget(sequence)
+        path = self.path(sequence)
+        if len(self._spares) >= keep or self._size(path) != self._config.segment_bytes:
+            self._files.remove(path)
+        else:
+            name = f"{self._spare_number:016x}{USED}"
+            self._spare_number += 1
+            self._files.rename(path, self.directory / name)
+            self._spares.append(name)
+        self._files.sync_directory(self.directory)
+
+    # --- bytes ---------------------------------------------------------------------------------------------------
+
+    def reopen(self, segment: Segment) -> None:
+        """Open a segment for writing again."""
+        segment.file = self._files.open_to_write(self.path(segment.sequence), direct=self.direct)
+
+    def _reader(self, sequence: int) -> File:
+        file = self._open.get(sequence)
+        if file is None:
+            # No read-ahead: it could bring in blocks that a direct write is about to change.
+            file = self._files.open_to_read(self.path(sequence), random=True)
+            self._open[sequence] = file
+            if len(self._open) > self._config.open_files_max:
+                _, oldest = self._open.popitem(last=False)
+                oldest.close()
+        else:
+            self._open.move_to_end(sequence)
+        return file
+
+    def read_at(self, sequence: int, offset: int, size: int) -> bytes:
+        """Bytes of a segment; what lies beyond the end of a cut file is missing."""
+        return self._reader(sequence).read_at(offset, size)
+
+    def read_uncached(self, sequence: int, offset: int, size: int) -> bytes:
+        """Bytes from the disk itself, when what came from memory did not verify."""
+        return self._files.read_uncached(self.path(sequence), offset, size)
+
+    def forget(self, sequence: int) -> None:
+        """Close a segment's file for reading."""
+        file = self._open.pop(sequence, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close all that is open for reading."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spares)

@@ -1,0 +1,413 @@
+"""The bytes of a segment's header, groups and records: one file for whoever writes and whoever reads.
+
+Layout, reasons and what a crash can leave: `docs/formats/segment.md`. Nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.wire.entry import Buffer
+
+BLOCK_BYTES = 4096
+FORMAT_VERSION = 1
+GROUP_HEADER_BYTES = 1024
+RECORD_HEADER_BYTES = 104
+RANGES_MAX = 39
+LSN_GAP = 1 << 32
+"""How far the LSN jumps after an unclean stop: more than any group can have given out."""
+
+SEGMENT_MAGIC = b"\xd1QSEG\r\n\x1a"
+GROUP_MAGIC = b"\xd1QGRP\r\n\x1a"
+
+SEGMENT_HEAD = struct.Struct(">8sHHIQQQQQQ")
+GROUP_HEAD = struct.Struct(">8sQQQQQIIIHH")
+RANGE = struct.Struct(">qqq")
+RECORD_HEAD = struct.Struct(">IBBBBQqqqQQqQIIIIIII")
+U16 = struct.Struct(">H")
+U32 = struct.Struct(">I")
+U64 = struct.Struct(">Q")
+_U64_PAIR = struct.Struct(">QQ")
+_STATE = struct.Struct(">BBBBIQQqQQ")
+_SUSPICION = struct.Struct(">QB")
+_LIST_HEAD = struct.Struct(">QQI")
+
+RECYCLED = 1
+CRITICAL = 0x80
+ALL_LEDGERS = -1
+
+
+class Kind(IntEnum):
+    """What a record is. Numbers are on disk: never renumber. Bit 7 says that a reader must know it."""
+
+    RUN = 0x81
+    LEDGER_STATE = 0x82
+    DELETE = 0x83
+    TRUNCATE = 0x84
+    EXPLICIT_LAC = 0x85
+    SEGMENT_LIST = 0x86
+    RETIREMENT = 0x87
+    SUSPICION = 0x88
+    START = 0x09
+    CLEAN_STOP = 0x0A
+
+
+KNOWN_KINDS = frozenset(Kind) - {Kind.TRUNCATE, Kind.EXPLICIT_LAC}
+STATE_KINDS = frozenset({Kind.LEDGER_STATE, Kind.DELETE})
+
+
+class GroupFlag(IntFlag):
+    """What a group's header says about its contents."""
+
+    UNNAMED = 1
+    """More ledgers than the header names."""
+    CONCERNS_ALL = 2
+    """Has records that concern all ledgers: a suspicion, a list or a retirement of segments."""
+
+
+class RecordFlag(IntFlag):
+    """Flags of a record."""
+
+    RECOVERY = 1
+    CARRIED = 2
+
+
+class FormatError(Exception):
+    """Bytes that are not what should be there; the caller knows the file and adds it."""
+
+
+def aligned(size: int) -> int:
+    """A size rounded up to whole blocks."""
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def padded(size: int) -> int:
+    """A size rounded up to 8."""
+    return (size + 7) & ~7
+
+
+def seed_of(sequence: int, nonce: int) -> int:
+    """What all checksums of a segment start from, apart from the offset."""
+    return crc32c(_U64_PAIR.pack(sequence, nonce))
+
+
+def place_seed(seed: int, offset: int) -> int:
+    """What the checksum of something at an offset starts from: no block verifies at another place."""
+    return seed ^ (offset & 0xFFFFFFFF)
+
+
+# --- segment header ---------------------------------------------------------------------------------------------
+
+
+class SegmentHeader(NamedTuple):
+    """Block 0 of a segment."""
+
+    segment_bytes: int
+    sequence: int
+    nonce: int
+    first_lsn: int
+    recycled: bool
+    cluster_instance: str
+    bookie_id: str
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """The whole block."""
+    flags = RECYCLED if header.recycled else 0
+    parts = [
+        SEGMENT_HEAD.pack(
+            SEGMENT_MAGIC,
+            FORMAT_VERSION,
+            flags,
+            BLOCK_BYTES,
+            header.segment_bytes,
+            header.sequence,
+            header.nonce,
+            header.first_lsn,
+            0,
+            0,
+        )
+    ]
+    for text in (header.cluster_instance, header.bookie_id):
+        encoded = text.encode()
+        parts += [U16.pack(len(encoded)), encoded]
+    block = b"".join(parts).ljust(BLOCK_BYTES - 4, b"\0")
+    if len(block) > BLOCK_BYTES - 4:
+        raise FormatError("the cluster instance and the bookie id are too long for a segment header")
+    return block + U32.pack(crc32c(block))
+
+
+def decode_segment_header(block: Buffer) -> SegmentHeader:
+    """Read block 0.
+
+    Raises:
+        FormatError: it is damaged, or written by a version that this one must not read.
+    """
+    if len(block) < BLOCK_BYTES:
+        raise FormatError(f"the segment header is cut after {len(block)} bytes")
+    if bytes(block[:8]) != SEGMENT_MAGIC:
+        raise FormatError("no segment begins here")
+    if crc32c(memoryview(block)[: BLOCK_BYTES - 4]) != U32.unpack_from(block, BLOCK_BYTES - 4)[0]:
+        raise FormatError("the checksum of the segment header differs")
+    _, version, flags, block_bytes, size, sequence, nonce, first_lsn, incompatible, _ = (
+        SEGMENT_HEAD.unpack_from(block)
+    )
+    if version != FORMAT_VERSION or incompatible or block_bytes != BLOCK_BYTES or flags & ~RECYCLED:
+        raise FormatError(
+            f"written by a newer version (format {version}, features {incompatible:#x}, flags {flags:#x}); "
+            "start that version, or upgrade this one"
+        )
+    texts: list[str] = []
+    position = SEGMENT_HEAD.size
+    for _ in range(2):
+        (length,) = U16.unpack_from(block, position)
+        texts.append(bytes(block[position + 2 : position + 2 + length]).decode())
+        position += 2 + length
+    return SegmentHeader(size, sequence, nonce, first_lsn, bool(flags & RECYCLED), texts[0], texts[1])
+
+
+# --- groups -----------------------------------------------------------------------------------------------------
+
+
+class GroupHeader(NamedTuple):
+    """What was written and synced together. `ranges`: (ledger, first, last), first -1 where it has no runs."""
+
+    offset: int
+    first_lsn: int
+    last_lsn: int
+    before_lsn: int
+    before_checksum: int
+    data_bytes: int
+    records: int
+    flags: int
+    ranges: Sequence[tuple[int, int, int]]
+    checksum: int = 0
+
+    @property
+    def end(self) -> int:
+        """Where the next group begins."""
+        return self.offset + aligned(GROUP_HEADER_BYTES + self.data_bytes)
+
+    @property
+    def names_all(self) -> bool:
+        """Every ledger that the group says anything about is in `ranges`."""
+        return not self.flags
+
+
+def encode_group_header(header: GroupHeader, sequence: int, seed: int) -> bytes:
+    """1024 bytes, the checksum last."""
+    parts = [
+        GROUP_HEAD.pack(
+            GROUP_MAGIC,
+            sequence,
+            header.offset,
+            header.first_lsn,
+            header.last_lsn,
+            header.before_lsn,
+            header.before_checksum,
+            header.data_bytes,
+            header.records,
+            header.flags,
+            len(header.ranges),
+        )
+    ]
+    parts += [RANGE.pack(*item) for item in header.ranges]
+    head = b"".join(parts).ljust(GROUP_HEADER_BYTES - 4, b"\0")
+    return head + U32.pack(crc32c(head, place_seed(seed, header.offset)))
+
+
+def decode_group_header(data: Buffer, offset: int, sequence: int, seed: int) -> GroupHeader | None:
+    """The group header at an offset, or None if none of this segment is there."""
+    if len(data) < GROUP_HEADER_BYTES or bytes(data[:8]) != GROUP_MAGIC:
+        return None
+    fields = GROUP_HEAD.unpack_from(data)
+    (checksum,) = U32.unpack_from(data, GROUP_HEADER_BYTES - 4)
+    if fields[1] != sequence or fields[2] != offset:
+        return None
+    if checksum != crc32c(memoryview(data)[: GROUP_HEADER_BYTES - 4], place_seed(seed, offset)):
+        return None
+    ranges = [
+        RANGE.unpack_from(data, GROUP_HEAD.size + RANGE.size * i) for i in range(min(fields[10], RANGES_MAX))
+    ]
+    return GroupHeader(offset, *fields[3:10], ranges=ranges, checksum=checksum)
+
+
+# --- records ----------------------------------------------------------------------------------------------------
+
+
+class RecordHeader(NamedTuple):
+    """The 104 bytes before a record's body."""
+
+    length: int
+    kind: int
+    codec: int
+    digest_type: int
+    period: int
+    lsn: int
+    ledger_id: int
+    first: int
+    last: int
+    origin_term: int
+    token: int
+    lac: int
+    residues: int
+    count: int
+    key_id: int
+    tenant: int
+    flags: int
+    body_bytes: int
+    body_checksum: int
+    zero: int
+
+
+def decode_record_header(data: Buffer, offset: int, seed: int) -> RecordHeader | None:
+    """The record header at an offset, or None if it does not verify."""
+    if len(data) < RECORD_HEADER_BYTES:
+        return None
+    (checksum,) = U32.unpack_from(data, RECORD_HEADER_BYTES - 4)
+    if checksum != crc32c(memoryview(data)[: RECORD_HEADER_BYTES - 4], place_seed(seed, offset)):
+        return None
+    header = RecordHeader._make(RECORD_HEAD.unpack_from(data))
+    if header.length != padded(RECORD_HEADER_BYTES + header.body_bytes):
+        return None
+    return header
+
+
+def check_understood(header: RecordHeader) -> None:
+    """A record that verifies but means something this version does not know.
+
+    Raises:
+        FormatError: saying which part is unknown.
+    """
+    if header.kind not in KNOWN_KINDS:
+        if header.kind & CRITICAL:
+            raise FormatError(f"a record of kind {header.kind:#x} from a newer version; start that version")
+        return
+    if header.codec or header.key_id or header.tenant or header.origin_term or header.zero:
+        raise FormatError(
+            "a record uses compression, encryption, tenants or terms of a newer version; start that one"
+        )
+    if header.flags & ~(RecordFlag.RECOVERY | RecordFlag.CARRIED):
+        raise FormatError(f"a record has flags {header.flags:#x} of a newer version; start that version")
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------
+
+
+def encode_state(facts: LedgerFacts, dead_through: int) -> bytes:
+    """A ledger's whole state. Entries with an LSN up to `dead_through` are dead."""
+    flags = (1 if facts.fenced else 0) | (2 if facts.limbo else 0)
+    return b"".join(
+        [
+            _STATE.pack(
+                1,
+                flags,
+                facts.digest_type,
+                len(facts.key),
+                len(facts.explicit_lac),
+                facts.token,
+                facts.term,
+                facts.lac,
+                facts.deleted_until_ms,
+                dead_through,
+            ),
+            facts.key,
+            facts.explicit_lac,
+        ]
+    )
+
+
+def decode_state(ledger_id: int, body: Buffer) -> tuple[LedgerFacts, int]:
+    """(facts, the LSN up to which entries are dead).
+
+    Raises:
+        FormatError: the body does not fit.
+    """
+    if len(body) < _STATE.size:
+        raise FormatError(f"the state of ledger {ledger_id} is cut")
+    version, flags, digest_type, key_bytes, lac_bytes, token, term, lac, until, dead = _STATE.unpack_from(
+        body
+    )
+    key_end = _STATE.size + key_bytes
+    if version != 1 or flags & ~3 or len(body) != key_end + lac_bytes:
+        raise FormatError(f"the state of ledger {ledger_id} does not fit version 1")
+    facts = LedgerFacts(
+        ledger_id=ledger_id,
+        key=bytes(body[_STATE.size : key_end]),
+        token=token,
+        digest_type=digest_type,
+        fenced=bool(flags & 1),
+        limbo=bool(flags & 2),
+        term=term,
+        lac=lac,
+        explicit_lac=bytes(body[key_end:]),
+        deleted_until_ms=until,
+    )
+    return facts, dead
+
+
+class SegmentList(NamedTuple):
+    """Where the segment before ended, and which segments are in use (ranges of sequences, ends included)."""
+
+    before_sequence: int
+    before_last_lsn: int
+    ranges: Sequence[tuple[int, int]]
+
+
+def encode_segment_list(before_sequence: int, before_last_lsn: int, sequences: Sequence[int]) -> bytes:
+    """A segment list's body from the sequences in use, ascending."""
+    ranges: list[list[int]] = []
+    for sequence in sequences:
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1][1] = sequence
+        else:
+            ranges.append([sequence, sequence])
+    parts = [_LIST_HEAD.pack(before_sequence, before_last_lsn, len(ranges))]
+    parts += [_U64_PAIR.pack(first, last) for first, last in ranges]
+    return b"".join(parts)
+
+
+def decode_segment_list(body: Buffer) -> SegmentList:
+    """Read a segment list's body, whose checksum was verified."""
+    before_sequence, before_last_lsn, count = _LIST_HEAD.unpack_from(body)
+    ranges = [_U64_PAIR.unpack_from(body, _LIST_HEAD.size + 16 * i) for i in range(count)]
+    return SegmentList(before_sequence, before_last_lsn, ranges)
+
+
+def encode_retirement(sequences: Sequence[int]) -> bytes:
+    """A retirement's body."""
+    return U32.pack(len(sequences)) + b"".join(U64.pack(sequence) for sequence in sequences)
+
+
+def decode_retirement(body: Buffer) -> list[int]:
+    """The sequences that are retired."""
+    (count,) = U32.unpack_from(body)
+    return [U64.unpack_from(body, 4 + 8 * i)[0] for i in range(count)]
+
+
+class Suspicion(NamedTuple):
+    """What may have been lost without a name.
+
+    Ledgers whose newest state is not above `limbo_through` are fenced and in limbo; `unknown`: ledgers that were never
+    heard of may have been here too.
+    """
+
+    limbo_through: int = 0
+    unknown: bool = False
+
+
+def encode_suspicion(suspicion: Suspicion) -> bytes:
+    """A suspicion's body."""
+    return _SUSPICION.pack(suspicion.limbo_through, suspicion.unknown)
+
+
+def decode_suspicion(body: Buffer) -> Suspicion:
+    """Read a suspicion's body, whose checksum was verified."""
+    limbo_through, unknown = _SUSPICION.unpack_from(body)
+    return Suspicion(limbo_through, bool(unknown))

@@ -1,0 +1,392 @@
+"""What a start makes of the directory: segments, ledgers, and what may have been lost.
+
+Footers are read, segments without one are scanned. Whatever two records say, the higher LSN is right. Nothing is written
+here except the removal of leftovers; `LedgerStorage` writes down the suspicions before it serves.
+
+Source: `docs/formats/segment.md`, "What a crash can leave"; protocol 5.3, 5.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.errors import DamagedSegmentError
+from quire.storage.footer_format import (
+    DirectoryEntry,
+    Trailer,
+    decode_trailer,
+    read_directory,
+    read_states,
+)
+from quire.storage.replay import Damage, Scan, SegmentScanner, Torn
+from quire.storage.segment import Segment
+from quire.storage.segment_files import SegmentFiles
+from quire.storage.segment_format import (
+    ALL_LEDGERS,
+    BLOCK_BYTES,
+    GROUP_HEADER_BYTES,
+    LSN_GAP,
+    RECORD_HEADER_BYTES,
+    FormatError,
+    Kind,
+    SegmentHeader,
+    SegmentList,
+    Suspicion,
+    decode_group_header,
+    decode_record_header,
+    decode_segment_list,
+    decode_state,
+    decode_suspicion,
+    place_seed,
+    seed_of,
+)
+from quire.storage.stored_ledger import StoredLedger
+
+
+@dataclass(slots=True)
+class StartReport:
+    """What a start found; damages found later by reads are added.
+
+    Attributes:
+        clean: the last process stopped cleanly (or there was none).
+        torn: writes that were cut.
+        damages: what is not as it was written, with file and offset; `damages_more` counts those not kept.
+        limbo: ledgers that were put in limbo by this start.
+        suspects_unknown: ledgers never heard of may have been here.
+        replayed_bytes: read from segments without a footer.
+        segments: how many are in use.
+        write_path: how the disk is written.
+    """
+
+    clean: bool = True
+    torn: list[Torn] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    damages_more: int = 0
+    limbo: list[int] = field(default_factory=list)
+    suspects_unknown: bool = False
+    replayed_bytes: int = 0
+    segments: int = 0
+    write_path: str = ""
+
+
+class Start:
+    """Reads a directory of segments.
+
+    Attributes:
+        segments: in use, by sequence; without a trailer they are still to be sealed.
+        ledgers: all that was heard of.
+        suspicion: what was suspected before, and is still.
+        suspicion_lsn, suspicion_sequence: where that is written down.
+        resume: the segment to go on in, after a clean stop without any damage.
+        all_suspect, named: what this start must put in limbo.
+        leftover: sequences whose files hold nothing that lives, to be recycled once the new list is durable.
+        before_last: the newest segment and its last LSN, for the next segment's list.
+        last_lsn, next_sequence: where numbers go on.
+    """
+
+    def __init__(self, files: SegmentFiles) -> None:
+        self._files = files
+        self._headers: dict[int, SegmentHeader] = {}
+        self._directories: list[tuple[int, list[DirectoryEntry]]] = []
+        self.segments: dict[int, Segment] = {}
+        self.ledgers: dict[int, StoredLedger] = {}
+        self.suspicion = Suspicion()
+        self.suspicion_lsn = 0
+        self.suspicion_sequence = 0
+        self.resume: Segment | None = None
+        self.all_suspect = False
+        self.named: set[int] = set()
+        self.leftover: list[int] = []
+        self.before_last = (0, 0)
+        self.last_lsn = 0
+        self.next_sequence = 1
+        self.report = StartReport(write_path=files.write_path)
+
+    def run(self) -> None:
+        """Read everything.
+
+        Raises:
+            DamagedSegmentError, WrongDirectoryError: a segment's header is damaged or foreign.
+        """
+        sequences = self._files.load()
+        if not sequences:
+            return
+        self._headers = {sequence: self._files.header(sequence) for sequence in sequences}
+        self.next_sequence = sequences[-1] + 1
+        newest, scan = self._newest(sequences)
+        if newest is not None:
+            self._older([sequence for sequence in sequences if sequence < newest], newest, scan)
+            self._add_scanned(newest, scan)
+            self._decide_resume(newest, scan)
+        else:
+            self.last_lsn += LSN_GAP
+        self._add_directories()
+        self._suspect()
+        self.report.segments = len(self.segments)
+
+    # --- which segments ---------------------------------------------------------------------------------------
+
+    def _newest(self, sequences: list[int]) -> tuple[int | None, Scan]:
+        """The newest segment with a valid group; void ones after it are leftovers."""
+        scan = Scan()
+        for sequence in reversed(sequences):
+            scan = SegmentScanner(self._files, self._headers[sequence], end_lsn=None, newest=True).scan()
+            if scan.valid_groups or scan.lists or scan.rows or scan.states:
+                return sequence, scan
+            # Nothing in it was acknowledged, or all of it is lost.
+            self._take_suspicions(scan)
+            self.leftover.append(sequence)
+            self.report.clean = False
+        return None, scan
+
+    def _older(self, sequences: list[int], newest: int, scan: Scan) -> None:
+        """Bring in the segments before the newest: those in its list, without those retired since."""
+        if scan.lists is None:
+            listed = set(sequences)  # its list is damaged, so everything is suspected already
+        else:
+            retired = set(scan.retired)
+            listed = {
+                sequence
+                for first, last in scan.lists.ranges
+                for sequence in range(first, last + 1)
+                if sequence not in retired and sequence != newest
+            }
+        missing = sorted(listed - set(sequences))
+        if missing:
+            self._missing(missing)
+        self.leftover += [sequence for sequence in sequences if sequence not in listed]
+        follower = newest
+        for sequence in sorted(listed & set(sequences), reverse=True):
+            self._older_segment(sequence, follower)
+            follower = sequence
+
+    def _missing(self, sequences: list[int]) -> None:
+        self.all_suspect = True
+        for sequence in sequences:
+            path = str(self._files.path(sequence))
+            self._damaged(
+                Damage(path, 0, -1, -1, -1, "the segment is missing: records of any ledger are lost")
+            )
+
+    def _first_list(self, sequence: int) -> SegmentList | None:
+        """The segment list that a segment begins with, or None if it does not verify."""
+        header = self._headers[sequence]
+        seed = seed_of(sequence, header.nonce)
+        data = self._files.read_at(sequence, BLOCK_BYTES, GROUP_HEADER_BYTES + RECORD_HEADER_BYTES)
+        group = decode_group_header(data, BLOCK_BYTES, sequence, seed)
+        if group is None:
+            return None
+        offset = BLOCK_BYTES + GROUP_HEADER_BYTES
+        record = decode_record_header(data[GROUP_HEADER_BYTES:], offset, seed)
+        if record is None or record.kind != Kind.SEGMENT_LIST:
+            return None
+        body = self._files.read_at(sequence, offset + RECORD_HEADER_BYTES, record.body_bytes)
+        return decode_segment_list(body) if crc32c(body) == record.body_checksum else None
+
+    def _older_segment(self, sequence: int, follower: int) -> None:
+        header = self._headers[sequence]
+        segment = Segment(header, seed_of(sequence, header.nonce))
+        try:
+            if self._read_footer(segment):
+                return
+        except FormatError as error:
+            place = header.segment_bytes - BLOCK_BYTES
+            path = str(self._files.path(sequence))
+            self._damaged(Damage(path, place, -1, -1, -1, f"{error}; the records were read instead"))
+        after = self._first_list(follower)
+        end_lsn = after.before_last_lsn if after is not None and after.before_sequence == sequence else None
+        scan = SegmentScanner(self._files, header, end_lsn=end_lsn, newest=False).scan()
+        self._add_scanned(sequence, scan)
+
+    # --- footers ------------------------------------------------------------------------------------------------
+
+    def _read_footer(self, segment: Segment) -> bool:
+        """Take up a sealed segment; False if it has no trailer, FormatError if its footer is damaged."""
+        read = read_footer(self._files, segment)
+        if read is None:
+            return False
+        trailer, states, entries = read
+        segment.first_lsn, segment.last_lsn = trailer.first_lsn, trailer.last_lsn
+        segment.data_end = trailer.data_end
+        segment.sealed(trailer)
+        for ledger_id, lsn, body in states:
+            self._state(segment.sequence, ledger_id, lsn, body)
+        self._directories.append((segment.sequence, entries))
+        self.segments[segment.sequence] = segment
+        self.last_lsn = max(self.last_lsn, trailer.last_lsn)
+        return True
+
+    def _add_directories(self) -> None:
+        """Places of entries come after all states, which say what is dead."""
+        for sequence, entries in sorted(self._directories):
+            self.segments[sequence].live = add_directory(self.ledgers, sequence, entries)
+        self._directories.clear()
+        for sequence in sorted(self.segments):
+            table = self.segments[sequence].table
+            if table is None:
+                continue
+            for ledger_id in table.ledgers():
+                ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
+                if table.newest_lsn(ledger_id) > ledger.dead_through:
+                    ledger.last = max(ledger.last, table.span(ledger_id)[1])
+                    raise_lac(ledger, table.lacs[ledger_id])
+
+    # --- scans --------------------------------------------------------------------------------------------------
+
+    def _add_scanned(self, sequence: int, scan: Scan) -> None:
+        header = self._headers[sequence]
+        segment = segment_of(header, scan)
+        self.segments[sequence] = segment
+        for ledger_id, lsn, body in scan.states:
+            self._state(sequence, ledger_id, lsn, body)
+        self.last_lsn = max(self.last_lsn, scan.last_lsn, max((row.lsn for row, _ in scan.rows), default=0))
+        self._take_suspicions(scan)
+
+    def _take_suspicions(self, scan: Scan) -> None:
+        for damage in scan.damages:
+            self._damaged(damage)
+        self.report.torn += scan.torn
+        self.report.replayed_bytes += scan.bytes_read
+        self.all_suspect = self.all_suspect or scan.all_suspect
+        self.named |= scan.named
+
+    def _damaged(self, damage: Damage) -> None:
+        self.report.damages.append(damage)
+
+    def _decide_resume(self, newest: int, scan: Scan) -> None:
+        self.before_last = (newest, scan.last_lsn)
+        self.report.clean = self.report.clean and scan.clean
+        segment = self.segments[newest]
+        header = segment.header
+        sealed = decode_quietly(self._files, header)
+        if sealed is not None:
+            # A segment is sealed only when the next one is on disk.
+            self._missing([newest + 1])
+        if (
+            self.report.clean
+            and sealed is None
+            and not (self.all_suspect or self.named or self.report.damages)
+        ):
+            self.resume = segment
+        else:
+            self.last_lsn += LSN_GAP
+
+    # --- states ---------------------------------------------------------------------------------------------------
+
+    def _state(self, sequence: int, ledger_id: int, lsn: int, body: bytes | memoryview) -> None:
+        if ledger_id == ALL_LEDGERS:
+            if lsn > self.suspicion_lsn:
+                self.suspicion, self.suspicion_lsn = decode_suspicion(body), lsn
+                self.suspicion_sequence = sequence
+            return
+        ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
+        if lsn <= ledger.state_lsn:
+            return
+        try:
+            ledger.facts, ledger.dead_through = decode_state(ledger_id, body)
+        except FormatError as error:
+            path = str(self._files.path(sequence))
+            raise DamagedSegmentError(
+                f"{path}: {error}; start the version that wrote it", path=path
+            ) from error
+        ledger.state_lsn, ledger.state_sequence = lsn, sequence
+
+    def _suspect(self) -> None:
+        """Fence and put in limbo whatever may have lost something, by old suspicions and by new ones."""
+        limbo_through = self.suspicion.limbo_through
+        for ledger_id in sorted(self.named - self.ledgers.keys()):
+            self.ledgers[ledger_id] = StoredLedger()
+        for ledger_id, ledger in self.ledgers.items():
+            old = 0 < limbo_through >= ledger.state_lsn
+            new = self.all_suspect or ledger_id in self.named
+            if not (old or new):
+                continue
+            if ledger.facts is None:
+                ledger.facts = LedgerFacts(ledger_id)
+            if new and not ledger.facts.limbo:
+                self.report.limbo.append(ledger_id)
+            ledger.facts.fenced = ledger.facts.limbo = True
+        self.report.limbo.sort()
+        self.report.suspects_unknown = self.suspicion.unknown or self.all_suspect
+
+
+# --- pieces that `LedgerStorage` and `rebuild` use too ----------------------------------------------------------
+
+
+def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
+    """A segment in memory, from its records."""
+    segment = Segment(header, seed_of(header.sequence, header.nonce))
+    table = segment.table
+    assert table is not None
+    for row, lac in sorted(scan.rows, key=lambda item: item[0].lsn):
+        table.add(row, lac)
+    for ledger_id, lsn, body in scan.states:
+        segment.keep_state(ledger_id, lsn, body)
+    segment.data_end = scan.data_end
+    segment.first_lsn, segment.last_lsn = scan.first_lsn, scan.last_lsn
+    segment.before_lsn, segment.before_checksum = scan.before_lsn, scan.before_checksum
+    return segment
+
+
+def raise_lac(ledger: StoredLedger, lac: int) -> None:
+    """A run said that entries up to `lac` are confirmed."""
+    if ledger.facts is not None and lac > ledger.facts.lac:
+        ledger.facts.lac = lac
+
+
+def add_directory(ledgers: dict[int, StoredLedger], sequence: int, entries: list[DirectoryEntry]) -> int:
+    """Note which ledgers a sealed segment holds; returns how many of them have entries in it that live."""
+    live = 0
+    for entry in entries:
+        ledger = ledgers.setdefault(entry.ledger_id, StoredLedger())
+        if entry.highest_lsn <= ledger.dead_through:
+            continue
+        ledger.add_span(sequence, entry)
+        raise_lac(ledger, entry.lac)
+        live += 1
+    return live
+
+
+def decode_quietly(files: SegmentFiles, header: SegmentHeader) -> Trailer | None:
+    """A segment's trailer if it verifies."""
+    offset = header.segment_bytes - BLOCK_BYTES
+    block = files.read_at(header.sequence, offset, BLOCK_BYTES)
+    try:
+        return decode_trailer(block, header.sequence, seed_of(header.sequence, header.nonce), offset)
+    except FormatError:
+        return None
+
+
+def read_footer(
+    files: SegmentFiles, segment: Segment
+) -> tuple[Trailer, list[tuple[int, int, memoryview]], list[DirectoryEntry]] | None:
+    """(trailer, states, directory) of a sealed segment, None if it is not sealed.
+
+    Raises:
+        FormatError: a part does not verify, even when read from the disk itself.
+    """
+    try:
+        return _read_footer(files.read_at, segment)
+    except FormatError:
+        return _read_footer(files.read_uncached, segment)
+
+
+def _read_footer(
+    read: object, segment: Segment
+) -> tuple[Trailer, list[tuple[int, int, memoryview]], list[DirectoryEntry]] | None:
+    assert callable(read)
+    sequence, seed = segment.sequence, segment.seed
+    offset = segment.header.segment_bytes - BLOCK_BYTES
+    trailer = decode_trailer(read(sequence, offset, BLOCK_BYTES), sequence, seed, offset)
+    if trailer is None:
+        return None
+    states = read(sequence, trailer.states_offset, trailer.rows_offset - trailer.states_offset)
+    if crc32c(states, place_seed(seed, trailer.states_offset)) != trailer.states_checksum:
+        raise FormatError("the checksum of the states in the footer differs")
+    directory = read(sequence, trailer.directory_offset, trailer.directory_end - trailer.directory_offset)
+    if crc32c(directory, place_seed(seed, trailer.directory_offset)) != trailer.directory_checksum:
+        raise FormatError("the checksum of the directory in the footer differs")
+    return trailer, list(read_states(states, trailer.states)), list(read_directory(directory))

@@ -1,0 +1,93 @@
+"""What storage remembers of one ledger: its facts and where its entries are, but none of the entries."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.storage.footer_format import DirectoryEntry
+
+SPAN_FIELDS = 5
+
+
+class Span(NamedTuple):
+    """A sealed segment that holds entries of the ledger, and where its rows are in the footer."""
+
+    sequence: int
+    first: int
+    last: int
+    row_index: int
+    rows: int
+    checksum: int
+    dense: bool
+
+
+class StoredLedger:
+    """One ledger.
+
+    Attributes:
+        facts: all that is durably known besides entries; None if only entries were put.
+        state_lsn: LSN of its newest state record, 0 if none.
+        state_sequence: the segment where that lies.
+        dead_through: entries with an LSN up to this are deleted.
+        last: highest entry id that is held, -1 if none.
+        spans: sealed segments that hold its entries, packed.
+    """
+
+    __slots__ = ("dead_through", "facts", "last", "spans", "state_lsn", "state_sequence")
+
+    def __init__(self) -> None:
+        self.facts: LedgerFacts | None = None
+        self.state_lsn = 0
+        self.state_sequence = 0
+        self.dead_through = 0
+        self.last = -1
+        self.spans = array("q")
+
+    def add_span(self, sequence: int, entry: DirectoryEntry) -> None:
+        """A sealed segment holds entries of this ledger."""
+        self.spans.extend(
+            (
+                sequence,
+                entry.first,
+                entry.last,
+                entry.row_index << 32 | entry.rows,
+                entry.checksum << 1 | (entry.flags & 1),
+            )
+        )
+        self.last = max(self.last, entry.last)
+
+    def drop_spans(self) -> list[int]:
+        """Forget all entries; returns the segments that held some."""
+        sequences = list(self.spans[::SPAN_FIELDS])
+        self.spans = array("q")
+        self.last = -1
+        return sequences
+
+    def drop_span(self, sequence: int) -> None:
+        """A segment is read in another way now, or is gone."""
+        kept = array("q")
+        for at in range(0, len(self.spans), SPAN_FIELDS):
+            if self.spans[at] != sequence:
+                kept.extend(self.spans[at : at + SPAN_FIELDS])
+        self.spans = kept
+
+    def spans_within(self, first: int, last: int) -> list[Span]:
+        """The sealed segments that may hold some of first..last, by first id."""
+        spans = self.spans
+        found = [
+            Span(
+                spans[at],
+                spans[at + 1],
+                spans[at + 2],
+                spans[at + 3] >> 32,
+                spans[at + 3] & 0xFFFFFFFF,
+                spans[at + 4] >> 1,
+                bool(spans[at + 4] & 1),
+            )
+            for at in range(0, len(spans), SPAN_FIELDS)
+            if spans[at + 1] <= last and spans[at + 2] >= first
+        ]
+        found.sort(key=lambda span: span.first)
+        return found
