@@ -333,6 +333,11 @@ class LogMachine:
         """Whether a roll is under way."""
         return self._roll is not RollStep.NONE
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether a close is under way, or the handle has ended."""
+        return self._closing or self.status is LogStatus.ENDED
+
     # --- opening: the five steps -------------------------------------------------------------------------------
 
     def open(self) -> None:

@@ -1,0 +1,98 @@
+"""What a log's handles can be told to do otherwise: sizes in bytes, times in milliseconds, each with its limits.
+
+Given to `client.log(name, config=...)`, read once and passed down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from quire.core.errors import MisuseError
+from quire.core.log_list import FAN_OUT_MAX
+
+KIB = 1024
+MIB = 1024 * KIB
+
+_LIMITS: dict[str, tuple[int, int]] = {
+    "batch_bytes_max": (1, 4 * MIB - 8 * KIB),
+    "batch_records_max": (1, 1_000_000),
+    "in_flight_bytes_max": (1, 1024 * MIB),
+    "window_bytes_max": (1, 16 * 1024 * MIB),
+    "roll_bytes": (1, 1024 * 1024 * MIB),
+    "roll_ms": (1, 366 * 86_400_000),
+    "page_items": (2, FAN_OUT_MAX),
+    "fan_out": (2, FAN_OUT_MAX),
+    "back_off_ms_min": (1, 60_000),
+    "back_off_ms_max": (1, 600_000),
+    "open_attempts_max": (1, 10_000),
+    "metadata_attempts_max": (1, 10_000),
+    "cached_pages_max": (1, 100_000),
+    "deletes_at_once": (1, 1000),
+}
+CODECS = ("rows", "arrow")
+COMPRESSIONS = (None, "lz4", "zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How one log handle behaves.
+
+    Attributes:
+        batch_bytes_max: records that one batch entry collects, unless a single one is larger.
+        batch_records_max: the same in records.
+        in_flight_bytes_max: what may be sent and unconfirmed; what comes meanwhile joins larger batches.
+        window_bytes_max: what may be unconfirmed or unsent before `append` waits.
+        roll_bytes: a ledger of this size is followed by a new one.
+        roll_ms: a ledger with records is followed by a new one after so long.
+        page_items: closed items that move from the head into one page.
+        fan_out: pages that move under one higher page.
+        back_off_ms_min: first wait when two openers duel; doubles, with jitter.
+        back_off_ms_max: where that doubling stops.
+        open_attempts_max: lost duels before `open_writer` gives up.
+        metadata_attempts_max: metadata answers missing in a row before a handle gives up.
+        cached_pages_max: pages that a handle remembers; they never change.
+        deletes_at_once: ledgers that a truncation deletes side by side.
+        codec: `rows`, or `arrow` for batches of more than one record.
+        compression: None, `lz4` or `zstd`, with the arrow codec.
+    """
+
+    batch_bytes_max: int = 128 * KIB
+    batch_records_max: int = 32_768
+    in_flight_bytes_max: int = 8 * MIB
+    window_bytes_max: int = 32 * MIB
+    roll_bytes: int = 256 * MIB
+    roll_ms: int = 3_600_000
+    page_items: int = 128
+    fan_out: int = 128
+    back_off_ms_min: int = 20
+    back_off_ms_max: int = 2_000
+    open_attempts_max: int = 20
+    metadata_attempts_max: int = 8
+    cached_pages_max: int = 256
+    deletes_at_once: int = 16
+    codec: str = "rows"
+    compression: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work.
+
+        Raises:
+            MisuseError: naming the field, its value and its limits.
+        """
+        for field in fields(self):
+            if field.name not in _LIMITS:
+                continue
+            low, high = _LIMITS[field.name]
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or not low <= value <= high:
+                msg = f"LogConfig.{field.name} must be an integer from {low} to {high}, got {value!r}"
+                raise MisuseError(msg)
+        if self.codec not in CODECS:
+            msg = f"LogConfig.codec is one of {', '.join(CODECS)}, got {self.codec!r}"
+            raise MisuseError(msg)
+        if self.compression not in COMPRESSIONS or (self.compression and self.codec != "arrow"):
+            msg = f"LogConfig.compression is lz4 or zstd with codec 'arrow', got {self.compression!r}"
+            raise MisuseError(msg)
+        if self.back_off_ms_min > self.back_off_ms_max:
+            msg = f"back_off_ms_min ({self.back_off_ms_min}) is above its maximum"
+            raise MisuseError(msg)

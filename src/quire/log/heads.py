@@ -1,0 +1,228 @@
+"""A log's records in the metadata store: names, heads, pages. Compare-and-swap only; it decides nothing.
+
+Keys: `log-names/<name>`, `logs/<log id>`, `log-pages/<log id>/<page>`; ids in hex. Nothing here knows ledgers.
+
+Source: decisions F-12, F-29.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoSuchLogError
+from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
+from quire.metadata.store import (
+    LIST_LIMIT,
+    Create,
+    Delete,
+    KeyMissingError,
+    MetadataStore,
+    Watch,
+    check_key,
+)
+from quire.wire.log_records import (
+    PAGE_BYTES_MAX,
+    decode_head,
+    decode_name,
+    decode_page,
+    encode_head,
+    encode_name,
+    encode_page,
+    name_of_bytes,
+)
+
+NAMES: Final = "log-names/"
+HEADS: Final = "logs/"
+PAGES: Final = "log-pages/"
+
+
+def name_key(name: str) -> str:
+    """The key of a name record.
+
+    Raises:
+        MisuseError: the name cannot be a key.
+    """
+    return check_key(f"{NAMES}{name}")
+
+
+class LogHeads:
+    """All logs of a store.
+
+    Args:
+        store: the metadata store.
+        cached_pages_max: pages that are remembered; they never change.
+    """
+
+    def __init__(self, store: MetadataStore, cached_pages_max: int = 256) -> None:
+        self._store = store
+        self._cached_max = cached_pages_max
+        self._pages: OrderedDict[tuple[bytes, str], LogPage] = OrderedDict()
+
+    # --- names -------------------------------------------------------------------------------------------------
+
+    async def find(self, name: str) -> bytes | None:
+        """The id of the log with a name, None if there is none."""
+        found = await self._store.get(name_key(name))
+        return None if found is None else decode_name(found.value, name)
+
+    async def names(self) -> list[str]:
+        """All names, sorted."""
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            page = await self._store.list(NAMES, after=after)
+            names += [key.removeprefix(NAMES) for key, _ in page]
+            if len(page) < LIST_LIMIT:
+                return names
+            after = page[-1][0]
+
+    # --- heads -------------------------------------------------------------------------------------------------
+
+    async def read(self, log_id: bytes) -> tuple[LogHead, int] | None:
+        """A head and its version, None if there is no such log."""
+        found = await self._store.get(HEADS + log_id.hex())
+        return None if found is None else (decode_head(found.value, log_id), found.version)
+
+    async def create(self, head: LogHead) -> None:
+        """Make a log: head and name in one step.
+
+        Raises:
+            AlreadyExistsError: there is a log with this name.
+        """
+        name, key = name_key(head.name), HEADS + head.log_id.hex()
+        try:
+            await self._store.multi((Create(key, encode_head(head)), Create(name, encode_name(head.log_id))))
+        except AlreadyExistsError as error:
+            msg = f"a log {head.name!r} exists already"
+            raise AlreadyExistsError(msg, log=head.name) from error
+        except MetadataUnknownError:
+            if await self.find(head.name) != head.log_id:
+                raise
+
+    async def write(self, head: LogHead, version: int) -> int:
+        """Swap a head.
+
+        Raises:
+            VersionConflictError: it has another version, or is gone.
+            MetadataUnknownError: nobody can tell.
+        """
+        return await self._store.put(HEADS + head.log_id.hex(), encode_head(head), version)
+
+    async def remove(self, head: LogHead) -> None:
+        """Delete head and name in one step; what is gone already is gone."""
+        name, key = name_key(head.name), HEADS + head.log_id.hex()
+        found = await self._store.get(name)
+        if found is not None and decode_name(found.value, head.name) == head.log_id:
+            try:
+                await self._store.multi((Delete(name, found.version), Delete(key)))
+            except KeyMissingError:
+                await self._remove(name, found.version)
+        await self._remove(key, None)
+
+    async def _remove(self, key: str, version: int | None) -> None:
+        try:
+            await self._store.multi((Delete(key, version),))
+        except KeyMissingError:
+            return
+
+    def watch(self, log_id: bytes) -> Watch:
+        """Changes of one head; the first item comes at once."""
+        return self._store.watch(HEADS + log_id.hex())
+
+    # --- pages -------------------------------------------------------------------------------------------------
+
+    async def write_page(self, page: LogPage) -> None:
+        """Store a page under its own name; the same page twice is once.
+
+        Raises:
+            CorruptMetadataError: it is too large; the layout's figures are too high for it.
+        """
+        record = encode_page(page)
+        if len(record) > PAGE_BYTES_MAX:
+            msg = f"a page of log {page.log_id.hex()} has {len(record)} bytes, at most {PAGE_BYTES_MAX} may be stored"
+            raise CorruptMetadataError(msg)
+        name = name_of_bytes(record)
+        key = f"{PAGES}{page.log_id.hex()}/{name}"
+        try:
+            await self._store.create(key, record)
+        except AlreadyExistsError:
+            pass  # its name says what it holds
+        except MetadataUnknownError:
+            if await self._store.get(key) is None:
+                raise
+        self._remember(page.log_id, name, page)
+
+    async def read_page(self, log_id: bytes, name: str) -> LogPage | None:
+        """A page, None if it is gone."""
+        known = self._pages.get((log_id, name))
+        if known is not None:
+            self._pages.move_to_end((log_id, name))
+            return known
+        found = await self._store.get(f"{PAGES}{log_id.hex()}/{name}")
+        if found is None:
+            return None
+        page = decode_page(found.value, log_id, name)
+        self._remember(log_id, name, page)
+        return page
+
+    async def remove_page(self, log_id: bytes, name: str) -> None:
+        """Delete a page; a missing one is deleted."""
+        self._pages.pop((log_id, name), None)
+        await self._remove(f"{PAGES}{log_id.hex()}/{name}", None)
+
+    def _remember(self, log_id: bytes, name: str, page: LogPage) -> None:
+        self._pages[log_id, name] = page
+        while len(self._pages) > self._cached_max:
+            self._pages.popitem(last=False)
+
+    # --- items -------------------------------------------------------------------------------------------------
+
+    async def item_holding(self, head: LogHead, offset: int) -> list[LogItem]:
+        """The items from the one that holds an offset on, as far as one page reaches; then the head's own.
+
+        Returns:
+            Not empty unless the log has no item that reaches that far.
+
+        Raises:
+            NoSuchLogError: a page is gone: the log was truncated or deleted since the head was read.
+        """
+        for page in head.pages:
+            if page.next_offset > offset:
+                return await self._items_below(head, page, offset)
+        items = head.items
+        return [item for item in items if item.next_offset is None or item.next_offset > offset]
+
+    async def _items_below(self, head: LogHead, page: PageRef, offset: int) -> list[LogItem]:
+        found = await self.read_page(head.log_id, page.name)
+        if found is None:
+            msg = f"page {page.name} of log {head.name!r} is gone: it was truncated or deleted meanwhile"
+            raise NoSuchLogError(msg, log=head.name, page=page.name)
+        if found.children:
+            child = next(child for child in found.children if child.next_offset > offset)
+            return await self._items_below(head, child, offset)
+        return [item for item in found.items if item.next_offset is None or item.next_offset > offset]
+
+    async def all_items(self, head: LogHead) -> list[LogItem]:
+        """Every item that reaches above the log's start, oldest first.
+
+        Raises:
+            NoSuchLogError: a page is gone, see `item_holding`.
+        """
+        items: list[LogItem] = []
+        for page in head.pages:
+            await self._collect(head, page, items)
+        start = head.start_offset
+        kept = [item for item in items if item.next_offset is None or item.next_offset > start]
+        return [*kept, *head.items]
+
+    async def _collect(self, head: LogHead, page: PageRef, items: list[LogItem]) -> None:
+        if page.next_offset <= head.start_offset:
+            return
+        found = await self.read_page(head.log_id, page.name)
+        if found is None:
+            msg = f"page {page.name} of log {head.name!r} is gone: it was truncated or deleted meanwhile"
+            raise NoSuchLogError(msg, log=head.name, page=page.name)
+        items += found.items
+        for child in found.children:
+            await self._collect(head, child, items)

@@ -1,0 +1,355 @@
+"""Drives one `LogMachine`: its effects against the metadata store and the client, its answers back.
+
+It decides nothing about the protocol; it waits, retries reading, and keeps the error that explains an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from quire.client.writer import LedgerWriter
+from quire.core import log as e
+from quire.core.errors import (
+    CorruptMetadataError,
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataConflictError,
+    MetadataUnknownError,
+    MisuseError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    NotLeaderError,
+    NotWritingError,
+    QuireError,
+)
+from quire.core.ids import LedgerId
+from quire.core.log import EndReason, LogMachine, LogStatus
+from quire.core.log_list import LedgerSummary, LogHead, PageLayout
+from quire.env.interfaces import Chance
+from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
+from quire.log.ledgers import LogLedgers
+from quire.metadata.store import VersionConflictError
+from quire.wire.log_records import page_name
+
+log = logging.getLogger(__name__)
+
+LOST_LEDGER = (LedgerFencedError, LedgerClosedError, MetadataConflictError, NoSuchLedgerError)
+"""What a ledger's writer meets when somebody else took its ledger."""
+
+
+class Sender(Protocol):
+    """Who sends entries to the ledgers that the leader hands over: `LogWriter`."""
+
+    def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
+        """Send appends to this ledger from now on."""
+
+    def drain_ledger(self, ledger_id: LedgerId) -> None:
+        """Send no more to it; call `LogLeader.drained` when all it got is confirmed."""
+
+    async def close_ledger(self, ledger_id: LedgerId) -> LedgerSummary:
+        """Close it and say what it holds."""
+
+    def rolled(self, *, done: bool) -> None:
+        """A roll is over."""
+
+    def ended(self) -> None:
+        """No more; `LogLeader.failure` says why."""
+
+
+class LogLeader:
+    """One handle's way to lead a log.
+
+    Args:
+        head: the log, as it was found.
+        heads: the metadata.
+        ledgers: its ledgers.
+        config: settings.
+        chance: jitter.
+        holder: names this handle and no other, ever.
+        host: where it runs, for people.
+        may_retry: asks the election after a lost duel; waits for it if the caller wanted that.
+    """
+
+    def __init__(
+        self,
+        head: LogHead,
+        heads: LogHeads,
+        ledgers: LogLedgers,
+        config: LogConfig,
+        chance: Chance,
+        *,
+        holder: str,
+        host: str,
+        may_retry: Callable[[], Awaitable[bool]],
+    ) -> None:
+        self._log_id, self._name = head.log_id, head.name
+        self._head = head
+        self._heads, self._ledgers, self._config, self._chance = heads, ledgers, config, chance
+        self._owner = f"{holder}@{host}"
+        self._may_retry = may_retry
+        self._machine = LogMachine(
+            holder,
+            name_page=page_name,
+            host=host,
+            layout=PageLayout(config.page_items, config.fan_out),
+            digest=head.settings.digest,
+        )
+        self._sender: Sender | None = None
+        self._writers: dict[LedgerId, LedgerWriter] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cause: QuireError | None = None
+        self._silent = 0
+        self.finished = asyncio.Event()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            e.ReadHead: lambda _: self._start(self._read_head()),
+            e.RecoverLedger: lambda effect: self._start(self._recover(effect)),
+            e.CreateLedger: lambda _: self._start(self._create()),
+            e.WriteHead: lambda effect: self._start(self._write_head(effect)),
+            e.DeleteLedger: lambda effect: self._start(self._delete(effect.ledger_id)),
+            e.BackOff: lambda effect: self._start(self._back_off(effect.attempt)),
+            e.Serve: self._serve,
+            e.DrainLedger: lambda effect: self._sender_of().drain_ledger(effect.ledger_id),
+            e.SwitchLedger: self._switch,
+            e.CloseLedger: lambda effect: self._start(self._close_ledger(effect.ledger_id)),
+            e.Rolled: lambda effect: self._sender_of().rolled(done=effect.done),
+            e.Ended: lambda _: self._ended(),
+        }
+
+    # --- for the sender ----------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch, 0 before it serves."""
+        return self._machine.epoch
+
+    @property
+    def may_roll(self) -> bool:
+        """Whether a roll may start now."""
+        return self._machine.may_roll
+
+    @property
+    def rolling(self) -> bool:
+        """Whether a roll is under way."""
+        return self._machine.rolling
+
+    @property
+    def serving(self) -> bool:
+        """Whether this handle leads, as far as it knows."""
+        return self._machine.status is LogStatus.SERVING
+
+    @property
+    def closing(self) -> bool:
+        """Whether `close` was taken, or the handle has ended anyway."""
+        return self._machine.is_closing
+
+    def start(self, sender: Sender) -> None:
+        """Take the five steps; `sender.serve` or `sender.ended` follows."""
+        self._sender = sender
+        self._machine.open()
+        self._perform()
+
+    def roll(self) -> None:
+        """Start a roll; see `LogMachine.roll`."""
+        self._cause = None
+        self._machine.roll()
+        self._perform()
+
+    def drained(self, ledger_id: LedgerId, records: int) -> None:
+        """Everything that the ledger was sent is confirmed."""
+        self._machine.drained(ledger_id, records)
+        self._perform()
+
+    def ledger_failed(self, ledger_id: LedgerId, error: QuireError) -> None:
+        """A ledger's writer ended otherwise than by this handle's close."""
+        if self._machine.ended is None:
+            self._cause = error
+        self._machine.ledger_failed(ledger_id, error.message)
+        self._perform()
+
+    def close(self) -> None:
+        """Close the ledger, give the lead back; `sender.ended` follows."""
+        self._machine.close()
+        self._perform()
+
+    def abandon(self) -> None:
+        """Stop at once."""
+        self._machine.abandon()
+        self._perform()
+
+    async def stop(self) -> None:
+        """End what is under way and leave the ledgers that are still open to whoever recovers them."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers.values():
+            await writer.abandon()
+        self._writers.clear()
+
+    def failure(self) -> QuireError | None:
+        """Why it has ended, as the error for callers; None after a clean close or while it has not."""
+        ended, cause, where = self._machine.ended, self._cause, f"log {self._name!r}"
+        if ended is None or ended.reason is EndReason.CLOSED:
+            return None
+        if ended.reason is EndReason.NOT_LEADER:
+            return NotLeaderError(f"{where}: {ended.detail}; open it again to take it back", log=self._name)
+        if ended.reason is EndReason.NO_SUCH_LOG:
+            return NoSuchLogError(f"there is no {where}: {ended.detail}", log=self._name)
+        if ended.reason is EndReason.CORRUPT:
+            return CorruptMetadataError(f"{where}: {ended.detail}", log=self._name)
+        if ended.reason is EndReason.LEDGER_FAILED and isinstance(cause, LOST_LEDGER):
+            msg = f"{where}: another writer took it over ({cause.message}); open it again to take it back"
+            return NotLeaderError(msg, log=self._name)
+        if ended.reason is EndReason.ABANDONED and cause is None:
+            return NotWritingError(f"this writer of {where} was abandoned", log=self._name)
+        if cause is not None and ended.reason is not EndReason.LEDGER_FAILED:
+            return cause
+        msg = f"this writer of {where} has ended: {ended.detail}; open it again"
+        return NotWritingError(msg, log=self._name)
+
+    @property
+    def cause(self) -> QuireError | None:
+        """The error of a ledger or of the store that ended it, None if there was none."""
+        return self._cause
+
+    # --- effects -----------------------------------------------------------------------------------------------
+
+    def _perform(self) -> None:
+        machine = self._machine
+        while machine.out:
+            out, machine.out = machine.out, []
+            for effect in out:
+                self._handlers[type(effect)](effect)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except QuireError as error:
+            self._cause = self._cause or error
+            self._machine.abandon(error.message)
+        except Exception as error:
+            log.exception("log %r: the writer failed", self._name)
+            self._cause = MisuseError(f"log {self._name!r}: the writer failed: {error!r}", log=self._name)
+            self._machine.abandon(str(error))
+        self._perform()
+
+    async def _read_head(self) -> None:
+        while True:
+            try:
+                found = await self._heads.read(self._log_id)
+            except QuireError as error:
+                await self._wait_for_store(error)
+                continue
+            self._silent = 0
+            if found is None:
+                self._machine.head_read(None, -1)
+            else:
+                self._head = found[0]
+                self._machine.head_read(*found)
+            return
+
+    async def _write_head(self, effect: e.WriteHead) -> None:
+        try:
+            for page in effect.pages:
+                await self._heads.write_page(page)
+            version = await self._heads.write(effect.head, effect.version)
+        except VersionConflictError:
+            self._machine.head_conflicted()
+        except MetadataUnknownError:
+            self._machine.head_unknown()
+        except QuireError as error:
+            await self._wait_for_store(error)
+            self._machine.head_conflicted()
+        else:
+            self._silent = 0
+            self._head = effect.head
+            self._machine.head_written(version)
+
+    async def _wait_for_store(self, error: QuireError) -> None:
+        """Wait before the store is asked again; give up after so many failures in a row."""
+        self._silent += 1
+        if not error.retriable or self._silent >= self._config.metadata_attempts_max:
+            raise error
+        await self._pause(self._silent)
+
+    async def _recover(self, effect: e.RecoverLedger) -> None:
+        ledger_id = effect.item.ledger_id
+        try:
+            summary = await self._ledgers.recover(effect.item)
+        except QuireError as error:
+            self._cause = error
+            gone = isinstance(error, NoSuchLedgerError)
+            self._machine.recovery_failed(ledger_id, gone=gone, detail=error.message)
+        else:
+            self._machine.recovered(ledger_id, summary)
+
+    async def _create(self) -> None:
+        try:
+            writer = await self._ledgers.create(self._head, self._owner)
+        except QuireError as error:
+            self._cause = error
+            self._machine.create_failed(error.message)
+            return
+        self._writers[writer.ledger_id] = writer
+        self._machine.created(writer.ledger_id, writer.metadata.token)
+
+    async def _delete(self, ledger_id: LedgerId) -> None:
+        """An unlisted ledger is garbage: if it cannot be deleted now, the collector finds it by its metadata."""
+        writer = self._writers.pop(ledger_id, None)
+        if writer is not None:
+            await writer.abandon()
+        try:
+            await self._ledgers.delete(ledger_id)
+        except QuireError as error:
+            log.warning("log %r: unlisted ledger %d stays for now: %s", self._name, ledger_id, error)
+
+    async def _back_off(self, attempt: int) -> None:
+        if attempt >= self._config.open_attempts_max or not await self._may_retry():
+            who = self._head.leader.host or "another writer"
+            self._cause = NotLeaderError(f"log {self._name!r}: {who} leads it", log=self._name)
+            self._machine.abandon(self._cause.message)
+            return
+        await self._pause(attempt)
+        self._machine.retry()
+
+    async def _pause(self, attempt: int) -> None:
+        """A doubling wait, by chance between half and all of it, so that two do not meet again and again."""
+        low, high = self._config.back_off_ms_min, self._config.back_off_ms_max
+        wait_ms = min(high, low << min(attempt, 30))
+        await asyncio.sleep(wait_ms * (1 + self._chance.getrandbits(16) / 65536) / 2000)
+
+    def _serve(self, effect: e.Serve) -> None:
+        assert effect.first_offset is not None
+        self._sender_of().serve(self._writers[effect.ledger_id], effect.first_offset, effect.epoch)
+
+    def _switch(self, effect: e.SwitchLedger) -> None:
+        assert effect.first_offset is not None
+        self._sender_of().serve(self._writers[effect.ledger_id], effect.first_offset, self._machine.epoch)
+
+    async def _close_ledger(self, ledger_id: LedgerId) -> None:
+        try:
+            summary = await self._sender_of().close_ledger(ledger_id)
+        except QuireError as error:
+            self.ledger_failed(ledger_id, error)
+            return
+        self._writers.pop(ledger_id, None)
+        self._machine.ledger_closed(ledger_id, summary)
+
+    def _sender_of(self) -> Sender:
+        assert self._sender is not None
+        return self._sender
+
+    def _ended(self) -> None:
+        self.finished.set()
+        with contextlib.suppress(AssertionError):
+            self._sender_of().ended()

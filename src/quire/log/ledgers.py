@@ -1,0 +1,163 @@
+"""The ledgers of a log, as its drivers want them: made with its marks, recovered with what they hold, read by entry.
+
+The only place of the log that calls the client. A batch ledger says so in its custom metadata, with the log's id, so
+that one that no list holds can be found and collected.
+
+Source: decision F-31; design, "A log, and what a reader calls a position".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from quire.client.client import Client
+from quire.client.reader import LedgerReader
+from quire.client.writer import LedgerWriter
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireError
+from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
+from quire.core.log_list import LedgerSummary, LogHead, LogItem
+from quire.wire.batch import (
+    FORMAT_BATCH1,
+    BatchFlags,
+    BatchHeader,
+    BatchView,
+    Codec,
+    MalformedBatchError,
+)
+from quire.wire.entry import Entry
+
+LOG_KEY: Final = "quire.log"
+"""Custom metadata: the id of the log that the ledger was made for, in hex."""
+OWNER_KEY: Final = "quire.owner"
+"""Custom metadata: who made it."""
+
+
+class LogLedgers:
+    """Ledgers of logs with one password.
+
+    Args:
+        client: the cluster.
+        password: of all ledgers of the log.
+    """
+
+    def __init__(self, client: Client, password: bytes = b"") -> None:
+        self._client = client
+        self._password = password
+
+    async def create(self, head: LogHead, owner: str) -> LedgerWriter:
+        """A new ledger for a log, in nobody's list yet."""
+        settings = head.settings
+        return await self._client.create_ledger(
+            ensemble_size=settings.ensemble_size,
+            write_quorum=settings.write_quorum,
+            ack_quorum=settings.ack_quorum,
+            password=self._password,
+            digest=DigestType(settings.digest),
+            custom={
+                FORMAT_KEY: FORMAT_BATCH1,
+                LOG_KEY: head.log_id.hex().encode(),
+                OWNER_KEY: owner.encode(),
+            },
+        )
+
+    async def open(self, item: LogItem, *, recover: bool = False) -> LedgerReader:
+        """Open an item's ledger; with `recover` fence and close it.
+
+        Raises:
+            NoSuchLedgerError: it is gone.
+            CorruptMetadataError: its id belongs to another ledger now.
+        """
+        reader = await self._client.open_ledger(item.ledger_id, self._password, recover=recover)
+        if item.token and reader.metadata.token != item.token:
+            msg = (
+                f"ledger {item.ledger_id} is not the one that the log's list means: its token is "
+                f"{reader.metadata.token:#x}, not {item.token:#x}; was a metadata store restored?"
+            )
+            raise CorruptMetadataError(msg, ledger_id=item.ledger_id)
+        return reader
+
+    async def recover(self, item: LogItem) -> LedgerSummary:
+        """Close an item's ledger and say what it holds: one read of its last entry (F-31)."""
+        return await summary(await self.open(item, recover=True))
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger; a missing one is deleted."""
+        with contextlib.suppress(NoSuchLedgerError):
+            await self._client.delete_ledger(ledger_id)
+
+    async def delete_item(self, item: LogItem) -> None:
+        """Delete an item's ledger, and stop its writer first if it may have one. An id used again is left alone."""
+        try:
+            record = await self._client.ledger_metadata(item.ledger_id)
+        except NoSuchLedgerError:
+            return
+        if item.token and record.token != item.token:
+            return
+        if item.is_open:
+            # A writer that is not fenced would go on being acknowledged until the bookies notice.
+            with contextlib.suppress(QuireError):
+                await self._client.open_ledger(item.ledger_id, self._password)
+        await self.delete(item.ledger_id)
+
+
+def is_batched(record: LedgerMetadata) -> bool:
+    """Whether a ledger's entries are batches; its metadata says so, never its bytes."""
+    return record.custom_value(FORMAT_KEY) == FORMAT_BATCH1
+
+
+def view_of(record: LedgerMetadata, entry: Entry) -> BatchView:
+    """An entry as a batch; an entry of an opaque ledger is one record without key and time.
+
+    Raises:
+        MalformedBatchError: naming ledger and entry.
+    """
+    if not is_batched(record):
+        body = memoryview(entry.payload)
+        flags = BatchFlags.NONE
+        header = BatchHeader(Codec.RAW, flags, 1, len(body), entry.entry_id, 0, 0, 0, 0, 0, 0)
+        return BatchView(header, body)
+    try:
+        return BatchView.parse(entry.payload)
+    except MalformedBatchError as error:
+        msg = f"ledger {record.ledger_id} entry {entry.entry_id}: {error.message}"
+        raise MalformedBatchError(msg, ledger_id=record.ledger_id, entry_id=entry.entry_id) from error
+
+
+async def read_one(reader: LedgerReader, entry_id: int) -> BatchView:
+    """One entry of a ledger as a batch."""
+    async with contextlib.aclosing(reader.read(entry_id, entry_id)) as entries:
+        async for entry in entries:
+            return view_of(reader.metadata, entry)
+    raise AssertionError  # a read yields what it was asked for, or raises
+
+
+async def summary(reader: LedgerReader) -> LedgerSummary:
+    """What a ledger holds up to its last confirmed entry, which alone is read."""
+    last = reader.last_add_confirmed
+    if last < 0:
+        return LedgerSummary(0)
+    if not is_batched(reader.metadata):
+        return LedgerSummary(last + 1, reader.length)
+    header = (await read_one(reader, last)).header
+    return LedgerSummary(header.records_through, reader.length, header.ledger_min_ms, header.ledger_max_ms)
+
+
+async def entry_holding(reader: LedgerReader, record: int) -> int:
+    """The entry that holds a ledger's n-th record: bisection over headers; behind the last: the next entry's id.
+
+    Source: decision F-31: "Seek = binary search over first record numbers".
+    """
+    if record <= 0 or not is_batched(reader.metadata):
+        return min(max(record, 0), reader.last_add_confirmed + 1)
+    low, high = 0, int(reader.last_add_confirmed)
+    while low <= high:
+        middle = (low + high) // 2
+        header = (await read_one(reader, middle)).header
+        if record < header.records_before:
+            high = middle - 1
+        elif record >= header.records_through:
+            low = middle + 1
+        else:
+            return middle
+    return low

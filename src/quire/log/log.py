@@ -1,0 +1,368 @@
+"""One log by name: create, lead, read, truncate, describe. Made by `QuireClient.log`.
+
+Source: design, "A log, and what a reader calls a position".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+from quire.client.client import Client
+from quire.client.reader import LedgerReader
+from quire.core.errors import (
+    MetadataUnknownError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    PastEndError,
+    QuireError,
+    TrimmedError,
+)
+from quire.core.log_list import ItemState, LogHead, LogItem, LogSettings
+from quire.core.log_trimming import TrimMachine
+from quire.core.quorum import check_quorums
+from quire.log.config import LogConfig
+from quire.log.heads import LogHeads, name_key
+from quire.log.leader import LogLeader
+from quire.log.ledgers import LogLedgers, summary
+from quire.log.plan import plan
+from quire.log.reader import LogReader, confirmed_end
+from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
+from quire.log.trimming import LogTrimmer
+from quire.log.writer import LogWriter
+from quire.metadata.election import Election
+from quire.metadata.store import VersionConflictError
+from quire.wire.entry import digest_type_of
+from quire.wire.log_records import LOG_ID_BYTES
+
+_DESCRIBE_TRIES = 5
+
+
+class Log:
+    """A log of one cluster. Nothing is asked of the cluster before a method is called.
+
+    Args:
+        client: the cluster.
+        name: the log's name: one part or several of a metadata key.
+        password: of its ledgers.
+        config: settings of its handles.
+    """
+
+    def __init__(
+        self, client: Client, name: str, password: bytes = b"", config: LogConfig | None = None
+    ) -> None:
+        name_key(name)
+        self.name = name
+        self._client = client
+        self._config = config or LogConfig()
+        self._heads = LogHeads(client.store, self._config.cached_pages_max)
+        self._ledgers = LogLedgers(client, password)
+
+    # --- the log itself ----------------------------------------------------------------------------------------
+
+    async def create(
+        self, *, ensemble_size: int = 3, write_quorum: int = 3, ack_quorum: int = 2, digest: str = "crc32c"
+    ) -> None:
+        """Make the log, empty. Its ledgers are made with these quorums.
+
+        Raises:
+            AlreadyExistsError: there is one with this name.
+            InvalidQuorumError: unless E >= Qw >= Qa >= 1.
+        """
+        check_quorums(ensemble_size, write_quorum, ack_quorum)
+        old = await self._find()
+        if old is not None and old.is_being_deleted:
+            await self._delete(old)  # its deletion was cut off: carry it out
+        settings = LogSettings(ensemble_size, write_quorum, ack_quorum, digest_type_of(digest))
+        log_id = self._client.chance.getrandbits(8 * LOG_ID_BYTES).to_bytes(LOG_ID_BYTES, "big")
+        await self._heads.create(
+            LogHead(log_id, self.name, settings, created_ms=self._client.clock.wall_ms())
+        )
+
+    async def exists(self) -> bool:
+        """Whether there is such a log."""
+        head = await self._find()
+        return head is not None and not head.is_being_deleted
+
+    async def delete(self) -> None:
+        """Delete the log with all its ledgers; a writer that is there is fenced. Cut off, it can be called again.
+
+        Raises:
+            NoSuchLogError: there is none.
+        """
+        head = await self._find()
+        if head is None:
+            raise self._missing()
+        await self._delete(head)
+
+    async def _delete(self, head: LogHead) -> None:
+        machine = TrimMachine(None, now_ms=self._client.clock.wall_ms())
+        await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
+
+    async def _find(self) -> LogHead | None:
+        log_id = await self._heads.find(self.name)
+        found = None if log_id is None else await self._heads.read(log_id)
+        return None if found is None else found[0]
+
+    async def _head(self) -> LogHead:
+        head = await self._find()
+        if head is None or head.is_being_deleted:
+            raise self._missing()
+        return head
+
+    def _missing(self) -> NoSuchLogError:
+        msg = f"there is no log {self.name!r} in this cluster; `await log.create()` makes it"
+        return NoSuchLogError(msg, log=self.name)
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def open_writer(self, *, wait_for_leadership: bool = False) -> LogWriter:
+        """Become the log's only writer: fence what was there, recover it, begin a new ledger.
+
+        Args:
+            wait_for_leadership: stand behind the writers that are there and wait until they are gone; otherwise
+                take the log over at once. Either way only the swap of the list decides.
+
+        Raises:
+            NoSuchLogError: there is no such log.
+            NotLeaderError: others took it over again and again meanwhile.
+            RecoveryInconclusiveError: too few bookies answer to recover what is open.
+            NotEnoughBookiesError: no new ledger can be made.
+
+        Source: ledgers to logs (000), "Opening a log".
+        """
+        head = await self._head()
+        chance = self._client.chance
+        holder = f"{chance.getrandbits(64):016x}"
+        host = f"{platform.node()}:{os.getpid()}"
+        election = Election(self._client.store, f"log-{head.log_id.hex()}", f"{holder}@{host}")
+        standing = _Standing(election)
+        leader = LogLeader(
+            head,
+            self._heads,
+            self._ledgers,
+            self._config,
+            chance,
+            holder=holder,
+            host=host,
+            may_retry=lambda: standing.may_retry(wait=wait_for_leadership),
+        )
+        writer = LogWriter(
+            self.name,
+            leader,
+            self._client.clock,
+            self._config,
+            entry_bytes_max=self._client.config.entry_bytes_max,
+            resign=standing.end,
+        )
+        try:
+            await standing.begin(wait=wait_for_leadership)
+            leader.start(writer)
+            await writer.opened()
+        except BaseException:
+            await writer.abandon()
+            raise
+        return writer
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, start: int | None = None, end: int | None = None) -> AsyncGenerator[Record, None]:
+        """The records from `start` to `end` (exclusive), or to what is confirmed now. No writer is disturbed.
+
+        Raises:
+            TrimmedError: the log begins after `start` (by now).
+            PastEndError: the log ends before `start`.
+        """
+        reader = await self._reader(start, end, follow=False)
+        async with contextlib.aclosing(reader.records()) as records:
+            async for record in records:
+                yield record
+
+    async def tail(self, start: int | None = None) -> AsyncGenerator[Record, None]:
+        """The records from `start` on, and then each new one as it is confirmed, for ever.
+
+        Raises:
+            TrimmedError: the log begins after `start`, or the reader fell behind a truncation.
+        """
+        reader = await self._reader(start, None, follow=True)
+        async with contextlib.aclosing(reader.records()) as records:
+            async for record in records:
+                yield record
+
+    async def read_entries(
+        self, start: int | None = None, end: int | None = None, *, follow: bool = False
+    ) -> AsyncGenerator[BatchAt, None]:
+        """Like `read`, by whole batches: (first offset, view, ledger, entry); clip to offsets with the view's slices."""
+        reader = await self._reader(start, end, follow=follow)
+        async with contextlib.aclosing(reader.batches()) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _reader(self, start: int | None, end: int | None, *, follow: bool) -> LogReader:
+        head = await self._head()
+        return LogReader(
+            self.name, head.log_id, self._heads, self._ledgers, start=start, end=end, follow=follow
+        )
+
+    async def plan(
+        self, start: int | None = None, end: int | None = None, split_bytes: int = 64 << 20
+    ) -> list[LogRange]:
+        """See `quire.log.plan.plan`."""
+        return await plan(self, start, end, split_bytes)
+
+    async def open_item(self, item: ItemDescription) -> LedgerReader:
+        """A reader of one ledger of the log, which changes nothing."""
+        return await self._ledgers.open(LogItem(item.ledger_id, item.token))
+
+    def check_start(self, about: LogDescription, start: int) -> None:
+        """Refuse an offset that the log does not hold (any more, or yet).
+
+        Raises:
+            TrimmedError, PastEndError: naming both.
+        """
+        if start < about.start_offset:
+            msg = f"log {self.name!r}: asked from offset {start}, earliest is {about.start_offset}"
+            raise TrimmedError(msg, log=self.name, offset=start, earliest=about.start_offset)
+        if start > about.end_offset:
+            msg = f"log {self.name!r}: asked from offset {start}, the log ends at {about.end_offset}"
+            raise PastEndError(msg, log=self.name, offset=start, end=about.end_offset)
+
+    # --- the list ----------------------------------------------------------------------------------------------
+
+    async def describe(self) -> LogDescription:
+        """The log as it is now: its ledgers, offsets, sizes, times, with what open ledgers have confirmed."""
+        for attempt in range(1, _DESCRIBE_TRIES + 1):
+            head = await self._head()
+            try:
+                items = await self._heads.all_items(head)
+                return await self._described(head, items)
+            except (NoSuchLogError, NoSuchLedgerError):
+                # A truncation came between the head and what it names; a newer head does not name it.
+                if attempt == _DESCRIBE_TRIES:
+                    raise
+        raise AssertionError
+
+    async def _described(self, head: LogHead, items: list[LogItem]) -> LogDescription:
+        described: list[ItemDescription] = []
+        end = head.start_offset
+        for item in items:
+            last_entry: int | None = None
+            if item.is_open:
+                reader = await self._ledgers.open(item)
+                item = item.completed(  # noqa: PLW2901 - what is known of it now
+                    end if item.first_offset is None else item.first_offset, await summary(reader)
+                )
+                item = replace(item, state=ItemState.OPEN)  # noqa: PLW2901
+                last_entry = int(reader.last_add_confirmed)
+            described.append(_item(item, last_entry))
+            end = described[-1].next_offset
+        return LogDescription(
+            head.name,
+            head.log_id.hex(),
+            head.leader.epoch,
+            head.start_offset,
+            max(end, head.closed_end, head.start_offset),
+            described,
+            head.settings,
+            head.leader.host,
+            head.created_ms,
+            head.generation,
+        )
+
+    async def truncate(self, before: int) -> None:
+        """Forget the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
+
+        Any client may do it, beside a writer. What a crashed truncation left is carried out first.
+
+        Args:
+            before: the log's new first offset, at most its end.
+
+        Raises:
+            PastEndError: the log ends before it.
+            NoSuchLogError: there is no such log.
+        """
+        head = await self._head()
+        end = head.closed_end
+        if before > end:
+            end = await confirmed_end(head, self._ledgers)
+        machine = TrimMachine(max(before, 0), end=end, now_ms=self._client.clock.wall_ms())
+        await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
+
+    async def complete_items(self) -> int:
+        """Write into the list what ledgers hold that it calls open and that somebody else has closed (F-31).
+
+        Beside a living writer it changes nothing that the writer would not write itself.
+
+        Returns:
+            How many lines were completed.
+        """
+        done = 0
+        while True:
+            log_id = await self._heads.find(self.name)
+            found = None if log_id is None else await self._heads.read(log_id)
+            if found is None or found[0].is_being_deleted:
+                raise self._missing()
+            head, version = found
+            item = next(iter(head.open_items), None)
+            if item is None:
+                return done
+            reader = await self._ledgers.open(item)
+            if not reader.closed:
+                return done
+            completed = head.with_completed(item.ledger_id, await summary(reader))
+            with contextlib.suppress(VersionConflictError, MetadataUnknownError):
+                await self._heads.write(replace(completed, generation=head.generation + 1), version)
+                done += 1
+
+
+class _Standing:
+    """A writer's place in the election: advice, which a failing store must not turn into a failing writer."""
+
+    def __init__(self, election: Election) -> None:
+        self._election = election
+        self._campaign: asyncio.Task[None] | None = None
+
+    async def begin(self, *, wait: bool) -> None:
+        """Stand; with `wait`, until this writer leads."""
+        if wait:
+            await self._election.campaign()
+        else:
+            self._campaign = asyncio.ensure_future(self._election.campaign())
+
+    async def may_retry(self, *, wait: bool) -> bool:
+        """After a lost duel: whether to try again. Who waits for the lead waits again."""
+        if wait and not self._election.is_leader:
+            await self._election.campaign()
+        return True
+
+    async def end(self) -> None:
+        """Give the place up."""
+        if self._campaign is not None:
+            self._campaign.cancel()
+            with contextlib.suppress(asyncio.CancelledError, QuireError):
+                await self._campaign
+        with contextlib.suppress(QuireError):
+            await self._election.resign()
+
+
+def _item(item: LogItem, last_entry: int | None) -> ItemDescription:
+    return ItemDescription(
+        item.ledger_id,
+        item.token,
+        item.first_offset or 0,
+        item.next_offset or 0,
+        item.count,
+        item.payload_bytes,
+        item.min_time_ms,
+        item.max_time_ms,
+        item.state,
+        item.place,
+        item.digest,
+        item.format,
+        item.flags,
+        last_entry,
+    )

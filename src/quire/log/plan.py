@@ -1,0 +1,89 @@
+"""Cuts a log into ranges of about equal bytes, in whole entries, for readers that share the work.
+
+Source: Spark reader, "planning by bytes": ranges come from the list; only where a ledger is cut is a header read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quire.core.errors import MisuseError
+from quire.log.ledgers import entry_holding, read_one
+from quire.log.records import LogRange
+
+if TYPE_CHECKING:
+    from quire.client.reader import LedgerReader
+    from quire.log.log import Log
+    from quire.log.records import ItemDescription
+
+READS_AT_ONCE = 16
+
+
+async def plan(
+    log: Log, start: int | None = None, end: int | None = None, split_bytes: int = 64 << 20
+) -> list[LogRange]:
+    """The ranges that together hold the records from `start` to `end`.
+
+    Args:
+        log: which.
+        start: the first offset; None is the log's start.
+        end: the offset behind the last; None is what is confirmed now.
+        split_bytes: about so many bytes in a range.
+
+    Raises:
+        TrimmedError, PastEndError: as a read from there.
+    """
+    if split_bytes < 1:
+        msg = f"split_bytes is at least 1, got {split_bytes}"
+        raise MisuseError(msg)
+    about = await log.describe()
+    first = about.start_offset if start is None else start
+    log.check_start(about, first)
+    last = about.end_offset if end is None else min(end, about.end_offset)
+    gate = asyncio.Semaphore(READS_AT_ONCE)
+    items = [
+        item for item in about.items if item.next_offset > first and item.first_offset < last and item.count
+    ]
+    parts = await asyncio.gather(*(_cut(log, item, first, last, split_bytes, gate) for item in items))
+    return [each for part in parts for each in part]
+
+
+async def _cut(
+    log: Log, item: ItemDescription, start: int, end: int, split_bytes: int, gate: asyncio.Semaphore
+) -> list[LogRange]:
+    """One ledger's ranges. Entries at the cuts are bisected or read once, for their offsets."""
+    async with gate:
+        reader = await log.open_item(item)
+        last_entry = int(reader.last_add_confirmed) if item.last_entry is None else item.last_entry
+        low = 0
+        if start > item.first_offset:
+            low = await entry_holding(reader, start - item.first_offset)
+        high = last_entry
+        if end < item.next_offset:
+            high = await entry_holding(reader, end - 1 - item.first_offset)
+        entry_bytes = item.bytes / (last_entry + 1)
+        pieces = max(1, min(high - low + 1, round((high - low + 1) * entry_bytes / split_bytes)))
+        cuts = [low + (high - low + 1) * piece // pieces for piece in range(pieces)]
+        offsets = [max(start, item.first_offset)]
+        for cut in cuts[1:]:
+            offsets.append(item.first_offset + await _before(reader, cut))
+        offsets.append(min(end, item.next_offset))
+        cuts.append(high + 1)
+    return [
+        LogRange(
+            item.ledger_id,
+            item.token,
+            cuts[piece],
+            cuts[piece + 1] - 1,
+            item.first_offset,
+            offsets[piece],
+            offsets[piece + 1],
+            round((cuts[piece + 1] - cuts[piece]) * entry_bytes),
+        )
+        for piece in range(pieces)
+    ]
+
+
+async def _before(reader: LedgerReader, entry_id: int) -> int:
+    return (await read_one(reader, entry_id)).header.records_before

@@ -1,0 +1,247 @@
+"""Reads a log: finds the ledger and the entry of an offset, goes on through ledgers, follows what is appended.
+
+A reader changes nothing: no fence, no metadata. Of an open ledger it reads up to the last add confirmed; the next
+ledger begins only when this one is closed, so what a reader sees is a prefix of the log.
+
+Source: design, "A log, and what a reader calls a position"; decisions F-31, F-32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from itertools import repeat
+
+from quire.client.reader import LedgerReader
+from quire.core.errors import (
+    CorruptMetadataError,
+    MisuseError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    PastEndError,
+    TrimmedError,
+)
+from quire.core.ids import LedgerId
+from quire.core.log_list import LogHead, LogItem
+from quire.log.heads import LogHeads
+from quire.log.ledgers import LogLedgers, entry_holding, summary, view_of
+from quire.log.records import BatchAt, Record
+
+_GONE = (NoSuchLedgerError, NoSuchEntryError)
+"""What a truncation leaves behind for a reader that is still below it."""
+
+
+class LogReader:
+    """One pass over a log.
+
+    Args:
+        name: the log's name.
+        log_id: its id.
+        heads: the metadata.
+        ledgers: its ledgers.
+        start: the first offset wanted; None is the log's start.
+        end: the offset behind the last one wanted; None is the log's end when the pass begins, or none with `follow`.
+        follow: go on with what is appended later.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log_id: bytes,
+        heads: LogHeads,
+        ledgers: LogLedgers,
+        *,
+        start: int | None,
+        end: int | None,
+        follow: bool,
+    ) -> None:
+        for what, offset in (("start", start), ("end", end)):
+            if offset is not None and offset < 0:
+                msg = f"log {name!r}: offsets are numbered from 0, {what}={offset} is none"
+                raise MisuseError(msg, log=name)
+        self._name, self._log_id, self._heads, self._ledgers = name, log_id, heads, ledgers
+        self._start, self._end, self._follow = start, end, follow
+        self._offset = -1
+        self._ledger_id: LedgerId | None = None
+        self._next_entry = 0
+        self._finished = False
+        self._last_ledger: LedgerId | None = None
+
+    async def records(self) -> AsyncGenerator[Record, None]:
+        """Every record from `start` to `end`, in order.
+
+        Raises:
+            TrimmedError: the start, or where the pass has come to, was truncated.
+        """
+        async with contextlib.aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for record in self.clip(batch):
+                    yield record
+
+    def clip(self, batch: BatchAt) -> list[Record]:
+        """The records of a batch that lie between `start` and `end`."""
+        first, view, ledger_id, entry_id = batch
+        low = max(0, (self._start or 0) - first)
+        high = view.header.count if self._end is None else min(view.header.count, self._end - first)
+        return list(
+            map(
+                Record._make,
+                zip(
+                    range(first + low, first + high),
+                    view.times_ms(low, high),
+                    view.keys(low, high),
+                    view.values(low, high),
+                    view.headers(low, high),
+                    repeat(ledger_id),
+                    repeat(entry_id),
+                    range(low, high),
+                    strict=False,
+                ),
+            )
+        )
+
+    async def batches(self) -> AsyncGenerator[BatchAt, None]:
+        """Every batch that holds a record from `start` to `end`, whole, in order.
+
+        Raises:
+            TrimmedError: as `records`.
+            PastEndError: nothing was read, because the log ends before `start`.
+        """
+        found = False
+        async with contextlib.aclosing(self._batches()) as batches:
+            async for batch in batches:
+                found = True
+                yield batch
+        if not found and self._start:
+            await self._check_start(self._start)
+
+    async def _check_start(self, start: int) -> None:
+        """An empty pass: was there nothing new, or was the start beyond the end?"""
+        end = await confirmed_end(await self._head(), self._ledgers)
+        if start > end:
+            msg = f"log {self._name!r}: asked from offset {start}, the log ends at {end}"
+            raise PastEndError(msg, log=self._name, offset=start, end=end)
+
+    async def _batches(self) -> AsyncGenerator[BatchAt, None]:
+        gone: Exception | None = None
+        while True:
+            head = await self._head()
+            if gone is not None and self._offset >= head.start_offset:
+                raise gone
+            items = await self._items(head)
+            gone = None
+            for item in items:
+                try:
+                    async with contextlib.aclosing(self._through(item)) as batches:
+                        async for batch in batches:
+                            yield batch
+                except _GONE as error:
+                    # A truncation may have come between; the head knows. If not, this is a loss.
+                    gone = error
+                    break
+                if self._done():
+                    return
+            if gone is None and not items:
+                if not self._follow:
+                    return
+                await self._more(head)
+
+    def _done(self) -> bool:
+        """After an item: whether the pass is over."""
+        if self._end is not None and self._offset >= self._end:
+            return True
+        return not self._follow and (not self._finished or self._ledger_id == self._last_ledger)
+
+    async def _head(self) -> LogHead:
+        found = await self._heads.read(self._log_id)
+        if found is None or found[0].is_being_deleted:
+            msg = f"there is no log {self._name!r} (any more): it was deleted"
+            raise NoSuchLogError(msg, log=self._name)
+        head = found[0]
+        if self._offset < 0:
+            self._start = head.start_offset if self._start is None else self._start
+            self._offset = self._start
+            if head.items:
+                self._last_ledger = head.items[-1].ledger_id
+        if self._offset < head.start_offset:
+            msg = f"log {self._name!r}: asked from offset {self._offset}, earliest is {head.start_offset}"
+            raise TrimmedError(msg, log=self._name, offset=self._offset, earliest=head.start_offset)
+        return head
+
+    async def _items(self, head: LogHead) -> list[LogItem]:
+        """What comes next, without what this pass has finished while the list still calls it open."""
+        if self._end is not None and self._offset >= self._end:
+            return []
+        try:
+            items = await self._heads.item_holding(head, self._offset)
+        except NoSuchLogError:
+            head = await self._head()  # truncated meanwhile: says so, or shows the newer pages
+            items = await self._heads.item_holding(head, self._offset)
+        if self._finished:
+            for place, item in enumerate(items):
+                if item.ledger_id == self._ledger_id:
+                    return items[place + 1 :]
+        return items
+
+    async def _more(self, head: LogHead) -> None:
+        """Wait until the head is another one."""
+        async with self._heads.watch(self._log_id) as changes:
+            async for _ in changes:
+                found = await self._heads.read(self._log_id)
+                if found is None or found[0].generation != head.generation:
+                    return
+
+    async def _through(self, item: LogItem) -> AsyncGenerator[BatchAt, None]:
+        """The wanted batches of one ledger; notes where the pass has come to."""
+        first = self._offset if item.first_offset is None else item.first_offset
+        if self._end is not None and first >= self._end:
+            self._offset = max(self._offset, self._end)
+            return
+        reader = await self._ledgers.open(item)
+        if self._ledger_id != item.ledger_id:
+            self._ledger_id, self._finished = item.ledger_id, False
+            self._next_entry = await entry_holding(reader, self._offset - first)
+        async with contextlib.aclosing(self._runs(item, reader)) as runs:
+            async for batch in runs:
+                at = first + batch.view.header.records_before
+                self._check_follows(reader, batch, at)
+                self._offset = max(self._offset, at + batch.view.header.count)
+                self._next_entry = batch.entry_id + 1
+                yield batch._replace(first_offset=at)
+                if self._end is not None and self._offset >= self._end:
+                    return
+        self._finished = reader.closed
+
+    async def _runs(self, item: LogItem, reader: LedgerReader) -> AsyncGenerator[BatchAt, None]:
+        if self._follow and item.is_open:
+            runs = reader.tail_runs(self._next_entry)
+        elif self._next_entry > reader.last_add_confirmed:
+            return
+        else:
+            runs = reader.read_runs(self._next_entry, int(reader.last_add_confirmed))
+        async with contextlib.aclosing(runs) as entries:
+            async for run in entries:
+                for entry in run:
+                    view = view_of(reader.metadata, entry)
+                    yield BatchAt(0, view, item.ledger_id, int(entry.entry_id))
+
+    def _check_follows(self, reader: LedgerReader, batch: BatchAt, at: int) -> None:
+        if at > self._offset:
+            msg = (
+                f"log {self._name!r}: ledger {reader.ledger_id} entry {batch.entry_id} begins at offset {at}, "
+                f"{self._offset} was to come: its batch headers do not agree with the list"
+            )
+            raise CorruptMetadataError(msg, log=self._name, ledger_id=reader.ledger_id)
+
+
+async def confirmed_end(head: LogHead, ledgers: LogLedgers) -> int:
+    """The offset behind the last record that is confirmed now: of an open ledger the last batch's header tells."""
+    end = head.closed_end
+    for item in head.open_items:
+        reader = await ledgers.open(item)
+        first = end if item.first_offset is None else item.first_offset
+        end = first + (await summary(reader)).records
+        if not reader.closed:
+            break
+    return end

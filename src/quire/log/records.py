@@ -1,0 +1,117 @@
+"""What the users of a log meet: records, batches with their place, a log's description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.core.ids import LedgerId
+from quire.core.log_list import ItemState, LogSettings, Place
+from quire.wire.batch import BatchView
+
+
+class Record(NamedTuple):
+    """One record of a log.
+
+    Attributes:
+        offset: its dense 64-bit number in the log, for ever.
+        timestamp_ms: milliseconds since 1970, as the writer gave it.
+        key: None when it was written without.
+        value: None for a tombstone.
+        headers: (name, value) pairs in the order of writing.
+        ledger_id: where it lies: entry `entry_id` of this ledger, `index`-th of the batch.
+    """
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    ledger_id: LedgerId
+    entry_id: int
+    index: int  # type: ignore[assignment] # the name that callers use; tuple.index is not missed
+
+
+class BatchAt(NamedTuple):
+    """A batch entry with its place in the log; the batch is whole, clipping to offsets is the caller's."""
+
+    first_offset: int
+    view: BatchView
+    ledger_id: LedgerId
+    entry_id: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind its last record."""
+        return self.first_offset + self.view.header.count
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDescription:
+    """One ledger of a log, as far as it is known.
+
+    Of an open one the figures are those of its confirmed records at the time of the description.
+
+    Attributes:
+        bytes: payload bytes of its entries.
+        last_entry: of an open ledger its last confirmed entry; None for a closed one (its metadata has it).
+    """
+
+    ledger_id: LedgerId
+    token: int
+    first_offset: int
+    next_offset: int
+    count: int
+    bytes: int
+    min_time_ms: int | None
+    max_time_ms: int | None
+    state: ItemState
+    place: Place
+    digest: int
+    format: str
+    flags: int
+    last_entry: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogDescription:
+    """A log at one moment.
+
+    Attributes:
+        log_id: 32 hex digits; a log that was deleted and created again has another.
+        epoch: of the newest leader; `leader_host` says where it runs, "" when the last one closed cleanly.
+        start_offset: the earliest record that can be read.
+        end_offset: behind the last record that was confirmed when this was asked.
+        items: its ledgers, oldest first.
+    """
+
+    name: str
+    log_id: str
+    epoch: int
+    start_offset: int
+    end_offset: int
+    items: list[ItemDescription]
+    settings: LogSettings
+    leader_host: str = ""
+    created_ms: int = 0
+    generation: int = 0
+
+
+class LogRange(NamedTuple):
+    """A stretch of one ledger, in whole entries.
+
+    Attributes:
+        ledger_first_offset: the offset of the ledger's first record; an entry's is this plus its `records_before`.
+        first_offset: of the first record wanted, which may lie inside the first entry.
+        end_offset: behind the last record wanted, which may lie inside the last entry.
+        bytes: payload bytes, about.
+    """
+
+    ledger_id: LedgerId
+    token: int
+    first_entry: int
+    last_entry: int
+    ledger_first_offset: int
+    first_offset: int
+    end_offset: int
+    bytes: int

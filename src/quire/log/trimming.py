@@ -1,0 +1,95 @@
+"""Drives one `TrimMachine`: truncates or deletes a log, or carries out what a crashed one left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from quire.core import log_trimming as t
+from quire.core.errors import MetadataUnknownError, MisuseError, NoSuchLogError, PastEndError, QuireError
+from quire.core.log_list import LogHead
+from quire.core.log_trimming import TrimMachine, TrimOutcome
+from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
+from quire.log.ledgers import LogLedgers
+from quire.metadata.store import VersionConflictError
+
+_PAUSE_MS = 20
+
+
+class LogTrimmer:
+    """One truncation or deletion.
+
+    Args:
+        head: the log, as it was found.
+        heads: the metadata.
+        ledgers: its ledgers.
+        config: settings.
+    """
+
+    def __init__(self, head: LogHead, heads: LogHeads, ledgers: LogLedgers, config: LogConfig) -> None:
+        self._first_head = head
+        self._heads, self._ledgers, self._config = heads, ledgers, config
+        self._name, self._log_id = head.name, head.log_id
+        self._at_once = asyncio.Semaphore(config.deletes_at_once)
+
+    async def run(self, machine: TrimMachine) -> None:
+        """Run a machine to its end.
+
+        Raises:
+            PastEndError: the log does not reach as far as its new start.
+            NoSuchLogError: it was deleted meanwhile.
+            QuireError: what stopped it; the intent stays and the next truncation carries it out.
+        """
+        machine.start()
+        while True:
+            out, machine.out = machine.out, []
+            if len(out) == 1 and isinstance(out[0], t.TrimEnded):
+                self._judge(out[0])
+                return
+            assert out, "a truncation that waits for nothing"
+            # Several effects at once are deletions of one page; they go side by side.
+            await asyncio.gather(*(self._carry_out(machine, effect) for effect in out))
+
+    def _judge(self, ended: t.TrimEnded) -> None:
+        if ended.outcome is TrimOutcome.NO_SUCH_LOG:
+            msg = f"there is no log {self._name!r} any more: it was deleted"
+            raise NoSuchLogError(msg, log=self._name)
+        if ended.outcome is TrimOutcome.PAST_END:
+            raise PastEndError(ended.detail, log=self._name)
+        if ended.outcome is TrimOutcome.REFUSED:
+            raise MisuseError(ended.detail, log=self._name)
+
+    async def _carry_out(self, machine: TrimMachine, effect: Any) -> None:
+        match effect:
+            case t.TrimReadHead():
+                found = await self._patiently(self._heads.read, self._log_id)
+                machine.head_read(*(found or (None, -1)))
+            case t.TrimWriteHead(head, version):
+                try:
+                    machine.head_written(await self._heads.write(head, version))
+                except (VersionConflictError, MetadataUnknownError):
+                    machine.head_conflicted()
+            case t.TrimReadPage(page):
+                machine.page_read(await self._patiently(self._heads.read_page, self._log_id, page.name))
+            case t.TrimDeletePage(page):
+                await self._patiently(self._heads.remove_page, self._log_id, page.name)
+                machine.page_deleted(page.name)
+            case t.TrimDeleteLedger(item):
+                async with self._at_once:
+                    await self._patiently(self._ledgers.delete_item, item)
+                machine.ledger_deleted(item.ledger_id)
+            case t.TrimDeleteLog():
+                await self._patiently(self._heads.remove, self._first_head)
+                machine.log_deleted()
+
+    async def _patiently(self, call: Any, *args: Any) -> Any:
+        """Ask the store, and again when it did not answer: all of this may be done twice."""
+        for attempt in range(1, self._config.metadata_attempts_max + 1):
+            try:
+                return await call(*args)
+            except QuireError as error:
+                if not error.retriable or attempt == self._config.metadata_attempts_max:
+                    raise
+            await asyncio.sleep(_PAUSE_MS * attempt / 1000)
+        raise AssertionError

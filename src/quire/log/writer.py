@@ -1,0 +1,741 @@
+"""Appends to a log: records become batch entries, futures get offsets, ledgers follow one another unnoticed.
+
+What one loop turn brings becomes one batch entry; while the ledger is busy, what comes joins larger ones. An append
+is confirmed when its entry is, in order, across ledgers. No task and no await per record.
+
+Source: design, "A log, and what a reader calls a position"; decision F-30.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from quire.client.writer import LedgerWriter
+from quire.core.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    MisuseError,
+    NotEnoughBookiesError,
+    NotWritingError,
+    OutcomeUnknownError,
+    QuireError,
+    RefusedError,
+    WindowFullError,
+)
+from quire.core.ids import LedgerId
+from quire.core.log_list import LedgerSummary
+from quire.env.interfaces import Clock
+from quire.log.config import LogConfig
+from quire.log.leader import LOST_LEDGER, LogLeader
+from quire.wire.batch import Codec, Headers, encode_batch
+
+log = logging.getLogger(__name__)
+
+RECORD_OVERHEAD = 32
+"""What a record counts against the windows besides its bytes."""
+ROLL_RETRY_MS = 10_000
+_ENTRY_ROOM = 4096
+"""What an entry needs besides the values: header and tables of a batch of one."""
+
+
+class _Many:
+    """The future of an `append_many`, which may be spread over batches."""
+
+    __slots__ = ("first", "future", "left", "total")
+
+    def __init__(self, future: asyncio.Future[range], total: int) -> None:
+        self.future = future
+        self.total = total
+        self.left = total
+        self.first = -1
+
+
+_Claim: TypeAlias = asyncio.Future[int] | tuple[_Many, int]
+
+
+class _Batch:
+    """Records that will be, or are, one entry."""
+
+    __slots__ = ("base_ms", "bytes", "claims", "headers", "keys", "offset", "target", "times", "values")
+
+    def __init__(self, base_ms: int) -> None:
+        self.base_ms = base_ms
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: list[Headers | None] | None = None
+        self.times: list[int] | None = None
+        self.claims: list[_Claim] = []
+        self.bytes = 0
+        self.target: _Target | None = None
+        self.offset = -1
+
+
+class _Target:
+    """One ledger that this writer sends to."""
+
+    __slots__ = (
+        "confirmed",
+        "first_offset",
+        "in_flight",
+        "ledger",
+        "max_ms",
+        "min_ms",
+        "sent",
+        "sent_bytes",
+        "since_ms",
+    )
+
+    def __init__(self, ledger: LedgerWriter, first_offset: int, since_ms: int) -> None:
+        self.ledger = ledger
+        self.first_offset = first_offset
+        self.since_ms = since_ms
+        self.sent = 0
+        self.sent_bytes = 0
+        self.confirmed = 0
+        self.in_flight = 0
+        self.min_ms: int | None = None
+        self.max_ms: int | None = None
+
+
+class LogWriter:
+    """The leader of a log. Made by `Log.open_writer`.
+
+    An async context manager: leaving it without an error drains and closes, with an error closes what is confirmed.
+
+    Args:
+        name: the log's name.
+        leader: takes and keeps the lead.
+        clock: times of records, rolling.
+        config: settings.
+        entry_bytes_max: the largest entry that the client takes.
+        resign: gives the place in the election up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        leader: LogLeader,
+        clock: Clock,
+        config: LogConfig,
+        *,
+        entry_bytes_max: int,
+        resign: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.name = name
+        self._leader = leader
+        self._clock = clock
+        self._config = config
+        self._resign = resign
+        self._loop = asyncio.get_running_loop()
+        self._record_bytes_max = entry_bytes_max - _ENTRY_ROOM
+        self._batch_bytes_max = min(config.batch_bytes_max, self._record_bytes_max)
+        self._batch_records_max = config.batch_records_max
+        self._window = config.window_bytes_max
+        self._codec = Codec.ARROW if config.codec == "arrow" else None
+        self._compression = config.compression
+        # Records that wait, as batches in the making; the last one grows.
+        self._waiting: deque[_Batch] = deque()
+        self._waiting_bytes = 0
+        self._in_flight: deque[_Batch] = deque()
+        self._in_flight_bytes = 0
+        self._send_due = False
+        self._stalled = False
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._accepted = 0
+        self._settled = 0
+        self._now_ms = 0
+        self._target: _Target | None = None
+        self._targets: dict[LedgerId, _Target] = {}
+        self._draining: LedgerId | None = None
+        self._roll_waiters: list[asyncio.Future[None]] = []
+        self._roll_timer: asyncio.TimerHandle | None = None
+        self._no_roll_before_ms = 0
+        self._ended = False
+        self._closing = False
+        self._abandoned = False
+        self._sent_error: QuireError | None = None
+        self._unsent_error: QuireError | None = None
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._end = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- what a user asks --------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of this writer."""
+        return self._leader.epoch
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record of this writer that is confirmed."""
+        return self._end
+
+    @property
+    def ledger_id(self) -> LedgerId | None:
+        """The ledger that takes records now; None while the next one is awaited."""
+        return None if self._target is None else self._target.ledger.ledger_id
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait or are in flight."""
+        return self._waiting_bytes + self._in_flight_bytes
+
+    async def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Append one record; returns its offset when it is durable and every earlier one is too.
+
+        Args:
+            value: the record; None is a tombstone.
+            key: kept with it.
+            headers: (name, value) pairs, kept with it.
+            timestamp_ms: milliseconds since 1970; None takes the clock's time.
+
+        Raises:
+            NotLeaderError: another writer leads; this record was not sent.
+            NotWritingError: the writer is closed, abandoned or has ended; it was not sent.
+            MisuseError: it is larger than an entry.
+            OutcomeUnknownError: the writer ended meanwhile; the record may or may not be in the log.
+        """
+        if self._room or self._waiting_bytes + self._in_flight_bytes >= self._window:
+            await self._wait_for_room()
+        return await self._put(value, key, headers, timestamp_ms)
+
+    def append_nowait(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[int]:
+        """Append one record without waiting; the future gives its offset; futures complete in order.
+
+        Raises:
+            WindowFullError: no room; `await drain()`, then append again. Nothing was taken.
+            NotLeaderError, NotWritingError, MisuseError: as `append`.
+        """
+        if self._waiting_bytes + self._in_flight_bytes >= self._window:
+            raise self._full()
+        return self._put(value, key, headers, timestamp_ms)
+
+    async def append_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> range:
+        """Append records with consecutive offsets; returns them when all are durable.
+
+        They are not atomic: after a failure any prefix of them may be in the log.
+
+        Raises:
+            MisuseError: columns of unlike length, or a record larger than an entry.
+            NotLeaderError, NotWritingError, OutcomeUnknownError: as `append`.
+        """
+        total = len(values)
+        if any(len(column) != total for column in (keys, headers, timestamps_ms) if column is not None):
+            msg = f"log {self.name!r}: {total} values need as many keys, headers and timestamps"
+            raise MisuseError(msg, log=self.name)
+        if total == 0:
+            return range(0)
+        for i in range(total):
+            self._size(values[i], keys[i] if keys else None, headers[i] if headers else None)
+        if self._room or self._waiting_bytes + self._in_flight_bytes >= self._window:
+            await self._wait_for_room()
+        self._check_writing()
+        many = _Many(self._loop.create_future(), total)
+        for i in range(total):
+            batch = self._add(
+                values[i],
+                keys[i] if keys else None,
+                headers[i] if headers else None,
+                timestamps_ms[i] if timestamps_ms else None,
+            )
+            claims = batch.claims
+            last = claims[-1] if claims else None
+            if isinstance(last, tuple) and last[0] is many:
+                claims[-1] = (many, last[1] + 1)
+            else:
+                claims.append((many, 1))
+        return await many.future
+
+    async def drain(self) -> None:
+        """Wait until everything appended so far is confirmed.
+
+        Raises:
+            OutcomeUnknownError: the writer ended before; RefusedError if nothing of it had been sent.
+        """
+        failure = self._sent_error or self._unsent_error
+        if failure is not None:
+            raise failure
+        if self._settled >= self._accepted:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._drains.append((self._accepted, done))
+        await done
+
+    async def roll(self) -> None:
+        """Go on in a new ledger; returns when the former one is closed and its line in the list complete.
+
+        Raises:
+            NotLeaderError, NotWritingError: this writer does not lead any more.
+            NotEnoughBookiesError: no ledger can be made now; the current one goes on.
+        """
+        self._check_writing()
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._roll_waiters.append(waiter)
+        if self._leader.may_roll:
+            self._leader.roll()
+        elif not self._leader.rolling:
+            self._roll_waiters.remove(waiter)
+            msg = f"log {self.name!r}: the former ledger is not closed yet; try again"
+            raise RefusedError(msg, log=self.name)
+        await waiter
+
+    async def close(self) -> None:
+        """Confirm everything, close the ledger, give the lead back. Again is allowed.
+
+        Raises:
+            OutcomeUnknownError, NotLeaderError: the writer ended before; what was pending failed.
+        """
+        if not self._closing:
+            self._closing = True
+            try:
+                await self._flushed()
+                if not self._ended:
+                    self._leader.close()
+            finally:
+                # Cancelled on the way: the next writer recovers the ledger.
+                if not self._leader.closing:
+                    self._leader.abandon()
+        await self._leader.finished.wait()
+        await self._finish()
+        failure = self._sent_error or self._leader.failure()
+        if failure is not None and not self._abandoned:
+            raise failure
+
+    async def abandon(self) -> None:
+        """Stop at once; the next writer recovers the ledger. Pending appends fail, unknown. Again is allowed."""
+        self._abandoned = True
+        self._leader.abandon()
+        await self._finish()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        elif issubclass(kind, Exception):
+            with contextlib.suppress(QuireError):
+                await self.close()
+        else:
+            await self.abandon()
+
+    # --- records in --------------------------------------------------------------------------------------------
+
+    def _size(self, value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
+        size = RECORD_OVERHEAD
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if headers:
+            size += sum(4 * len(name) + len(data or b"") + 8 for name, data in headers)
+        if size > self._record_bytes_max:
+            msg = (
+                f"log {self.name!r}: a record of {size} bytes is above the limit of {self._record_bytes_max} "
+                "(ClientConfig.entry_bytes_max less a header); split it"
+            )
+            raise MisuseError(msg, log=self.name)
+        return size
+
+    def _put(
+        self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> asyncio.Future[int]:
+        self._check_writing()
+        batch = self._add(value, key, headers, timestamp_ms)
+        future: asyncio.Future[int] = self._loop.create_future()
+        batch.claims.append(future)
+        return future
+
+    def _add(
+        self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> _Batch:
+        """Put a record into the batch in the making, or into a new one when it is full."""
+        size = self._size(value, key, headers)
+        if not self._send_due:
+            # The first record of a loop turn: its time serves for the whole turn.
+            self._send_due = True
+            self._loop.call_soon(self._turn_ended)
+            self._now_ms = self._clock.wall_ms()
+        if timestamp_ms is None:
+            timestamp_ms = self._now_ms
+        waiting = self._waiting
+        batch = waiting[-1] if waiting else None
+        if (
+            batch is None
+            or batch.bytes + size > self._batch_bytes_max
+            or len(batch.values) >= self._batch_records_max
+        ):
+            batch = _Batch(timestamp_ms)
+            waiting.append(batch)
+        if batch.times is not None:
+            batch.times.append(timestamp_ms)
+        elif timestamp_ms != batch.base_ms:
+            batch.times = [batch.base_ms] * len(batch.values)
+            batch.times.append(timestamp_ms)
+        if headers and batch.headers is None:
+            batch.headers = [None] * len(batch.values)
+        if batch.headers is not None:
+            batch.headers.append(headers)
+        batch.values.append(value)
+        batch.keys.append(key)
+        batch.bytes += size
+        self._waiting_bytes += size
+        self._accepted += 1
+        return batch
+
+    def _check_writing(self) -> None:
+        if self._unsent_error is not None:
+            raise type(self._unsent_error)(self._unsent_error.message, **self._unsent_error.ids)
+        if self._closing or self._ended:
+            msg = f"this writer of log {self.name!r} is closed"
+            raise NotWritingError(msg, log=self.name)
+
+    def _full(self) -> WindowFullError:
+        msg = (
+            f"log {self.name!r}: {self.pending_bytes} of {self._window} bytes are pending; "
+            "`await drain()`, then append again"
+        )
+        return WindowFullError(msg, log=self.name)
+
+    async def _wait_for_room(self) -> None:
+        self._check_writing()
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._room:
+                self._room.remove(waiter)
+            else:
+                # The next one is looked at when this one has taken its place.
+                self._loop.call_soon(self._wake)
+        self._check_writing()
+
+    def _wake(self) -> None:
+        """Let one in; it lets the next one in when there still is room."""
+        room = self._room
+        while room and self.pending_bytes < self._window:
+            waiter = room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    # --- entries out -------------------------------------------------------------------------------------------
+
+    def _turn_ended(self) -> None:
+        self._send_due = False
+        self._send()
+
+    def _send(self) -> None:
+        """Send batches as long as the ledger may have more in flight."""
+        target = self._target
+        waiting = self._waiting
+        limit = self._config.in_flight_bytes_max
+        while waiting and target is not None and not self._stalled and not self._ended:
+            if self._in_flight_bytes and self._in_flight_bytes + waiting[0].bytes > limit:
+                return
+            batch = waiting[0]
+            if not self._send_batch(target, batch):
+                return
+            if self._roll_due(target):
+                self._roll()
+                target = self._target
+
+    def _send_batch(self, target: _Target, batch: _Batch) -> bool:
+        many = len(batch.values) > 1
+        entry = encode_batch(
+            batch.values,
+            base_ms=batch.base_ms,
+            times_ms=batch.times,
+            keys=batch.keys,
+            headers=batch.headers,
+            records_before=target.sent,
+            ledger_min_ms=target.min_ms,
+            ledger_max_ms=target.max_ms,
+            epoch=self._leader.epoch,
+            codec=self._codec if many else None,
+            compression=self._compression if many else None,
+        )
+        try:
+            confirmed = target.ledger.append_nowait(entry)
+        except WindowFullError:
+            # A bookie is slow to take its bytes: the ledger's own window holds us back until half of it is free.
+            self._stalled = True
+            self._start(self._unstall(target))
+            return False
+        except QuireError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, QuireError) else error
+            self._leader.ledger_failed(target.ledger.ledger_id, cause)
+            return False
+        self._waiting.popleft()
+        low, high = (
+            (batch.base_ms, batch.base_ms) if batch.times is None else (min(batch.times), max(batch.times))
+        )
+        target.min_ms = low if target.min_ms is None else min(low, target.min_ms)
+        target.max_ms = high if target.max_ms is None else max(high, target.max_ms)
+        batch.target = target
+        batch.offset = target.first_offset + target.sent
+        target.sent += len(batch.values)
+        target.sent_bytes += len(entry)
+        target.in_flight += 1
+        self._waiting_bytes -= batch.bytes
+        self._in_flight_bytes += batch.bytes
+        self._in_flight.append(batch)
+        confirmed.add_done_callback(self._entry_done)
+        return True
+
+    async def _unstall(self, target: _Target) -> None:
+        try:
+            await target.ledger.drain()
+        except QuireError as error:
+            self._leader.ledger_failed(target.ledger.ledger_id, error)
+        self._stalled = False
+        self._send()
+
+    def _entry_done(self, confirmed: asyncio.Future[int]) -> None:
+        """The oldest entry in flight was confirmed, or its ledger has ended."""
+        if confirmed.cancelled():
+            return
+        error = confirmed.exception()
+        if not self._in_flight:
+            return  # failed with all the others already
+        batch = self._in_flight[0]
+        target = batch.target
+        assert target is not None
+        if error is not None:
+            if isinstance(error, QuireError):
+                self._leader.ledger_failed(target.ledger.ledger_id, error)
+            return
+        self._in_flight.popleft()
+        self._in_flight_bytes -= batch.bytes
+        target.in_flight -= 1
+        target.confirmed += len(batch.values)
+        self._settled += len(batch.values)
+        self._end = batch.offset + len(batch.values)
+        self._settle(batch.claims, batch.offset)
+        if self._room:
+            self._wake()
+        if self._draining is not None and not target.in_flight:
+            self._drained(target)
+        elif self._waiting:
+            self._send()
+        drains = self._drains
+        while drains and drains[0][0] <= self._settled:
+            done = drains.popleft()[1]
+            if not done.done():
+                done.set_result(None)
+
+    @staticmethod
+    def _settle(claims: list[_Claim], offset: int) -> None:
+        for claim in claims:
+            if isinstance(claim, tuple):
+                many, count = claim
+                if many.first < 0:
+                    many.first = offset
+                offset += count
+                many.left -= count
+                if many.left <= 0 and not many.future.done():
+                    many.future.set_result(range(many.first, many.first + many.total))
+            else:
+                if not claim.done():
+                    claim.set_result(offset)
+                offset += 1
+
+    async def _flushed(self) -> None:
+        """Wait until everything is confirmed, or the writer has ended."""
+        if self._settled < self._accepted and not self._ended:
+            with contextlib.suppress(QuireError):
+                await self.drain()
+
+    # --- ledgers: called by the leader -------------------------------------------------------------------------
+
+    def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
+        """Send to this ledger from now on; see `Sender`."""
+        del epoch
+        self._target = _Target(ledger, first_offset, self._clock.now_ms())
+        self._targets[ledger.ledger_id] = self._target
+        if not self._opened.done():
+            self._end = first_offset
+            self._opened.set_result(None)
+        if self._roll_timer is not None:
+            self._roll_timer.cancel()
+        self._roll_timer = self._loop.call_later(self._config.roll_ms / 1000, self._roll_by_time)
+        self._send()
+
+    def drain_ledger(self, ledger_id: LedgerId) -> None:
+        """Send no more to it and report when all is confirmed; see `Sender`."""
+        self._draining = ledger_id
+        self._target = None
+        target = self._targets[ledger_id]
+        if not target.in_flight:
+            self._loop.call_soon(self._drained, target)
+
+    def _drained(self, target: _Target) -> None:
+        if self._draining == target.ledger.ledger_id:
+            self._draining = None
+            self._leader.drained(target.ledger.ledger_id, target.confirmed)
+
+    async def close_ledger(self, ledger_id: LedgerId) -> LedgerSummary:
+        """Close a ledger that has nothing in flight; see `Sender`."""
+        target = self._targets[ledger_id]
+        if target is self._target:
+            self._target = None
+        await target.ledger.close()
+        self._targets.pop(ledger_id)
+        return LedgerSummary(target.confirmed, target.ledger.length, target.min_ms, target.max_ms)
+
+    def rolled(self, *, done: bool) -> None:
+        """A roll is over; see `Sender`."""
+        waiters, self._roll_waiters = self._roll_waiters, []
+        cause = self._leader.cause
+        if not done:
+            self._no_roll_before_ms = self._clock.now_ms() + ROLL_RETRY_MS
+            log.warning("log %r: no new ledger could be made, the current one goes on: %s", self.name, cause)
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if done:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(
+                    cause or NotEnoughBookiesError(f"log {self.name!r}: no new ledger", log=self.name)
+                )
+
+    def _roll_due(self, target: _Target) -> bool:
+        return (
+            target.sent_bytes >= self._config.roll_bytes
+            and self._leader.may_roll
+            and self._clock.now_ms() >= self._no_roll_before_ms
+        )
+
+    def _roll_by_time(self) -> None:
+        target = self._target
+        if self._ended or self._closing:
+            return
+        if target is not None and target.sent and self._leader.may_roll:
+            self._roll()
+        else:
+            self._roll_timer = self._loop.call_later(self._config.roll_ms / 1000, self._roll_by_time)
+
+    def _roll(self) -> None:
+        if not self._closing:
+            self._leader.roll()
+
+    def ended(self) -> None:
+        """The leader has ended: fail what is pending, each with what is known of it; see `Sender`."""
+        if self._ended:
+            return
+        self._ended = True
+        self._target = None
+        if self._roll_timer is not None:
+            self._roll_timer.cancel()
+        failure = self._leader.failure()
+        sent = self._sent_failure(failure)
+        self._unsent_error = failure or NotWritingError(
+            f"this writer of log {self.name!r} is closed", log=self.name
+        )
+        if self._in_flight:
+            self._sent_error = sent
+        for batch in self._in_flight:
+            _fail(batch.claims, sent)
+        for batch in self._waiting:
+            _fail(batch.claims, self._unsent_error, begun=sent)
+        self._in_flight.clear()
+        self._waiting.clear()
+        self._waiting_bytes = self._in_flight_bytes = 0
+        drained = [done for _, done in self._drains]
+        for waiter in (*self._room, *self._roll_waiters, *drained):
+            if not waiter.done():
+                waiter.set_exception(self._sent_error or self._unsent_error)
+        self._room.clear()
+        self._roll_waiters.clear()
+        self._drains.clear()
+        if not self._opened.done():
+            self._opened.set_exception(self._unsent_error)
+
+    def _sent_failure(self, failure: QuireError | None) -> QuireError:
+        """What the callers of appends that were sent are told: it may or may not have happened."""
+        cause = self._leader.cause
+        if isinstance(cause, LOST_LEDGER) or cause is None:
+            why = cause.message if cause else failure.message if failure else "it was closed"
+            kind = LedgerFencedError if isinstance(cause, LedgerFencedError) else LedgerClosedError
+            msg = f"log {self.name!r}: this record may or may not be in the log ({why}); read it to know"
+            return kind(msg, log=self.name)
+        if isinstance(cause, OutcomeUnknownError):
+            return cause
+        msg = (
+            f"log {self.name!r}: this record may or may not be in the log ({cause.message}); read it to know"
+        )
+        return OutcomeUnknownError(msg, log=self.name)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    async def opened(self) -> None:
+        """Wait until this writer leads.
+
+        Raises:
+            QuireError: why it does not.
+        """
+        await asyncio.shield(self._opened)
+
+    async def _finish(self) -> None:
+        if self._roll_timer is not None:
+            self._roll_timer.cancel()
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._leader.stop()
+        await self._resign()
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _fail(claims: list[_Claim], error: QuireError, *, begun: QuireError | None = None) -> None:
+    """Fail the callers of a batch.
+
+    Args:
+        claims: theirs.
+        error: what they are told.
+        begun: what a caller is told instead, some of whose records were sent before.
+    """
+    for claim in claims:
+        if isinstance(claim, tuple):
+            many = claim[0]
+            partly = begun is not None and many.first >= 0
+            if not many.future.done():
+                many.future.set_exception(begun if partly and begun else error)
+        elif not claim.done():
+            claim.set_exception(error)
