@@ -1,0 +1,102 @@
+"""Bookies that do as a test says: the methods of `BookieClient` that a writer uses, without sockets.
+
+They check what they get like bookies do: the body's checksum, the run's header, every entry's digest.
+"""
+
+import asyncio
+from collections import deque
+
+from quire.core.answers import Answer
+from quire.wire.run import RunView, checksum
+
+SOCKET_BYTES = 64 * 1024
+"""What a stopped bookie's connection still takes."""
+
+
+class ScriptedBookies:
+    """Named bookies with a mode each: ok, stopped, dead, read_only, fenced."""
+
+    def __init__(self, names):
+        self.names = list(names)
+        self.mode = dict.fromkeys(names, "ok")
+        self.entries = {name: {} for name in names}
+        self.lacs = {name: -1 for name in names}
+        self.explicit = {name: [] for name in names}
+        self.frames = {name: 0 for name in names}
+        self.waiting = {name: deque() for name in names}
+        self.taken = dict.fromkeys(names, 0)
+        self.dropped = []
+
+    # --- what the test does ------------------------------------------------------------------------------------------
+
+    def set(self, name, mode):
+        self.mode[name] = mode
+        if mode == "ok":
+            waiting, self.waiting[name], self.taken[name] = self.waiting[name], deque(), 0
+            for frame in waiting:
+                self._serve(name, *frame)
+        elif mode == "dead":
+            waiting, self.waiting[name] = self.waiting[name], deque()
+            for _, _, sink, tag, *_ in waiting:
+                asyncio.get_running_loop().call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
+
+    def time_out(self, name):
+        waiting, self.waiting[name] = self.waiting[name], deque()
+        for _, _, sink, tag, *_ in waiting:
+            sink.add_answered(tag, Answer.TIMED_OUT)
+
+    # --- what the writer calls ---------------------------------------------------------------------------------------
+
+    def writable(self):
+        return sorted(name for name in self.names if self.mode[name] in ("ok", "stopped", "fenced"))
+
+    def add_run(self, bookie, access, body, body_crc, *, lac, recovery=False, sink, tag, timeout_ms):
+        assert not recovery
+        assert body_crc == checksum(body)
+        frame = (access, body, sink, tag, lac)
+        if self.mode[bookie] == "stopped":
+            self.waiting[bookie].append(frame)
+        else:
+            asyncio.get_running_loop().call_soon(self._serve, bookie, *frame)
+
+    def _serve(self, bookie, access, body, sink, tag, lac):
+        answers = {"dead": Answer.UNREACHABLE, "read_only": Answer.READ_ONLY, "fenced": Answer.FENCED}
+        mode = self.mode[bookie]
+        if mode == "stopped":
+            self.waiting[bookie].append((access, body, sink, tag, lac))
+            return
+        if mode in answers:
+            sink.add_answered(tag, answers[mode])
+            return
+        run = RunView.parse(body)
+        run.check_identity()
+        for entry_id, raw in run.entries():
+            entry = access.digest.open(raw, access.ledger_id, entry_id)
+            assert entry.last_add_confirmed == lac
+            known = self.entries[bookie].setdefault(entry_id, (bytes(entry.payload), entry.length))
+            assert known == (bytes(entry.payload), entry.length), "an id has one content"
+        self.frames[bookie] += 1
+        self.lacs[bookie] = max(self.lacs[bookie], lac)
+        sink.add_answered(tag, Answer.OK)
+
+    def unsent_bytes(self, bookie, sink):
+        unsent = sum(len(frame[1]) for frame in self.waiting[bookie] if frame[2] is sink)
+        return max(0, unsent - SOCKET_BYTES)
+
+    def drop(self, bookie, sink):
+        self.dropped.append(bookie)
+        self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not sink)
+
+    def forget(self, sink):
+        for bookie in self.names:
+            self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not sink)
+
+    async def info(self, bookie, access=None, *, timeout_ms=0):
+        return (Answer.OK if self.mode[bookie] in ("ok", "fenced") else Answer.TIMED_OUT), {}
+
+    async def write_lac(self, bookie, access, lac, *, timeout_ms=0):
+        if self.mode[bookie] != "ok":
+            return Answer.UNREACHABLE
+        self.explicit[bookie].append(lac)
+        self.lacs[bookie] = max(self.lacs[bookie], lac)
+        return Answer.OK

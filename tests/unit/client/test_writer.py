@@ -1,0 +1,413 @@
+"""The asyncio writer over bookies that do as told, with the real metadata store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from quire.client.access import LedgerAccess
+from quire.client.config import ClientConfig
+from quire.client.writer import LedgerWriter
+from quire.core.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataConflictError,
+    MetadataUnknownError,
+    MisuseError,
+    NotWritingError,
+    QuorumLostError,
+    WindowFullError,
+)
+from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.env.real import RealClock
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.memory import MemoryStore
+from support.scripted_bookies import ScriptedBookies
+from support.waiting import until_async
+
+FAST = ClientConfig(
+    slow_after_ms=40,
+    change_retry_ms_min=10,
+    change_retry_ms_max=40,
+    quarantine_ms=100,
+    window_bytes_max=4 * 1024 * 1024,
+)
+
+
+class Cluster:
+    def __init__(self, bookies, ledgers):
+        self.bookies = bookies
+        self.ledgers = ledgers
+
+    async def writer(self, size=3, write=3, ack=2, digest=DigestType.CRC32C, config=FAST):
+        record = new_ledger(
+            await self.ledgers.next_id(),
+            self.bookies.names[:size],
+            write_quorum=write,
+            ack_quorum=ack,
+            digest_type=digest,
+            password=b"p",
+        )
+        version = await self.ledgers.create(record)
+        access = LedgerAccess.of(record)
+        return LedgerWriter(
+            record, version, access, self.bookies, self.ledgers, RealClock(), random.Random(1), config
+        )
+
+
+@asynccontextmanager
+async def cluster(count=3):
+    store = MemoryStore()
+    try:
+        yield Cluster(ScriptedBookies([f"b{n}" for n in range(1, count + 1)]), LedgerStore(store))
+    finally:
+        await store.close()
+
+
+def run(test):
+    """A test that is a coroutine function, on a fresh loop."""
+
+    @functools.wraps(test)
+    def wrapped(*args, **kwargs):
+        asyncio.run(test(*args, **kwargs))
+
+    return wrapped
+
+
+@run
+async def test_entries_of_one_loop_turn_are_one_run_and_complete_in_order():
+    async with cluster() as c, await c.writer() as ledger:
+        done = []
+        futures = [ledger.append_nowait(b"%d" % n) for n in range(1000)]
+        for future in futures:
+            future.add_done_callback(lambda f: done.append(f.result()))
+        assert await asyncio.gather(*futures) == list(range(1000))
+        await until_async(lambda: len(done) == 1000)
+        assert done == list(range(1000))
+        assert c.bookies.frames == {"b1": 1, "b2": 1, "b3": 1}
+        assert c.bookies.entries["b2"][999] == (b"999", sum(len(str(n)) for n in range(1000)))
+        assert ledger.last_add_confirmed == 999
+        assert ledger.length == 2890
+
+
+@run
+async def test_runs_are_cut_at_their_size_and_a_large_entry_is_its_own():
+    async with cluster() as c, await c.writer() as ledger:
+        futures = [ledger.append_nowait(bytes(100_000)) for _ in range(5)]
+        futures.append(ledger.append_nowait(bytes(1_000_000)))
+        futures.append(ledger.append_nowait(b"x"))
+        assert await asyncio.gather(*futures) == list(range(7))
+        assert c.bookies.frames["b1"] == 5
+
+
+@run
+async def test_a_payload_is_copied_if_its_owner_can_change_it():
+    async with cluster() as c, await c.writer() as ledger:
+        payload = bytearray(b"before")
+        future = ledger.append_nowait(payload)
+        view = ledger.append_nowait(memoryview(payload)[:3])
+        payload[:] = b"after!"
+        await future
+        await view
+        assert c.bookies.entries["b1"][0][0] == b"before"
+        assert c.bookies.entries["b1"][1][0] == b"bef"
+        with pytest.raises(MisuseError, match="not str"):
+            ledger.append_nowait("text")
+
+
+@pytest.mark.parametrize("digest", list(DigestType), ids=lambda digest: digest.name)
+@pytest.mark.parametrize(
+    ("size", "write", "ack"), [(1, 1, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3), (6, 3, 2), (7, 2, 1)]
+)
+@run
+async def test_a_striped_ledger_gives_each_bookie_its_share(size, write, ack, digest):
+    async with cluster(size) as c, await c.writer(size, write, ack, digest) as ledger:
+        count = 0
+        for amount in (1, 2, 3, 50, size, 1):
+            ids = await ledger.append_many([b"%d" % (count + n) for n in range(amount)])
+            assert ids == range(count, count + amount)
+            count += amount
+        await ledger.drain()
+        for place, name in enumerate(c.bookies.names):
+            held = c.bookies.entries[name]
+            assert set(held) == {entry for entry in range(count) if (place - entry) % size < write}
+            assert all(payload == b"%d" % entry for entry, (payload, _) in held.items())
+
+
+@run
+async def test_leaving_the_context_keeps_everything_and_closes():
+    async with cluster() as c:
+        async with await c.writer() as ledger:
+            futures = [ledger.append_nowait(b"x") for _ in range(10)]
+        assert [future.result() for future in futures] == list(range(10))
+        record, _ = await c.ledgers.read(ledger.ledger_id)
+        assert (record.state, record.last_entry, record.length) == (LedgerState.CLOSED, 9, 10)
+        with pytest.raises(NotWritingError, match="closed"):
+            await ledger.append(b"late")
+        await ledger.close()
+
+
+@run
+async def test_an_error_in_the_context_closes_at_what_is_acknowledged():
+    async with cluster() as c:
+        with pytest.raises(ZeroDivisionError):
+            async with await c.writer() as ledger:
+                await ledger.append(b"kept")
+                lost = ledger.append_nowait(b"not yet sent")
+                raise ZeroDivisionError
+        record, _ = await c.ledgers.read(ledger.ledger_id)
+        assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
+        with pytest.raises(LedgerClosedError):
+            await lost
+
+
+@run
+async def test_close_fails_what_is_not_acknowledged():
+    async with cluster() as c:
+        ledger = await c.writer()
+        for name in c.bookies.names:
+            c.bookies.set(name, "stopped")
+        future = ledger.append_nowait(b"x")
+        await until_async(lambda: c.bookies.waiting["b1"])
+        await ledger.close()
+        with pytest.raises(LedgerClosedError) as caught:
+            await future
+        assert caught.value.ids == {"ledger_id": ledger.ledger_id, "entry_id": 0}
+        assert ledger.held_bytes == 0
+        assert (await c.ledgers.read(ledger.ledger_id))[0].last_entry == -1
+
+
+@run
+async def test_abandon_leaves_the_record_alone():
+    async with cluster() as c:
+        ledger = await c.writer()
+        await ledger.append(b"x")
+        await ledger.abandon()
+        await ledger.abandon()
+        assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.OPEN
+        with pytest.raises(NotWritingError, match="abandoned"):
+            await ledger.close()
+
+
+@run
+async def test_an_idle_ledger_tells_its_last_entry_to_all_bookies():
+    async with cluster() as c, await c.writer() as ledger:
+        await ledger.append(b"x")
+        await until_async(lambda: all(sent == [0] for sent in c.bookies.explicit.values()))
+
+
+@run
+async def test_a_caller_who_appends_again_needs_no_explicit_lac():
+    async with cluster() as c, await c.writer() as ledger:
+        for _ in range(50):
+            await ledger.append(b"x")
+        await until_async(lambda: c.bookies.explicit["b1"])
+        assert c.bookies.explicit["b1"] == [49]
+
+
+@run
+async def test_a_dead_bookie_is_replaced_and_no_append_fails():
+    async with cluster(4) as c, await c.writer() as ledger:
+        await ledger.append(b"0")
+        c.bookies.set("b2", "dead")
+        futures = [ledger.append_nowait(b"%d" % n) for n in range(1, 100)]
+        assert await asyncio.gather(*futures) == list(range(1, 100))
+        record, _ = await c.ledgers.read(ledger.ledger_id)
+        assert [part.ensemble for part in record.fragments] == [("b1", "b2", "b3"), ("b1", "b4", "b3")]
+        assert record.fragments[1].first_entry == 1
+        await until_async(lambda: set(c.bookies.entries["b4"]) == set(range(1, 100)))
+        assert ledger.holes == ()
+
+
+@run
+async def test_several_bookies_die_under_load():
+    async with cluster(7) as c, await c.writer(5, 3, 2) as ledger:
+        futures = []
+        for n in range(400):
+            futures.append(ledger.append_nowait(b"%d" % n))
+            if n == 100:
+                c.bookies.set("b1", "dead")
+            if n == 200:
+                c.bookies.set("b3", "read_only")
+            if n % 10 == 0:
+                await asyncio.sleep(0)
+        assert await asyncio.gather(*futures) == list(range(400))
+        await ledger.drain()
+        record = (await c.ledgers.read(ledger.ledger_id))[0]
+        for entry in range(400):
+            ensemble = record.ensemble_of(entry)
+            names = [ensemble[(entry + i) % 5] for i in range(3)]
+            assert sum(entry in c.bookies.entries[name] for name in names) >= 2
+
+
+@run
+async def test_without_a_spare_the_slot_is_absent_until_its_bookie_is_back():
+    async with cluster() as c, await c.writer() as ledger:
+        await ledger.append(b"0")
+        c.bookies.set("b3", "dead")
+        for n in range(1, 5):
+            await ledger.append(b"%d" % n)
+        assert ledger.metadata.last_fragment.ensemble == ("b1", "b2", "b3")
+        # Entry 1 may have had its quorum before b3's failure was known: then it is no hole, but simply on two bookies.
+        assert [(hole.bookie, hole.first in (1, 2), hole.last) for hole in ledger.holes] == [("b3", True, 4)]
+        c.bookies.set("b3", "ok")
+        await until_async(lambda: not ledger._machine.absent)
+        await ledger.append(b"5")
+        await ledger.append(b"6")
+        await until_async(lambda: {5, 6} <= set(c.bookies.entries["b3"]))
+        assert 2 not in c.bookies.entries["b3"]
+
+
+@run
+async def test_when_no_quorum_is_left_the_writer_ends_and_closes():
+    async with cluster() as c:
+        ledger = await c.writer(3, 3, 3)
+        await ledger.append(b"0")
+        c.bookies.set("b2", "dead")
+        with pytest.raises(QuorumLostError, match="b2"):
+            await ledger.append(b"1")
+        with pytest.raises(NotWritingError, match="ack quorum"):
+            await ledger.append(b"2")
+        with pytest.raises(QuorumLostError):
+            await ledger.close()
+        record, _ = await c.ledgers.read(ledger.ledger_id)
+        assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
+        with pytest.raises(QuorumLostError):
+            await ledger.drain()
+
+
+@run
+async def test_a_fenced_writer_ends_with_unknown_outcome():
+    async with cluster() as c:
+        ledger = await c.writer()
+        await ledger.append(b"0")
+        record, version = await c.ledgers.read(ledger.ledger_id)
+        await c.ledgers.write(record.in_recovery(), version)
+        for name in c.bookies.names:
+            c.bookies.set(name, "fenced")
+        with pytest.raises(LedgerFencedError) as caught:
+            await ledger.append(b"1")
+        assert caught.value.ids["entry_id"] == 1
+        assert isinstance(ledger.problem, LedgerFencedError)
+        assert (await c.ledgers.read(ledger.ledger_id))[0].state is LedgerState.IN_RECOVERY
+
+
+@run
+async def test_closing_a_ledger_that_another_client_closed_elsewhere():
+    async with cluster() as c:
+        ledger = await c.writer()
+        await ledger.append(b"0")
+        record, version = await c.ledgers.read(ledger.ledger_id)
+        version = await c.ledgers.write(record.in_recovery(), version)
+        await c.ledgers.write(record.in_recovery().closed(3, 9), version)
+        with pytest.raises(MetadataConflictError, match="entry 3"):
+            await ledger.close()
+
+
+@run
+async def test_a_stopped_bookie_neither_fills_memory_nor_stalls_the_writer():
+    async with cluster() as c, await c.writer() as ledger:
+        await ledger.append(b"first")
+        c.bookies.set("b3", "stopped")
+        most = 0
+        for _ in range(300):
+            await ledger.append(bytes(100_000))
+            most = max(most, ledger.held_bytes)
+        assert most <= FAST.window_bytes_max
+        assert "b3" in c.bookies.dropped
+        assert ledger._machine.absent == (2,)
+        assert ledger.last_add_confirmed == 300
+
+
+@run
+async def test_a_stopped_bookie_of_a_striped_ledger_is_given_up_too():
+    async with cluster(6) as c, await c.writer(6, 3, 2) as ledger:
+        c.bookies.set("b4", "stopped")
+        for _ in range(100):
+            await ledger.append_many([bytes(10_000)] * 20)
+        assert ledger.last_add_confirmed == 1999
+        assert "b4" in c.bookies.dropped
+
+
+@run
+async def test_the_window_refuses_and_drain_makes_room():
+    async with cluster() as c, await c.writer() as ledger:
+        sent = 0
+        with pytest.raises(WindowFullError, match="drain"):
+            while True:
+                ledger.append_nowait(bytes(100_000))
+                sent += 1
+        assert 35 < sent < 42
+        await ledger.drain()
+        assert ledger.last_add_confirmed == sent - 1
+        assert await ledger.append_nowait(bytes(100_000)) == sent
+        assert c.bookies.frames["b1"] > 1
+
+
+@run
+async def test_append_waits_for_room_in_the_order_of_the_calls():
+    async with cluster() as c, await c.writer() as ledger:
+        tasks = [asyncio.ensure_future(ledger.append(bytes([n]) * 500_000)) for n in range(40)]
+        most = 0
+        while not all(task.done() for task in tasks):
+            most = max(most, ledger.held_bytes)
+            await asyncio.sleep(0)
+        assert [task.result() for task in tasks] == list(range(40))
+        assert [c.bookies.entries["b1"][n][0][0] for n in range(40)] == list(range(40))
+        assert most <= FAST.window_bytes_max
+
+
+@run
+async def test_a_cancelled_append_gives_its_room_back():
+    async with cluster() as c, await c.writer() as ledger:
+        for name in c.bookies.names:
+            c.bookies.set(name, "stopped")
+        tasks = [asyncio.ensure_future(ledger.append(bytes(1_000_000))) for _ in range(8)]
+        await until_async(lambda: c.bookies.waiting["b1"])
+        waiting = tasks[5:]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for name in c.bookies.names:
+            c.bookies.set(name, "ok")
+        assert sorted(await asyncio.gather(*tasks[:5])) == list(range(5))
+        await ledger.drain()
+        await until_async(lambda: ledger.held_bytes == 0)
+
+
+@run
+async def test_limits_are_said_plainly():
+    async with cluster() as c, await c.writer() as ledger:
+        with pytest.raises(MisuseError, match="entry_bytes_max"):
+            ledger.append_nowait(bytes(FAST.entry_bytes_max + 1))
+        with pytest.raises(MisuseError, match="in parts"):
+            await ledger.append_many([bytes(1_000_000)] * 5)
+        assert await ledger.append_many([]) == range(0)
+        with pytest.raises(MisuseError, match="add_timeout_ms"):
+            ClientConfig(add_timeout_ms=0)
+
+
+@run
+async def test_a_store_that_stays_silent_during_a_change_ends_the_writer():
+    async with cluster(4) as c:
+        config = ClientConfig(metadata_attempts_max=3, change_retry_ms_min=5, change_retry_ms_max=5)
+        ledger = await c.writer(config=config)
+        ledger._ledgers = SilentStore()
+        c.bookies.set("b2", "dead")
+        with pytest.raises(MetadataUnknownError):
+            await ledger.append(b"x")
+        await ledger.abandon()
+
+
+class SilentStore:
+    """A store that is there and never says what it did."""
+
+    async def write(self, record, version):
+        raise MetadataUnknownError("no answer")
+
+    async def read(self, ledger_id):
+        raise MetadataUnknownError("no answer")
