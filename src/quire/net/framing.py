@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import cast
 
 from quire.core.errors import MalformedFrameError
 from quire.wire import native
@@ -101,8 +102,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # --- asyncio -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Not an isinstance check: uvloop's transports have all methods of asyncio.Transport, but not the class.
+        self.transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         if self._frame is not None:
