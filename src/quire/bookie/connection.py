@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
@@ -77,7 +77,7 @@ class Connection(FrameProtocol):
             answer, message = Answer.WRONG_BOOKIE, f"this is bookie {server.bookie_id}, not {hello.bookie_id}"
         elif hello.cluster_instance and hello.cluster_instance != server.cluster_instance:
             answer = Answer.WRONG_BOOKIE
-            message = f"this bookie is of cluster {server.cluster_instance}, not {hello.cluster_instance}"
+            message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {hello.cluster_instance}"
         version = native.VERSION if answer is Answer.OK else 0
         assert self.transport is not None
         self.transport.write(
@@ -179,9 +179,9 @@ class Connection(FrameProtocol):
         else:
             self._answer(request, answer)
 
-    def stored(self, tag: tuple[Request, int], error: StorageError | None) -> None:  # type: ignore[override]
+    def stored(self, tag: Any, error: StorageError | None) -> None:
         """A run is durable: now its answer may leave."""
-        request, size = tag
+        request, size = tag  # as `_add` gave it
         self._server.settled(size)
         self._answer(request, Answer.OK if error is None else self._server.answer_for(error))
 

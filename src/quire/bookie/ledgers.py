@@ -27,19 +27,19 @@ from quire.wire.run import RunView
 class Waiter(Protocol):
     """Whoever waits until something is on disk."""
 
-    def stored(self, tag: object, error: StorageError | None) -> None:
+    def stored(self, tag: Any, error: StorageError | None) -> None:
         """What was put with this tag is durable, or failed for ever."""
 
 
 class _Nobody:
-    def stored(self, tag: object, error: StorageError | None) -> None:
+    def stored(self, tag: Any, error: StorageError | None) -> None:
         """Nobody waits: an answer that depends on it has a tag of its own."""
 
 
 class _WhenDurable:
     """Runs the tag, a callback, with the error."""
 
-    def stored(self, tag: object, error: StorageError | None) -> None:
+    def stored(self, tag: Any, error: StorageError | None) -> None:
         assert callable(tag)
         tag(error)
 

@@ -21,22 +21,32 @@ from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
-from quire.core.errors import DiskFullError, MisuseError, NoSuchLedgerError, QuireError, StorageError
+from quire.core.errors import (
+    DiskFullError,
+    MisuseError,
+    NoSuchLedgerError,
+    QuireError,
+    StorageError,
+    WrongDirectoryError,
+)
 from quire.core.ids import BookieId, LedgerId
 from quire.env.interfaces import Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker
-from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
-from quire.metadata.store import MetadataStore, Registration
+from quire.metadata.store import MetadataStore
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
+from quire.wire import native
+from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import master_key
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
-NATIVE_PROPERTY = "quire.native"
+REGISTRATION_WAIT_MS = 20_000
+"""A predecessor of the same id that was stopped, not killed, keeps its registration for its session's time-out."""
 
 
 class BookieServer:
@@ -70,7 +80,7 @@ class BookieServer:
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
         self._registry = BookieRegistry(store)
-        self._registration: Registration | None = None
+        self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
         self._connections: set[Connection] = set()
         self._held: list[Connection] = []
@@ -108,7 +118,7 @@ class BookieServer:
             )
             self.ledgers = Ledgers(self.storage)
             await self._listen()
-            await self._registry.write_cookie(self.bookie_id, self._identity.cookie)
+            await self._show_cookie(self._identity)
             await self._register()
         except BaseException:
             await self._let_go(clean=False)
@@ -179,15 +189,27 @@ class BookieServer:
             raise MisuseError(msg, host=host, port=port) from error
         self._address = (host, self._server.sockets[0].getsockname()[1])
 
+    async def _show_cookie(self, identity: Identity) -> None:
+        """Leave the cookie in the cluster's metadata; one that is there must be the directory's own."""
+        stored = await self._registry.read_cookie(identity.bookie_id)
+        if stored is None:
+            await self._registry.write_cookie(identity.bookie_id, identity.cookie)
+        elif stored.value != identity.cookie:
+            msg = (
+                f"{self.config.directory} has another cookie than the cluster keeps for bookie {identity.bookie_id}: "
+                "this is not the directory that it had; start it on that one, or empty this one to begin a new bookie"
+            )
+            raise WrongDirectoryError(msg, path=str(self.config.directory), bookie=identity.bookie_id)
+
     async def _register(self) -> None:
         info = BookieInfo(
             bookie_id=self.bookie_id,
             host=self._address[0],
             port=self._address[1],
             writable=self._writable(),
-            properties={NATIVE_PROPERTY: "1"},
+            properties={NATIVE_PROPERTY: native_property(self._address[1], native.VERSION)},
         )
-        self._registration = await self._registry.register(info)
+        self._registration = await self._registry.register(info, wait_ms=REGISTRATION_WAIT_MS)
 
     def _writable(self) -> bool:
         return self.storage.writable and not self.ledgers.read_only and self.storage.failure is None
@@ -213,13 +235,11 @@ class BookieServer:
     async def _announce(self, *, writable: bool) -> bool:
         reason = self.storage.failure
         log.warning(
-            "bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", reason or ""
+            "bookie %s is now %s %s", self.bookie_id, "writable" if writable else "read-only", reason or ""
         )
+        assert self._registration is not None
         try:
-            old, self._registration = self._registration, None
-            await self._register()
-            if old is not None:
-                await old.close()
+            await self._registration.set_writable(writable)
         except QuireError as error:
             log.warning("the change could not be registered yet: %s", error)
             return not writable

@@ -126,13 +126,13 @@ class BookieClient:
     async def bookies(self) -> dict[BookieId, BookieInfo]:
         """Every registered bookie, writable or read-only, read now."""
         found = await self._registry.available()
-        self._known |= found
+        self._take(self._known | found)
         return found
 
     async def start(self) -> None:
         """Begin to follow registrations; returns when the first list is there."""
         if self._watch is None:
-            self._known = await self._registry.available()
+            self._take(await self._registry.available())
             self._watch = asyncio.get_running_loop().create_task(self._follow(), name="bookie registrations")
 
     def writable(self) -> list[BookieId]:
@@ -151,12 +151,20 @@ class BookieClient:
                 break
         return self.writable()
 
+    def _take(self, known: dict[BookieId, BookieInfo]) -> None:
+        """A newer list: a bookie that came back, or moved, may be tried at once."""
+        for bookie, info in known.items():
+            peer = self._peers.get(bookie)
+            if peer is not None and info != self._known.get(bookie):
+                peer.retry_at, peer.failures = 0.0, 0
+        self._known = known
+
     async def _follow(self) -> None:
         while not self._closed:
             try:
                 async with self._registry.watch() as changes:
                     async for _ in changes:
-                        self._known = await self._registry.available()
+                        self._take(await self._registry.available())
                         self._seen.set()
             except QuireError as error:
                 log.warning("the list of bookies cannot be followed now: %s", error)

@@ -90,7 +90,9 @@ class World:
         await self.server.stop(clean=clean)
         self.server = BookieServer(self.config, self.store)
         await self.server.start()
-        await self.client.bookies()
+        async with asyncio.timeout(20):
+            while (await self.client.info(self.bookie))[0] is not Answer.OK:
+                await self.client.bookies()
 
 
 def access(ledger_id: int = 1, *, password: bytes = b"secret", token: int = 77) -> LedgerAccess:
@@ -303,7 +305,7 @@ def hello_for(at: World) -> bytes:
         b"\xff" * 200,
         struct.pack(">I", 2**31) + b"x" * 100,
         struct.pack(">I", 10) + b"0123456789",
-        native.encode_request(native.Kind.READ, 1, 4, 0, ledger_id=3)[:-1] + b"?",
+        native.encode_request(native.Kind.READ, 1, 4, 0, ledger_id=3)[:-1] + b"?body",
     ],
 )
 def test_garbage_after_the_hello_closes_the_connection_and_nothing_else(tmp_path: Path, after: bytes) -> None:
