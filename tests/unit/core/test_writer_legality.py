@@ -1,0 +1,110 @@
+"""Every input in every status: it acts, changes nothing, or is refused, as the table says."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.answers import Answer
+from quire.core.errors import MisuseError, NotWritingError
+from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import LEGAL, Legality, Status
+
+
+def record():
+    return new_ledger(
+        7, ("b1", "b2", "b3"), write_quorum=3, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
+    )
+
+
+def machine_in(status):
+    """A writer in a status, by the shortest way; a metadata question is open where one can be."""
+    machine = WriterMachine(record(), 0)
+    machine.append(1, 10)
+    if status is Status.CHANGING:
+        machine.bookie_lost(2, "b3")
+        machine.replacements_chosen({2: "b4"}, 0)
+    elif status is Status.CLOSING:
+        machine.close()
+    elif status is Status.CLOSED:
+        machine.close()
+        machine.metadata_written(1)
+    elif status is Status.ENDED:
+        machine.add_failed(0, "b1", 0, Answer.FENCED)
+    elif status is Status.ABANDONED:
+        machine.abandon()
+    machine.out.clear()
+    assert machine.status is status
+    return machine
+
+
+INPUTS = {
+    "append": lambda m: m.append(1, 10),
+    "adds_acked": lambda m: m.adds_acked(0, "b1", 0),
+    "add_failed": lambda m: m.add_failed(0, "b1", 0, Answer.TIMED_OUT),
+    "bookie_lost": lambda m: m.bookie_lost(0, "b1"),
+    "replacements_chosen": lambda m: m.replacements_chosen({}, 0),
+    "bookies_found": lambda m: m.bookies_found([], 0, spare=False),
+    "timer_fired": lambda m: m.timer_fired(0),
+    "metadata_written": lambda m: m.metadata_written(1),
+    "metadata_conflicted": lambda m: m.metadata_conflicted(),
+    "metadata_unknown": lambda m: m.metadata_unknown(0),
+    "metadata_missing": lambda m: m.metadata_missing(),
+    "metadata_read": lambda m: m.metadata_read(record(), 1),
+    "close": lambda m: m.close(),
+    "abandon": lambda m: m.abandon(),
+}
+
+
+def state(machine):
+    return {
+        name: getattr(machine, name)
+        for name in (*type(machine).__mro__[-2].__slots__,)
+        if name not in ("out", "rules", "limits")
+    }
+
+
+def test_the_table_names_every_input():
+    assert INPUTS.keys() == LEGAL.keys()
+    public = {name for name in vars(WriterMachine) if not name.startswith("_")}
+    assert public <= LEGAL.keys()
+
+
+@pytest.mark.parametrize("status", list(Status), ids=lambda status: status.value)
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_input_does_what_the_table_says(name, status):
+    machine = machine_in(status)
+    before = state(machine.copy())
+    legality = LEGAL[name][status]
+    # A metadata answer that nobody asked for is the driver's mistake in any status.
+    unasked = name == "metadata_read" and status in (Status.CHANGING, Status.CLOSING)
+    if legality is Legality.REFUSED or unasked:
+        with pytest.raises((NotWritingError, MisuseError)):
+            INPUTS[name](machine)
+        assert state(machine) == before
+    else:
+        INPUTS[name](machine)
+    machine.check()
+    if legality is Legality.IGNORED:
+        after = state(machine)
+        ignored = {"_timer_at_ms", "_looking"}
+        assert {key: after[key] for key in after if key not in ignored} == {
+            key: before[key] for key in before if key not in ignored
+        }
+        assert not machine.out
+
+
+@pytest.mark.parametrize("answer", list(Answer), ids=lambda answer: answer.name)
+def test_every_answer_to_an_unconfirmed_add_is_decided(answer):
+    machine = machine_in(Status.WRITING)
+    machine.add_failed(0, "b1", 0, answer)
+    machine.check()
+    fatal = {Answer.FENCED, Answer.UNAUTHORISED, Answer.BAD_REQUEST, Answer.INVALID_TERM, Answer.DELETED}
+    if answer in fatal:
+        assert machine.problem is not None
+        closes = answer in (Answer.UNAUTHORISED, Answer.BAD_REQUEST)
+        assert machine.status is (Status.CLOSING if closes else Status.ENDED)
+    elif answer is Answer.DAMAGED_IN_TRANSIT:
+        assert machine.status is Status.WRITING
+    elif answer is not Answer.OK:
+        assert machine.status is Status.CHANGING
