@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from quire.core.errors import MisuseError
+from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_thread import Job, StoreThread
@@ -135,7 +136,7 @@ class SqliteStore(MetadataStore):
             return
         self._closed = True
         ended: asyncio.Future[None] = self._loop.create_future()
-        self._thread.jobs.put(Job(lambda: self._thread.stop(ended), False, self._loop.create_future()))
+        self._thread.stop(ended)
         await ended
         self._thread.join()
 
@@ -170,7 +171,8 @@ class SqliteStore(MetadataStore):
 
     async def _detach(self, watch: Watch) -> None:
         if not self._closed:
-            await self._ask(lambda: self._thread.detach(watch))
+            with suppress(QuireError):  # of a store that failed; the watch has ended and said so
+                await self._ask(lambda: self._thread.detach(watch))
 
     async def _update(self, registration: Registration, value: bytes) -> None:
         await self._ask(lambda: self._thread.registrations.update(registration, value), changes=True)

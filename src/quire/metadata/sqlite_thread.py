@@ -111,10 +111,8 @@ class StoreThread(threading.Thread):
                     self._tick()
             except Exception as error:  # noqa: BLE001 - the top of the thread
                 _LOG.exception("the thread of the metadata file %s failed", self.path)
-                told = self._failed(
-                    StorageError(f"the store of {self.path} failed: {error!r}", path=str(self.path))
-                )
-                self.failure = self.failure or told
+                told = StorageError(f"the store of {self.path} failed: {error!r}", path=str(self.path))
+                self._give_up(told)
                 self._post(_settle, [(job.future, None, told) for job in batch])
         self._end()
 
@@ -141,9 +139,10 @@ class StoreThread(threading.Thread):
             self._next_tick_ms = 0
         return [job for job in found if job is not None]
 
-    def stop(self, future: asyncio.Future[None]) -> None:
-        """A job: take everything back and end. Jobs behind it are refused."""
-        self._stopping = future
+    def stop(self, ended: asyncio.Future[None]) -> None:
+        """Take everything back and end; what still waits is refused. Called on the event loop."""
+        self._stopping = ended
+        self.jobs.put(None)
 
     def abandon(self) -> None:
         """End as a killed process would: the session's lock is let go, its row stays. Any thread may call it."""
@@ -254,12 +253,17 @@ class StoreThread(threading.Thread):
     def _failed(self, error: sqlite3.Error | QuireError) -> QuireError:
         """What to tell; a file that is damaged or was replaced is not used again."""
         told = explain(error, self.path) if isinstance(error, sqlite3.Error) else error
-        if isinstance(told, CorruptMetadataError | NoClusterError) and self.failure is None:
-            self.failure = told
-            for watch in self._watches:
-                self._post(watch.end, told)
-            self.registrations.lose_all()
+        if isinstance(told, CorruptMetadataError | NoClusterError):
+            self._give_up(told)
         return told
+
+    def _give_up(self, failure: QuireError) -> None:
+        """From now on everything fails with this; watchers and owners hear it."""
+        if self.failure is None:
+            self.failure = failure
+            for watch in self._watches:
+                self._post(watch.end, failure)
+            self.registrations.lose_all()
 
     # --- what callers ask ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,130 @@
+"""Registrations of bookies, the way to read-only and back, cookies."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MisuseError
+from quire.metadata.bookies import AVAILABLE, READONLY, BookieInfo, BookieRegistry
+from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.store import KeyMissingError, VersionConflictError
+
+B1 = BookieInfo("b1.k7f3q", "127.0.0.1", 3181, properties={"quire.native": "3181/1"})
+B2 = BookieInfo("127.0.0.1:3182", "127.0.0.1", 3182)
+
+
+def test_bookies_are_seen_as_they_registered():
+    async def scenario():
+        registry = BookieRegistry(MemoryStore())
+        await registry.register(B1)
+        await registry.register(replace(B2, writable=False))
+        assert await registry.available() == {B2.bookie_id: replace(B2, writable=False), B1.bookie_id: B1}
+        assert B1.native == (3181, 1)
+        assert B2.native is None
+
+    asyncio.run(scenario())
+
+
+def test_a_bookie_that_turns_read_only_and_back_never_seems_gone():
+    async def scenario():
+        store = MemoryStore()
+        registry = BookieRegistry(store)
+        held = await registry.register(B1)
+        present = []
+        multi = store.multi
+
+        async def observed(ops):
+            given = await multi(ops)
+            present.append(list(await registry.available()))
+            return given
+
+        store.multi = observed
+        async with registry.watch() as changes:
+            await anext(changes)
+            for writable, prefix in [(False, READONLY), (True, AVAILABLE)]:
+                await held.set_writable(writable)
+                await held.set_writable(writable)
+                assert (await registry.available())[B1.bookie_id].writable is writable
+                assert [key for key, _ in await store.list("bookies/")] == [prefix + B1.bookie_id]
+                assert await anext(changes) == {AVAILABLE + B1.bookie_id, READONLY + B1.bookie_id}
+        assert all(there == [B1.bookie_id] for there in present)
+        moved = replace(B1, port=4000, writable=False)
+        await held.update(moved)
+        assert await registry.available() == {B1.bookie_id: moved}
+        with pytest.raises(MisuseError):
+            await held.update(B2)
+        await held.close()
+        assert await registry.available() == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_second_process_with_the_same_identity_is_refused():
+    async def scenario():
+        space = MemorySpace()
+        first, second = BookieRegistry(MemoryStore(space)), BookieRegistry(MemoryStore(space))
+        held = await first.register(B1)
+        with pytest.raises(AlreadyExistsError, match="another process"):
+            await second.register(B1)
+        with pytest.raises(AlreadyExistsError, match="another process"):
+            await second.register(B1, wait_ms=5)
+        waiting = asyncio.create_task(second.register(B1, wait_ms=60_000))
+        await asyncio.sleep(0)
+        await held.close()
+        assert not (await waiting).lost.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_names_that_java_would_refuse_are_refused():
+    async def scenario():
+        registry = BookieRegistry(MemoryStore())
+        with pytest.raises(MisuseError):
+            await registry.register(replace(B1, bookie_id="readonly"))
+        with pytest.raises(MisuseError):
+            await registry.write_cookie("a/b", b"")
+
+    asyncio.run(scenario())
+
+
+def test_registrations_of_others_are_read_as_java_reads_them():
+    async def scenario():
+        store = MemoryStore()
+        registry = BookieRegistry(store)
+        await store.register(AVAILABLE + "10.0.0.1:3181", b"")  # a legacy bookie: its id is its address
+        assert await registry.available() == {"10.0.0.1:3181": BookieInfo("10.0.0.1:3181", "10.0.0.1", 3181)}
+        await store.register(AVAILABLE + "b9", b"\xff")
+        with pytest.raises(CorruptMetadataError, match="b9"):
+            await registry.available()
+
+    asyncio.run(scenario())
+
+
+def test_cookies_stay_and_change_by_compare_and_swap():
+    async def scenario():
+        registry = BookieRegistry(MemoryStore())
+        assert await registry.read_cookie("b1") is None
+        version = await registry.write_cookie("b1", b"one")
+        with pytest.raises(AlreadyExistsError):
+            await registry.write_cookie("b1", b"two")
+        with pytest.raises(VersionConflictError):
+            await registry.write_cookie("b1", b"two", version + 1)
+        later = await registry.write_cookie("b1", b"two", version)
+        assert (await registry.read_cookie("b1")).value == b"two"
+        assert {k: v.version for k, v in (await registry.list_cookies()).items()} == {"b1": later}
+        await registry.delete_cookie("b1", later)
+        with pytest.raises(KeyMissingError):
+            await registry.delete_cookie("b1")
+
+    asyncio.run(scenario())
+
+
+def test_more_bookies_than_a_page_are_all_seen():
+    async def scenario():
+        registry = BookieRegistry(MemoryStore())
+        for i in range(1001):
+            await registry.register(BookieInfo(f"b{i}", "h", 1))
+        assert len(await registry.available()) == 1001
+
+    asyncio.run(scenario())

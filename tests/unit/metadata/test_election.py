@@ -1,0 +1,145 @@
+"""Elections: who came first and lives leads; it is advice."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from quire.core.errors import MisuseError
+from quire.metadata.election import Election
+from quire.metadata.memory import MemorySpace, MemoryStore
+
+
+def candidates(count, name="orders"):
+    space = MemorySpace()
+    stores = [MemoryStore(space) for _ in range(count)]
+    return stores, [Election(store, name, f"c{i}") for i, store in enumerate(stores)]
+
+
+def run(scenario):
+    async def bounded():
+        async with asyncio.timeout(20):
+            await scenario
+
+    asyncio.run(bounded())
+
+
+def test_the_first_leads_and_the_next_follows_when_it_resigns():
+    async def scenario():
+        _, (a, b, c) = candidates(3)
+        assert await a.leader() is None
+        assert not a.is_leader
+        await a.campaign()
+        await a.campaign()
+        following = [asyncio.create_task(e.campaign()) for e in (b, c)]
+        assert await c.leader() == "c0"
+        await asyncio.sleep(0)
+        assert [e.is_leader for e in (a, b, c)] == [True, False, False]
+        await a.resign()
+        await following[0]
+        assert [e.is_leader for e in (a, b, c)] == [False, True, False]
+        assert await a.leader() == "c1"
+        assert not following[1].done()
+        await b.resign()
+        await following[1]
+        await c.resign()
+        await c.resign()
+        assert await a.leader() is None
+
+    run(scenario())
+
+
+def test_the_next_follows_when_the_leader_dies():
+    async def scenario():
+        stores, (a, b) = candidates(2)
+        await a.campaign()
+        following = asyncio.create_task(b.campaign())
+        await asyncio.sleep(0)
+        stores[0].abandon()
+        await following
+        assert await b.leader() == "c1"
+
+    run(scenario())
+
+
+def test_a_leader_whose_session_was_lost_hears_it_and_stands_again_behind_the_others():
+    async def scenario():
+        stores, (a, b) = candidates(2)
+        await a.campaign()
+        following = asyncio.create_task(b.campaign())
+        await asyncio.sleep(0)
+        stores[0].lose_session()
+        await a.wait_lost()
+        assert not a.is_leader
+        await following
+        again = asyncio.create_task(a.campaign())
+        await asyncio.sleep(0)
+        assert await a.leader() == "c1"
+        await b.resign()
+        await again
+        assert a.is_leader
+
+    run(scenario())
+
+
+def test_a_candidate_that_loses_its_session_while_waiting_stands_again():
+    async def scenario():
+        stores, (a, b) = candidates(2)
+        await a.campaign()
+        following = asyncio.create_task(b.campaign())
+        while len(await stores[0].list("elections/")) < 2:
+            await asyncio.sleep(0)
+        stores[1].lose_session()
+        while len(await stores[0].list("elections/")) < 2:
+            await asyncio.sleep(0)
+        await a.resign()
+        await following
+        assert b.is_leader
+
+    run(scenario())
+
+
+def test_a_cancelled_campaign_keeps_its_place_until_it_resigns():
+    async def scenario():
+        stores, (a, b) = candidates(2)
+        await a.campaign()
+        waiting = asyncio.create_task(b.campaign())
+        while len(await stores[0].list("elections/")) < 2:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert len(await stores[0].list("elections/")) == 2
+        await b.resign()
+        assert len(await stores[0].list("elections/")) == 1
+
+    run(scenario())
+
+
+def test_onlookers_see_every_leader_once():
+    async def scenario():
+        _, (a, b, c) = candidates(3)
+        async with aclosing(c.watch()) as leaders:
+            assert await anext(leaders) is None
+            await a.campaign()
+            assert await anext(leaders) == "c0"
+            following = asyncio.create_task(b.campaign())
+            await asyncio.sleep(0)
+            await a.resign()
+            await following
+            assert await anext(leaders) == "c1"
+
+    run(scenario())
+
+
+def test_elections_do_not_touch_each_other():
+    async def scenario():
+        stores, (a, _) = candidates(2, "a")
+        other = Election(stores[1], "a/b", "x")
+        await a.campaign()
+        await asyncio.wait_for(other.campaign(), 5)
+        assert await a.leader() == "c0"
+        with pytest.raises(MisuseError):
+            Election(stores[0], "a//b", "x")
+
+    run(scenario())

@@ -1,0 +1,383 @@
+"""Metadata files that are missing, empty, foreign, damaged, copied, replaced, full or in a wrong place."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    DiskFullError,
+    MisuseError,
+    NoClusterError,
+    StorageError,
+)
+from quire.metadata import sqlite_place
+from quire.metadata.connect import open_store
+from quire.metadata.memory import MemoryStore
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite_file import RESTORE_LEAP, SqliteFile
+from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite_place import filesystem_of
+from quire.metadata.store import Delete, StoreBusyError
+
+
+def open_and_close(path, *, create=False):
+    async def scenario():
+        store = await SqliteStore.open(path, create=create)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metadata.db"
+
+
+def refused(path, kind, *words, create=False):
+    with pytest.raises(kind) as caught:
+        open_and_close(path, create=create)
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+    assert caught.value.ids["path"] == str(path)
+
+
+def test_a_missing_file_names_the_command_that_makes_a_cluster(path):
+    refused(path, NoClusterError, "no such file", f"quire up --dir {path.parent}", "--cluster")
+    assert not path.exists()
+    missing = path.parent / "not" / "there" / "metadata.db"
+    refused(missing, NoClusterError, "does not exist either")
+
+
+def test_create_makes_folders_and_file_and_later_opens_need_no_create(path):
+    deep = path.parent / "a" / "b" / "metadata.db"
+    open_and_close(deep, create=True)
+    open_and_close(deep)
+    assert sorted(p.name for p in deep.parent.iterdir()) == ["metadata.db"]
+
+
+def test_a_directory_or_a_file_as_folder_is_refused(path):
+    path.mkdir()
+    refused(path, NoClusterError, "is a directory", "metadata.db/metadata.db")
+    (path / "file").write_bytes(b"x")
+    refused(path / "file" / "m.db", NoClusterError, create=True)
+    refused(path / "file" / "m.db", NoClusterError)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
+def test_a_file_without_permission_is_refused(path):
+    open_and_close(path, create=True)
+    path.chmod(0)
+    refused(path, NoClusterError, "who owns it")
+
+
+def test_a_file_that_is_no_database_is_corrupt(path):
+    path.write_bytes(b"BookieMetadataFormatVersion\t3\n" * 100)
+    refused(path, CorruptMetadataError, "not a database", "backup")
+    refused(path, CorruptMetadataError, create=True)
+
+
+def test_an_empty_file_is_no_cluster_unless_one_is_made(path):
+    path.touch()
+    refused(path, CorruptMetadataError, "is empty", "quire up")
+    open_and_close(path, create=True)
+    open_and_close(path)
+
+
+def test_the_database_of_another_program_is_refused(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE songs (name TEXT)")
+    connection.close()
+    refused(path, CorruptMetadataError, "another program")
+    refused(path, CorruptMetadataError, "another program", create=True)
+
+
+def test_a_newer_format_is_refused(path):
+    open_and_close(path, create=True)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    refused(path, CorruptMetadataError, "format 2")
+
+
+def test_a_damaged_page_is_found_at_open(path):
+    async def fill():
+        async with await SqliteStore.open(path, create=True) as store:
+            for i in range(200):
+                await store.create(f"k/{i}", b"x" * 200)
+
+    asyncio.run(fill())
+    whole = path.read_bytes()
+    for page in range(1, len(whole) // 4096):
+        damaged = bytearray(whole)
+        damaged[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+        path.write_bytes(damaged)
+        refused(path, CorruptMetadataError, "damaged")
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(path, CorruptMetadataError, "damaged")
+    path.write_bytes(whole)
+    open_and_close(path)
+
+
+def test_missing_tables_are_damage(path):
+    open_and_close(path, create=True)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM counters")
+    connection.close()
+    refused(path, CorruptMetadataError, "counters")
+
+
+def test_a_file_that_is_replaced_while_open_takes_no_more_changes(path):
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store, store.watch("k") as changes:
+            await anext(changes)
+            held = await store.register("r", b"")
+            os.rename(path, path.with_name("elsewhere.db"))
+            with pytest.raises(NoClusterError, match="removed or replaced"):
+                await store.create("k", b"")
+            with pytest.raises(NoClusterError, match="removed or replaced"):
+                await store.get("k")
+            with pytest.raises(NoClusterError, match="removed or replaced"):
+                await anext(changes)
+            await held.lost.wait()
+
+    asyncio.run(scenario())
+
+
+def test_a_copied_file_starts_a_new_generation_and_leaps_over_ids(path):
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store:
+            generation, instance = store.generation, store.instance_id
+            highest = max([await store.next_ledger_id() for _ in range(10)])
+            await store.register("r", b"")
+            copy = path.parent / "backup" / "metadata.db"
+            copy.parent.mkdir()
+            await store.create("k", b"v")
+        shutil.copy(path, copy)
+        for _ in range(2):
+            async with await SqliteStore.open(copy) as store:
+                assert (store.generation, store.instance_id) == (generation + 1, instance)
+                assert await store.next_ledger_id() > highest + RESTORE_LEAP - 100
+                assert (await store.get("k")).value == b"v"
+                assert await store.get("r") is None
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_is_said_and_nothing_has_happened(path):
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store:
+            file = store._thread.file
+
+            async def pages(limit):
+                await store._ask(lambda: file._one(f"PRAGMA max_page_count = {limit}"))
+
+            await pages(30)
+            with pytest.raises(DiskFullError, match="make room"):
+                for i in range(100):
+                    await store.create(f"k/{i}", b"x" * 4000)
+            stored = len(await store.list("k/"))
+            assert 0 < stored < 100
+            await pages(2**30)
+            await store.create(f"k/{stored}", b"x" * 4000)
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_that_keeps_the_lock_is_named_after_a_while(path, monkeypatch):
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store:
+            await store.create("k", b"1")
+            other = sqlite3.connect(path, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            file, begin = store._thread.file, store._thread.file.begin
+            monkeypatch.setattr(file, "begin", lambda patience_ms: begin(1))
+            with pytest.raises(StoreBusyError, match="stopped"):
+                await store.create("k2", b"")
+            assert (await store.get("k")).value == b"1"
+            other.execute("ROLLBACK")
+            other.close()
+            await store.create("k2", b"")
+
+    asyncio.run(scenario())
+
+
+def test_a_network_filesystem_is_refused(path, monkeypatch):
+    monkeypatch.setattr(sqlite_place, "filesystem_of", lambda folder: "nfs4")
+    refused(path, NoClusterError, "nfs4", "local", create=True)
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:20 / /home rw shared:2 - nfs4 server:/home rw
+24 23 8:2 / /home/me/my\\040disk rw - xfs /dev/sdb1 rw
+25 22 0:21 / /homely rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/", "ext4"),
+        ("/var/x", "ext4"),
+        ("/home", "nfs4"),
+        ("/home/me", "nfs4"),
+        ("/home/me/my disk/q", "xfs"),
+        ("/homely", "tmpfs"),
+    ],
+)
+def test_the_filesystem_of_a_folder_is_that_of_its_nearest_mount(folder, kind):
+    assert filesystem_of(Path(folder), MOUNTS) == kind
+
+
+def test_settings_are_those_that_keep_what_was_acknowledged(path):
+    file = SqliteFile(path, create=True)
+    assert file._one("PRAGMA journal_mode") == "wal"
+    assert file._one("PRAGMA synchronous") == 2
+    assert file._one("PRAGMA foreign_keys") == 1
+    file.close()
+
+
+# --- what is particular to this driver --------------------------------------------------------------------------
+
+
+def test_a_watcher_behind_the_trim_is_told_to_read_everything(path):
+    async def scenario():
+        options = SqliteOptions(tombstones_kept=10, poll_ms=600_000)
+        async with (
+            await SqliteStore.open(path, create=True, options=options) as slow,
+            slow.watch("k") as changes,
+        ):
+            await anext(changes)
+            # Another process would do this; a second connection in this thread does the same.
+            file = SqliteFile(path, create=False, tombstones_kept=10)
+            for i in range(100):
+                file.begin()
+                file.reserve_ledger_ids(1)
+                file._connection.execute(
+                    "INSERT INTO entries VALUES (?, x'', ?, NULL)", (f"k/{i}", file.revision + 1)
+                )
+                file.revision += 1
+                file.apply([Delete(f"k/{i}")])
+                file.trim()
+                file.commit()
+            assert file._one("SELECT count(*) FROM entries") <= 20
+            file.close()
+            slow._thread.jobs.put(None)
+            assert (await anext(changes)).reread_all
+
+    asyncio.run(scenario())
+
+
+def test_changes_that_wait_together_share_commits(path):
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store:
+            thread, commit, commits = store._thread, store._thread._commit, []
+
+            def counted():
+                commits.append(1)
+                commit()
+
+            thread._commit = counted
+            await asyncio.gather(*(store.create(f"k/{i}", b"") for i in range(200)))
+            assert len(commits) < 20
+            assert len(await store.list("k/")) == 200
+
+    asyncio.run(scenario())
+
+
+def test_an_unexpected_error_fails_the_store_and_hangs_nobody(path, monkeypatch, caplog):
+    async def scenario():
+        store = await SqliteStore.open(path, create=True)
+        held = await store.register("r", b"")
+        monkeypatch.setattr(store._thread.file, "get", lambda key: 1 / 0)
+        with pytest.raises(StorageError, match="ZeroDivisionError"):
+            await store.get("k")
+        with pytest.raises(StorageError):
+            await store.create("k", b"")
+        await held.lost.wait()
+        await store.close()
+
+    asyncio.run(scenario())
+    assert "failed" in caplog.text
+
+
+def test_a_store_that_was_forgotten_with_its_loop_lets_go(path):
+    async def forget():
+        store = await SqliteStore.open(path, create=True)
+        await store.register("r", b"")
+        return store._thread
+
+    thread = asyncio.run(forget())
+    thread.join(20)
+    assert not thread.is_alive()
+
+    async def look():
+        async with await SqliteStore.open(path) as store:
+            assert await store.get("r") is None
+
+    asyncio.run(look())
+
+
+def test_closing_leaves_nothing_behind(path):
+    threads = threading.active_count()
+    descriptors = len(os.listdir("/proc/self/fd"))
+
+    async def scenario():
+        store = await SqliteStore.open(path, create=True)
+        await store.register("r", b"")
+        await store.create("k", b"")
+        await store.close()
+        with pytest.raises(MisuseError, match="closed"):
+            await store.get("k")
+
+    asyncio.run(scenario())
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert sorted(p.name for p in path.parent.rglob("*")) == ["metadata.db", "metadata.db-sessions"]
+
+
+# --- URIs -------------------------------------------------------------------------------------------------------
+
+
+def test_uris_name_stores(path):
+    async def scenario():
+        async with (
+            await open_store(f"sqlite:{path}", create=True) as a,
+            await open_store(f"sqlite://{path}") as b,
+        ):
+            await a.create("k", b"v")
+            assert (await b.get("k")).value == b"v"
+        async with await open_store("memory:uris") as a, await open_store("memory:uris") as b:
+            await a.create("k", b"v")
+            assert (await b.get("k")).value == b"v"
+            with pytest.raises(AlreadyExistsError):
+                await b.create("k", b"")
+            async with await open_store("memory:other") as c:
+                assert isinstance(c, MemoryStore)
+                assert await c.get("k") is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("uri", "word"),
+    [
+        ("", "not a cluster's name"),
+        ("/data/metadata.db", "sqlite:PATH"),
+        ("sqlite:", "names no file"),
+        ("http://x", "sqlite:PATH"),
+        ("zk://h:2181/ledgers", "not built yet"),
+        ("zk+hierarchical://h:2181/ledgers", "not built yet"),
+        ("etcd://h:2379", "not built yet"),
+    ],
+)
+def test_other_uris_say_what_to_write(uri, word):
+    with pytest.raises(NoClusterError, match=word):
+        asyncio.run(open_store(uri))
