@@ -1,7 +1,18 @@
-"""One local Spark session for every test of this folder: a JVM takes six to ten seconds to start."""
+"""One local Spark session and one small cluster for every test of this folder: a JVM takes seconds to start.
+
+The bookies run on a thread of the test's process; Spark's workers reach them over loopback like any other client.
+"""
+
+import contextlib
 
 import pytest
 
+import quire
+from quire.blocking import loop
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.log.config import LogConfig
+from quire.metadata.connect import open_store
 from quire.spark.local import session
 
 
@@ -36,3 +47,73 @@ def setting(spark):
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
+
+
+class LocalCluster:
+    """Bookies, a metadata store and a client of this process; `run` runs a coroutine function with the client."""
+
+    def __init__(self, directory, bookies):
+        self.uri = f"sqlite:{directory}/metadata.db"
+        self._directory = directory
+        self._background = loop.current()
+        self._background.run(self._start, bookies)
+
+    async def _start(self, bookies):
+        self._store = await open_store(self.uri, create=True)
+        self.bookies = [
+            BookieServer(BookieConfig(self._directory / f"b{i}", name=f"b{i}"), self._store)
+            for i in range(bookies)
+        ]
+        for bookie in self.bookies:
+            await bookie.start()
+        self.client = await quire.connect(self.uri)
+
+    def run(self, function, *args, **kwargs):
+        return self._background.run(function, self.client, *args, **kwargs)
+
+    def stop_bookie(self, index):
+        self._background.run(self.bookies.pop(index).stop)
+
+    def stop(self):
+        async def stop():
+            await self.client.close()
+            for bookie in self.bookies:
+                await bookie.stop()
+            await self._store.close()
+
+        self._background.run(stop)
+
+    def fill(self, name, records, **log):
+        """Make a log of (key, value, headers, time) and close it."""
+
+        async def fill(client):
+            await client.log(name).create()
+            async with await client.log(name, config=LogConfig(**log)).open_writer() as writer:
+                keys, values, headers, times = zip(*records, strict=True)
+                for start in range(0, len(records), 1000):
+                    part = slice(start, start + 1000)
+                    await writer.append_many(
+                        values[part], keys=keys[part], headers=headers[part], timestamps_ms=times[part]
+                    )
+
+        self.run(fill)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    with contextlib.closing(_Stopping(LocalCluster(tmp_path_factory.mktemp("cluster"), 3))) as stopping:
+        yield stopping.cluster
+
+
+@pytest.fixture
+def own_cluster(tmp_path):
+    with contextlib.closing(_Stopping(LocalCluster(tmp_path, 3))) as stopping:
+        yield stopping.cluster
+
+
+class _Stopping:
+    def __init__(self, cluster):
+        self.cluster = cluster
+
+    def close(self):
+        self.cluster.stop()

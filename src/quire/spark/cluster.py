@@ -8,22 +8,19 @@ Source: spark.md 4.1, last row.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import quire
 from quire.blocking import loop
-from quire.blocking.prefetch import Prefetch
 from quire.client.access import LedgerAccess
 from quire.client.reader import LedgerReader
 from quire.core.errors import QuireError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece
-from quire.wire.batch import BatchHeader
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -59,25 +56,24 @@ def call(
     return loop.current().run(function, _client(uri), *args, **kwargs)
 
 
-def entries(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[tuple[int, memoryview]]:
-    """A piece's entries, in order, fetched ahead: id and payload.
+def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[list[Entry]]:
+    """A piece's entries, in order, some consecutive ones at a time.
+
+    The reader keeps the next ranges under way on its own thread, within its own bound, while these are decoded.
 
     Args:
         options: which cluster.
         piece: what to read.
         replica: which of an entry's bookies to ask first, so that tasks spread over them.
     """
-    client = _client(options.cluster)
-    with Prefetch(functools.partial(_read, client, piece, replica), loop.current()) as ahead:
-        for entry in ahead:
-            payload = entry.payload
-            yield entry.entry_id, payload if isinstance(payload, memoryview) else memoryview(payload)
-
-
-def _read(client: QuireClient, piece: Piece, replica: int) -> AsyncIterator[Entry]:
-    return reader_of(client, piece.record, piece.last_entry, replica).read(
-        piece.first_entry, piece.last_entry
-    )
+    client, background = _client(options.cluster), loop.current()
+    reader = reader_of(client, piece.record, piece.last_entry, replica)
+    source = reader.read_runs(piece.first_entry, piece.last_entry)
+    try:
+        while (run := background.run(anext, source, None)) is not None:
+            yield run
+    finally:
+        background.run(source.aclose)
 
 
 def reader_of(client: QuireClient, record: LedgerMetadata, last_entry: int, replica: int = 0) -> LedgerReader:
@@ -101,27 +97,6 @@ def reader_of(client: QuireClient, record: LedgerMetadata, last_entry: int, repl
         turn=replica,
         lac=last_entry,
     )
-
-
-async def entry_of(client: QuireClient, record: LedgerMetadata, last_entry: int, number: int) -> int:
-    """The entry that holds a ledger's record by number, found by binary search over batch headers.
-
-    Args:
-        client: the cluster.
-        record: the ledger's metadata.
-        last_entry: the last entry that may be read.
-        number: the record wanted, counted from the ledger's first.
-    """
-    reader = reader_of(client, record, last_entry)
-    low, high = 0, last_entry
-    while low < high:
-        middle = (low + high + 1) // 2
-        async for entry in reader.read(middle, middle):
-            if BatchHeader.parse(entry.payload).records_before <= number:
-                low = middle
-            else:
-                high = middle - 1
-    return low
 
 
 async def length_at(reader: LedgerReader, entry_id: int) -> int:

@@ -8,7 +8,7 @@ This module must not know where entries come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,6 +79,7 @@ class ArrowBuilder:
         self._entries: list[int] = []
         self._indices: list[int] = []
         self._logs: list[str] = []
+        self._opaque: list[bool] = []
         self._times: list[Any] = []
         self._chunks: dict[str, list[pa.Array]] = {name: [] for name in self._stored}
         self._lists: dict[str, list[Any]] = {name: [] for name in self._stored}
@@ -88,12 +89,15 @@ class ArrowBuilder:
         """Whether a batch should be taken before more is added."""
         return self._rows >= self._rows_max or self._bytes >= self._bytes_max
 
-    def add_entry(self, origin: Origin, entry_id: int, payload: memoryview) -> None:
-        """Add an opaque entry as one record: its payload is the value, its id the offset."""
-        self._note(origin, entry_id, entry_id, 0, 1, len(payload))
-        for name in self._stored:
-            self._lists[name].append(bytes(payload) if name == "value" else None)
+    def add_entries(self, origin: Origin, first_entry: int, payloads: Sequence[bytes | memoryview]) -> None:
+        """Add consecutive opaque entries, one record each: the payload is the value, the entry's id the offset."""
+        count, size = len(payloads), sum(map(len, payloads))
+        self._note(origin, first_entry, first_entry, 0, count, size, opaque=True)
         self._times.append(None)
+        self._close_lists()
+        for name in self._stored:
+            kind = self._projection.arrow.field(name).type
+            self._chunks[name].append(_values(payloads) if name == "value" else pa.nulls(count, kind))
 
     def add_batch(self, origin: Origin, entry_id: int, view: BatchView, start: int, stop: int) -> None:
         """Add records `start:stop` of a batch entry."""
@@ -138,7 +142,17 @@ class ArrowBuilder:
         for start in range(0, batch.num_rows, self._rows_max):
             yield batch.slice(start, self._rows_max)
 
-    def _note(self, origin: Origin, entry_id: int, offset: int, index: int, count: int, size: int) -> None:
+    def _note(
+        self,
+        origin: Origin,
+        entry_id: int,
+        offset: int,
+        index: int,
+        count: int,
+        size: int,
+        *,
+        opaque: bool = False,
+    ) -> None:
         self._rows += count
         self._bytes += size
         self._counts.append(count)
@@ -147,6 +161,7 @@ class ArrowBuilder:
         self._entries.append(entry_id)
         self._indices.append(index)
         self._logs.append(origin.log)
+        self._opaque.append(opaque)
 
     def _close_lists(self) -> None:
         """Turn what came as lists into one array, so that chunks stay in order."""
@@ -182,10 +197,11 @@ class ArrowBuilder:
             return times.cast(kind)
         if name == "ledger":
             return pa.array(np.repeat(np.array(self._ledgers, np.int64), counts))
-        if name == "entry":
-            return pa.array(np.repeat(np.array(self._entries, np.int64), counts))
-        if name == "index":
-            return pa.array((np.repeat(np.array(self._indices, np.int64), counts) + within).astype(np.int32))
+        if name in {"entry", "index"}:
+            # Of opaque entries the ids count on and each has one record; in a batch entry the index counts on.
+            counting = np.repeat(np.array(self._opaque) == (name == "entry"), counts)
+            starts = np.array(self._entries if name == "entry" else self._indices, np.int64)
+            return pa.array(np.repeat(starts, counts) + within * counting).cast(kind)
         if name in {"log", "topic"}:
             names = list(dict.fromkeys(self._logs))
             codes = np.array([names.index(log) for log in self._logs], np.int32)
@@ -218,6 +234,13 @@ class ArrowBuilder:
         if to_ms is not None:
             masks.append(pc.less(millis, to_ms))
         return masks[0] if len(masks) == 1 else pc.and_(*masks)
+
+
+def _values(payloads: Sequence[bytes | memoryview]) -> pa.Array:
+    ends = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
+    offsets = np.concatenate(([0], ends)).astype(np.int32)
+    data = pa.py_buffer(b"".join(payloads))
+    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets), data])
 
 
 def check_follows(origin: Origin, entry_id: int, view: BatchView, expected: int | None) -> int:

@@ -15,8 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, NoSuchLogError, TrimmedError
+from quire.core.errors import (
+    CorruptMetadataError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    TrimmedError,
+    WrongPasswordError,
+)
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
+from quire.log.ledgers import entry_holding
 from quire.spark import cluster
 from quire.spark.decode import Origin
 from quire.spark.options import EARLIEST, LATEST, Isolation, ReadOptions, Source, SparkUseError, Verify
@@ -70,7 +77,7 @@ async def resolve(client: QuireClient, options: ReadOptions) -> list[Source]:
             found[source] = None
             continue
         if names is None:
-            names = sorted([name async for name in client.logs()])
+            names = await client.logs()
         matching = [name for name in names if fnmatch.fnmatchcase(name, source.name)]
         if not matching and options.describe is None:
             raise SparkUseError(
@@ -94,10 +101,9 @@ async def describe(client: QuireClient, options: ReadOptions, name: str) -> LogD
         SparkUseError: there is no such log; it names the nearest.
     """
     try:
-        return await client.log(name).describe()
+        return await client.log(name, options.password()).describe()
     except NoSuchLogError as error:
-        names = [known async for known in client.logs()]
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
         hint = f" Nearest: '{near[0]}'." if near else ""
         raise SparkUseError(f"quire: no log '{name}' at {options.cluster}.{hint}", log=name) from error
 
@@ -150,13 +156,11 @@ async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans) -> Piece:
     """The entries from the first to the last of some spans, which all lie in one ledger."""
     item = ledger.item
     first, last = 0, ledger.last_entry
+    reader = cluster.reader_of(client, ledger.record, last)
     if spans[0][0] > item.first_offset:
-        first = await cluster.entry_of(
-            client, ledger.record, ledger.last_entry, spans[0][0] - item.first_offset
-        )
+        first = await entry_holding(reader, spans[0][0] - item.first_offset)
     if spans[-1][1] < item.next_offset:
-        record_number = spans[-1][1] - 1 - item.first_offset
-        last = await cluster.entry_of(client, ledger.record, ledger.last_entry, record_number)
+        last = await entry_holding(reader, spans[-1][1] - 1 - item.first_offset)
     return ledger.piece(first, last, spans)
 
 
@@ -172,11 +176,16 @@ async def _record(
     """The record of a listed ledger; None where it is gone and that is to be skipped."""
     try:
         record = await client.ledger_metadata(item.ledger_id)
-        if record.token != item.token:
+        if item.token and record.token != item.token:
             raise CorruptMetadataError(
                 f"quire: log '{log.name}': ledger {item.ledger_id} is not the one that the log lists "
                 "(its token differs): the id was used again after a restore.",
                 ledger_id=item.ledger_id,
+            )
+        if record.password != options.password():
+            raise WrongPasswordError(
+                f"quire: log '{log.name}': the password is not the one that its ledgers were created with.",
+                log=log.name,
             )
         check_digest(options, record)
     except NoSuchLedgerError as error:

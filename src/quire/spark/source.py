@@ -112,7 +112,7 @@ class LogReader(DataSourceReader):
         self._options = options
         self._projection = project(schema)
         self._wanted = Wanted(from_ms=options.starting_ms, to_ms=options.ending_ms)
-        self.pushFilters = _OptionalPushFilters(self)  # type: ignore[method-assign, assignment]
+        self.pushFilters = _OptionalPushFilters(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: list[Filter]) -> list[Filter]:
         """Use a query's filters; return those that Spark must apply."""
@@ -123,7 +123,7 @@ class LogReader(DataSourceReader):
         """One task for each `splitBytes` of what is wanted, fixed now: later appends are not in this read."""
         return [InputPartition(task) for task in planning.plan(self._options, self._wanted)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records. An empty plan comes as one partition without a value."""
         if partition.value is None:
             return iter(())
@@ -141,6 +141,6 @@ class DescribeReader(DataSourceReader):
         """One: these tables are small."""
         return [InputPartition(None)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # noqa: ARG002
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """All rows, in the columns that are asked for."""
         return tables.read(self._options, self._schema)

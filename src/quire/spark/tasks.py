@@ -16,13 +16,16 @@ from quire.core.errors import (
     QuireError,
     ReadUnavailableError,
 )
+from quire.log.ledgers import view_of
 from quire.spark import cluster
 from quire.spark.decode import ArrowBuilder, check_follows
 from quire.spark.options import ReadOptions, SparkUseError
 from quire.spark.packing import Piece, Task
 from quire.spark.pushdown import Wanted, intersect
 from quire.spark.schema import Projection
-from quire.wire.batch import BatchView, MalformedBatchError
+from quire.wire.batch import MalformedBatchError
+
+_SKIPS = " failOnDataLoss=false skips what cannot be read."
 
 
 def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
@@ -43,9 +46,11 @@ def _read_piece(
     while piece.first_entry <= piece.last_entry:
         try:
             yield from _read_entries(piece, number, wanted, options, builder)
+        except MalformedBatchError as error:
+            raise _named(piece, error) from error
         except (NoSuchEntryError, NoSuchLedgerError, ReadUnavailableError) as error:
             if options.fail_on_data_loss:
-                raise _named(piece, error) from error
+                raise _named(piece, error, _SKIPS) from error
             cluster.warn_of_loss(piece, error)
             lost = error.ids.get("entry_id")
             if not isinstance(error, NoSuchEntryError) or not isinstance(lost, int):
@@ -61,35 +66,25 @@ def _read_entries(
 ) -> Iterator[pa.RecordBatch]:
     origin = piece.origin
     expected: int | None = None
-    for entry_id, payload in cluster.entries(options, piece, replica=number):
-        if piece.batches:
-            view = _view(piece, entry_id, payload)
-            expected = check_follows(origin, entry_id, view, expected)
+    for run in cluster.runs(options, piece, replica=number):
+        if not piece.batches:
+            builder.add_entries(origin, run[0].entry_id, [entry.payload for entry in run])
+            if builder.full:
+                yield from builder.take()
+            continue
+        for entry in run:
+            view = view_of(piece.record, entry)
+            expected = check_follows(origin, entry.entry_id, view, expected)
             header = view.header
-            if wanted.touches(header.min_ms, header.max_ms):
-                first = origin.first_offset + header.records_before
-                for start, end in intersect(((first, first + header.count),), piece.offsets):
-                    builder.add_batch(origin, entry_id, view, start - first, end - first)
-        else:
-            builder.add_entry(origin, entry_id, payload)
-        if builder.full:
-            yield from builder.take()
+            if not wanted.touches(header.min_ms, header.max_ms):
+                continue
+            first = origin.first_offset + header.records_before
+            for start, end in intersect(((first, first + header.count),), piece.offsets):
+                builder.add_batch(origin, entry.entry_id, view, start - first, end - first)
+            if builder.full:
+                yield from builder.take()
 
 
-def _view(piece: Piece, entry_id: int, payload: memoryview) -> BatchView:
-    try:
-        return BatchView.parse(payload)
-    except MalformedBatchError as error:
-        raise MalformedBatchError(
-            f"quire: ledger {piece.origin.ledger_id} entry {entry_id} of log '{piece.origin.log}': {error}",
-            ledger_id=piece.origin.ledger_id,
-            entry_id=entry_id,
-        ) from error
-
-
-def _named(piece: Piece, error: QuireError) -> SparkUseError:
+def _named(piece: Piece, error: QuireError, remedy: str = "") -> SparkUseError:
     """The error with the log it happened in, as the last line that a user sees."""
-    return SparkUseError(
-        f"quire: log '{piece.origin.log}': {error}. failOnDataLoss=false skips what cannot be read.",
-        **error.ids,
-    )
+    return SparkUseError(f"quire: log '{piece.origin.log}': {error}.{remedy}", **error.ids)

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 from quire.core.errors import PeerError
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
 from quire.spark.options import SparkUseError
-from quire.spark.schema import COLUMNS, default_schema, project
+from quire.spark.schema import COLUMNS, project
 from quire.wire.batch import BatchView, Codec, encode_batch
 
 
@@ -119,22 +119,30 @@ def test_a_batch_ends_at_its_bytes_too():
 
 
 def test_opaque_entries_have_a_value_and_their_id():
-    projection = project(default_schema(include_headers=True))
-    builder = ArrowBuilder(projection, 10)
-    for entry_id in (3, 4):
-        builder.add_entry(Origin("ledger:17", 17, 0), entry_id, memoryview(b"payload %d" % entry_id))
+    builder = ArrowBuilder(EVERYTHING, 10)
+    origin = Origin("ledger:17", 17, 0)
+    builder.add_entries(origin, 3, [memoryview(b"payload 3"), b"payload 4"])
+    builder.add_entries(origin, 7, [b""])
     (batch,) = builder.take()
-    assert batch.schema.equals(projection.arrow)
+    batch.validate(full=True)
+    assert batch.schema.equals(EVERYTHING.arrow)
     assert batch.to_pylist() == [
         {
             "key": None,
-            "value": b"payload %d" % entry_id,
+            "value": value,
             "log": "ledger:17",
             "offset": entry_id,
             "timestamp": None,
             "headers": None,
+            "ledger": 17,
+            "entry": entry_id,
+            "index": 0,
+            "term": 0,
+            "partition": 0,
+            "topic": "ledger:17",
+            "timestampType": 0,
         }
-        for entry_id in (3, 4)
+        for entry_id, value in ((3, b"payload 3"), (4, b"payload 4"), (7, b""))
     ]
     assert list(builder.take()) == []
 
