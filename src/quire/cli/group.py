@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from typer import Abort, Context, Exit
+from typer import Abort, Exit
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
@@ -24,12 +24,12 @@ def wants_json(arguments: list[str]) -> bool:
 class HandledGroup(TyperGroup):
     """The root of the command line: whatever a command raises ends here."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Remember whether errors are to be JSON, before anything else can go wrong."""
         ctx.meta["quire.json"] = wants_json(args)
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         """Run the command; turn what it raises into words and an exit code."""
         as_json = bool(ctx.meta.get("quire.json"))
         try:

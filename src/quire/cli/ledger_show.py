@@ -103,7 +103,7 @@ def verify(
             ],
         }
         out.result(facts, "\n".join(findings(report)))
-        return report.good
+        return bool(report.good)
 
     if not run(work()):
         raise typer.Exit(1)

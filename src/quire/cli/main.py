@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
 from quire.cli import bench, bookie, cluster, ledger, log, up
-from quire.cli.demo import command as demo
+from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
 
 EPILOG = (
@@ -26,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("up")(up.up)
-app.command("demo")(demo.demo)
+app.command("demo")(demo)
 app.command("bookie")(bookie.bookie)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(log.app, name="log")
@@ -40,4 +38,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 on_ready=ready,
             )
         )
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the process: all is reported
         return report(error, as_json=True)
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from dataclasses import dataclass
@@ -134,24 +133,19 @@ def verify_records(narrator: Narrator, client: Client, bulk: Bulk) -> int:
         VerificationError: naming the first difference.
     """
     count = 0
-    missing = object()
+    lines = lines_of(bulk.root, bulk.files)
     with narrator.progress("reading back", bulk.records) as progress:
-        records = client.log(LOG).read(start=0)
-        for line, record in itertools.zip_longest(
-            lines_of(bulk.root, bulk.files), records, fillvalue=missing
-        ):
-            if line is missing or record is missing:
-                what = "more" if line is missing else "fewer"
-                raise VerificationError(
-                    f"The log {LOG} holds {what} records than the input's {bulk.records}."
-                )
+        for record in client.log(LOG).read(start=0):
+            line = next(lines, None)
+            if line is None:
+                raise VerificationError(f"The log {LOG} holds more records than the input's {bulk.records}.")
             if record.offset != count or record.value != line.value or record.key != line.key:
-                raise VerificationError(
-                    f"Offset {count} of log {LOG} is not line {count} of the input: {record}."
-                )
+                raise VerificationError(f"Offset {count} of log {LOG} is not line {count} of the input: {record}.")
             count += 1
             if count % 4096 == 0:
                 progress.advance(4096)
+    if count != bulk.records:
+        raise VerificationError(f"The log {LOG} holds {count} records of {bulk.records}.")
     return count
 
 
@@ -214,7 +208,7 @@ def check_table(spark: SparkProcess, cluster: str, bulk: Bulk, tables: Path) -> 
 def await_bookie(client: Client, bookie_id: str, timeout_s: float = 30.0) -> None:
     """Wait until a restarted bookie is registered again."""
     deadline = time.monotonic() + timeout_s
-    while bookie_id not in client.bookies():
+    while bookie_id not in {info.bookie_id for info in client.available_bookies()}:
         if time.monotonic() > deadline:
             raise RefusedError(f"{bookie_id} did not register in {timeout_s:.0f} s.", bookie=bookie_id)
         time.sleep(0.05)

@@ -1,0 +1,54 @@
+"""A cluster without `await`."""
+
+from __future__ import annotations
+
+import quire
+from quire.blocking.handles import Closing, awaited, handed_out, iterated
+from quire.blocking.ledgers import LedgerReader, LedgerWriter
+from quire.blocking.logs import Log
+from quire.blocking.loop import current
+from quire.client.config import ClientConfig
+from quire.log.client import QuireClient
+from quire.log.config import LogConfig
+
+
+class Client(Closing[QuireClient]):
+    """One cluster, as seen from here. Made by `connect`; leaving its `with` block closes it."""
+
+    create_ledger = handed_out(QuireClient.create_ledger, LedgerWriter)
+    open_ledger = handed_out(QuireClient.open_ledger, LedgerReader)
+    recover_ledger = awaited(QuireClient.recover_ledger)
+    delete_ledger = awaited(QuireClient.delete_ledger)
+    verify_ledger = awaited(QuireClient.verify_ledger)
+    ledger_metadata = awaited(QuireClient.ledger_metadata)
+    ledgers = iterated(QuireClient.ledgers)
+    available_bookies = awaited(QuireClient.available_bookies)
+    logs = awaited(QuireClient.logs)
+    delete_log = awaited(QuireClient.delete_log)
+    close = awaited(QuireClient.close)
+
+    def log(self, name: str, password: bytes = b"", config: LogConfig | None = None) -> Log:
+        """A log by name; nothing is asked of the cluster yet.
+
+        Raises:
+            MisuseError: the name cannot be one.
+        """
+        return Log(self._inner.log(name, password, config), self._background)
+
+
+def connect(uri: str | None = None, config: ClientConfig | None = None) -> Client:
+    """Connect to a cluster: `with quire.blocking.connect(uri) as client`, or close the client yourself.
+
+    Args:
+        uri: the cluster, as in `sqlite:/data/quire/metadata.db`; by default the environment's `QUIRE_CLUSTER`.
+        config: the client's settings.
+
+    Raises:
+        NoClusterError: no cluster is named, or its metadata cannot be reached or read.
+    """
+    background = current()
+
+    async def made() -> QuireClient:
+        return await quire.connect(uri, config)
+
+    return Client(background.run(made), background)

@@ -1,0 +1,76 @@
+"""Logs without `await`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+
+from quire.blocking.handles import Appending, Handle, awaited, handed_out, iterated
+from quire.core.ids import LedgerId
+from quire.log.log import Log as AsyncLog
+from quire.log.writer import LogWriter as AsyncLogWriter
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class LogWriter(Appending[AsyncLogWriter]):
+    """The leader of a log; leaving its `with` block confirms everything and gives the lead back."""
+
+    append = awaited(AsyncLogWriter.append)
+    append_many = awaited(AsyncLogWriter.append_many)
+    roll = awaited(AsyncLogWriter.roll)
+
+    def append_nowait(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> concurrent.futures.Future[int]:
+        """Append one record without waiting for it; the future gives its offset.
+
+        Waits only while the window is full. Futures complete in the order of the calls.
+        """
+        size = len(value or b"") + len(key or b"")
+        return self._submissions.submit(size, (value, key, headers, timestamp_ms), {})
+
+    @property
+    def name(self) -> str:
+        """The log's name."""
+        return self._inner.name
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of this writer."""
+        return self._inner.epoch
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record of this writer that is confirmed."""
+        return self._inner.end_offset
+
+    @property
+    def ledger_id(self) -> LedgerId | None:
+        """The ledger that takes records now; None while the next one is awaited."""
+        return self._inner.ledger_id
+
+
+class Log(Handle[AsyncLog]):
+    """A log of one cluster. Nothing is asked of the cluster before a method is called."""
+
+    create = awaited(AsyncLog.create)
+    exists = awaited(AsyncLog.exists)
+    delete = awaited(AsyncLog.delete)
+    open_writer = handed_out(AsyncLog.open_writer, LogWriter)
+    read = iterated(AsyncLog.read)
+    tail = iterated(AsyncLog.tail)
+    read_entries = iterated(AsyncLog.read_entries)
+    describe = awaited(AsyncLog.describe)
+    plan = awaited(AsyncLog.plan)
+    truncate = awaited(AsyncLog.truncate)
+    complete_items = awaited(AsyncLog.complete_items)
+
+    @property
+    def name(self) -> str:
+        """The log's name."""
+        return self._inner.name
