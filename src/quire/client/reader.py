@@ -240,7 +240,7 @@ class LedgerReader:
         try:
             while ahead or next_entry <= last:
                 while next_entry <= last and self._may_read_ahead(ahead):
-                    ahead.append(self._start(next_entry, last))
+                    ahead.append(self._start(next_entry, self._cut(next_entry, last)))
                     next_entry = ahead[-1].last + 1
                 read = ahead[0]
                 await read.done
@@ -267,8 +267,8 @@ class LedgerReader:
         expected = sum(read.last - read.first + 1 for read in ahead) * self._entry_bytes
         return expected + self._config.read_bytes_max <= self._config.read_ahead_bytes_max
 
-    def _start(self, first: int, last: int) -> RangeRead:
-        """Begin with the next range: within a fragment, about as large as one answer may be."""
+    def _cut(self, first: int, last: int) -> int:
+        """Where the range that begins at `first` ends: within its fragment, about as large as an answer may be."""
         record = self._record
         index = record.fragment_index(first)
         if index + 1 < len(record.fragments):
@@ -278,7 +278,12 @@ class LedgerReader:
             # Each of the bookies that share a striped range brings its part.
             shares = max(record.ensemble_size // record.write_quorum, 1)
             count = int(self._config.read_bytes_max * _FILL * shares / self._entry_bytes)
-        last = min(last, first + max(1, min(count, _WINDOW_ENTRIES_MAX)) - 1)
+        return min(last, first + max(1, min(count, _WINDOW_ENTRIES_MAX)) - 1)
+
+    def _start(self, first: int, last: int) -> RangeRead:
+        """Begin to read a range of one fragment."""
+        record = self._record
+        index = record.fragment_index(first)
         ensemble = record.fragments[index].ensemble
         now = self._clock.now_ms()
         avoid = sum(1 << s for s, bookie in enumerate(ensemble) if self._avoid_until.get(bookie, 0) > now)

@@ -252,11 +252,19 @@ class ReadMachine:
         mask = self._mask(lowest)
         if self._done.get(lowest, 0) & mask == mask:
             self._ended = True
+            no = self._no.get(lowest, 0)
             answers = tuple(
-                (self._ensemble[slot], self._answers[slot])
+                (self._ensemble[slot], self._said(slot, no))
                 for slot in write_set(lowest, len(self._ensemble), self._write_quorum)
             )
-            self.out.append(ReadFailed(EntryId(lowest), self._no.get(lowest, 0) & mask == mask, answers))
+            self.out.append(ReadFailed(EntryId(lowest), no & mask == mask, answers))
+
+    def _said(self, slot: int, no: int) -> Answer:
+        """What a slot's last answer meant for an entry that it did not bring."""
+        answer = self._answers[slot]
+        if answer is not Answer.OK:
+            return answer
+        return Answer.NO_ENTRY if no >> slot & 1 else Answer.UNKNOWN
 
     def check(self) -> None:
         """Assert every invariant of the state. For tests and the checker; drivers never call it."""

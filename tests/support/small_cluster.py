@@ -1,0 +1,73 @@
+"""Real bookies in this process, each in its own directory, over a metadata store in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.client.bookies import BookieClient
+from quire.client.client import Client
+from quire.client.config import ClientConfig
+from quire.core.ids import BookieId
+from quire.env.real import RealClock
+from quire.metadata.bookies import BookieRegistry
+from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.storage.config import StorageConfig
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+
+
+class SmallCluster:
+    """Some bookies and as many clients as asked for, each client with connections of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.space = MemorySpace()
+        self.servers: dict[BookieId, BookieServer] = {}
+        self.clients: list[Client] = []
+
+    async def start_bookie(self, name: str) -> BookieServer:
+        config = BookieConfig(
+            directory=self.directory / name, name=name, storage=StorageConfig(segment_bytes=SEGMENT_BYTES)
+        )
+        server = BookieServer(config, MemoryStore(self.space))
+        await server.start()
+        self.servers[server.bookie_id] = server
+        return server
+
+    async def stop_bookie(self, bookie: BookieId, *, clean: bool = True) -> str:
+        """Stop a bookie; returns the name to start it with again."""
+        server = self.servers.pop(bookie)
+        await server.stop(clean=clean)
+        await server.store.close()
+        return server.config.name
+
+    async def client(self, config: ClientConfig | None = None) -> Client:
+        store = MemoryStore(self.space)
+        bookies = BookieClient(BookieRegistry(store), store.instance_id)
+        await bookies.start()
+        client = Client(store, bookies, RealClock(), random.Random(1), config)
+        self.clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
+        for bookie in list(self.servers):
+            await self.stop_bookie(bookie)
+
+
+@asynccontextmanager
+async def small_cluster(directory: Path, bookies: int = 3) -> AsyncIterator[SmallCluster]:
+    """`async with small_cluster(tmp_path) as cluster`: bookies b1, b2, … are up."""
+    cluster = SmallCluster(directory)
+    try:
+        for number in range(1, bookies + 1):
+            await cluster.start_bookie(f"b{number}")
+        yield cluster
+    finally:
+        await cluster.close()
