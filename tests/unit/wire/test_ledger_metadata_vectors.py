@@ -1,6 +1,7 @@
 """A ledger's record as bytes, against what the Java product wrote and read (tests/vectors/ledger_metadata.json)."""
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -150,3 +151,12 @@ def test_what_is_written_is_read(record, format_version):
 def test_noise_is_corrupt_and_nothing_else(noise, format_version):
     with suppress(CorruptMetadataError):
         ledger_metadata.parse(ledger_metadata.HEADER + b"%d\n" % format_version + noise, 7)
+
+
+def test_the_worked_bytes_of_the_format_page_are_real():
+    page = (Path(__file__).parents[3] / "docs" / "formats" / "metadata.md").read_text()
+    block = next(part for part in page.split("\n\n") if part.startswith("    426f6f6b"))
+    written = "".join(
+        "".join(re.match(r"\s+((?:[0-9a-f]{2,} {0,2})+)", line)[1].split()) for line in block.splitlines()
+    )
+    assert ledger_metadata.serialize(new_record()).hex() == written
