@@ -46,7 +46,7 @@ class LedgerReport:
         copies: good copies found of them.
         copies_wanted: what the write sets ask for.
         holes: copies that are not there or cannot be served, neighbours together.
-        different: (entry, bookie) whose payload or length differs from an earlier slot's.
+        different: (entry, bookie) whose payload or length differs from what most bookies hold.
         below_ack_quorum: entries with fewer than Qa good copies, as ranges.
         lost: entries without any good copy, as ranges.
         payload_bytes: payload of all entries that have a good copy.
@@ -148,8 +148,7 @@ class LedgerVerifier:
         told: list[tuple[dict[int, Entry], Answer]],
     ) -> None:
         record = self._record
-        reference: Entry | None = None
-        good = 0
+        found: list[tuple[BookieId, Entry]] = []
         report.entries += 1
         for slot in write_set(entry_id, record.ensemble_size, record.write_quorum):
             report.copies_wanted += 1
@@ -157,18 +156,24 @@ class LedgerVerifier:
             entry = entries.get(entry_id)
             if entry is None:
                 _add_hole(report.holes, Hole(ensemble[slot], entry_id, entry_id, answer))
-                continue
-            if reference is None:
-                reference = entry
-                report.payload_bytes += len(entry.payload)
-            elif entry.length != reference.length or bytes(entry.payload) != bytes(reference.payload):
-                report.different.append((entry_id, ensemble[slot]))
-                continue
-            good += 1
+            else:
+                found.append((ensemble[slot], entry))
+        good = len(found)
+        if found:
+            first = found[0][1]
+            content = (first.length, bytes(first.payload))
+            if any((entry.length, entry.payload) != content for _, entry in found):
+                # Most copies are right: two different ones with a good digest are nobody's accident.
+                contents = [(entry.length, bytes(entry.payload)) for _, entry in found]
+                content = max(contents, key=contents.count)
+                odd = [bookie for (bookie, _), other in zip(found, contents, strict=True) if other != content]
+                report.different += [(entry_id, bookie) for bookie in odd]
+                good -= len(odd)
+            report.payload_bytes += len(content[1])
         report.copies += good
         if good < record.ack_quorum:
             _add_range(report.below_ack_quorum, entry_id)
-        if reference is None:
+        if not found:
             _add_range(report.lost, entry_id)
 
 
