@@ -41,7 +41,6 @@ class Connection(FrameProtocol):
         self._ledgers = server.ledgers
         self._out: list[Buffer] = []
         self._out_bytes = 0
-        self._flush_scheduled = False
         self._requests: deque[memoryview] = deque()
         self._peer = "?"
         self.not_read_since: float | None = None
@@ -136,7 +135,7 @@ class Connection(FrameProtocol):
             while requests and self.not_read_since is None and not self._server.holding:
                 self._serve(requests.popleft())
                 if self._out_bytes >= limit:
-                    self._flush()
+                    self.send_answers()
         except MalformedFrameError as error:
             requests.clear()
             self._fail(error)
@@ -268,14 +267,13 @@ class Connection(FrameProtocol):
             durable_lsn=self._server.storage.durable_lsn,
             body=body,
         )
+        if not self._out:
+            self._server.answering(self)
         self._out += parts
         self._out_bytes += sum(map(len, parts))
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
 
-    def _flush(self) -> None:
-        self._flush_scheduled = False
+    def send_answers(self) -> None:
+        """Write all answers that are ready, in one go."""
         out, self._out = self._out, []
         self._out_bytes = 0
         if out and self.transport is not None:

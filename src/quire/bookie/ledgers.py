@@ -71,11 +71,14 @@ class Ledgers:
 
     Args:
         storage: the bookie's disk.
+        written: called at the end of each turn in which something was put; what was written at once in it can be
+            answered now, not a turn later.
         rules: the judgements; production passes the one true set.
     """
 
-    def __init__(self, storage: LedgerStorage, rules: Rules = RULES) -> None:
+    def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
         self._storage = storage
+        self._written = written
         self._rules = rules
         self._machines: dict[int, BookieLedgerMachine] = {}
         self._polls: dict[int, list[_Poll]] = {}
@@ -333,6 +336,7 @@ class Ledgers:
         if self._unsaved_lacs and self._storage.failure is None:
             self.save_lacs()
         self._storage.flush()
+        self._written()
         woken, self._woken = self._woken, set()
         for ledger_id in sorted(woken):
             machine = self._machines[ledger_id]

@@ -83,7 +83,7 @@ class BookieServer:
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
         self._connections: set[Connection] = set()
-        self._held: list[Connection] = []
+        self._answering: list[Connection] = []
         self._pending_bytes = 0
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -116,7 +116,7 @@ class BookieServer:
                 worker=self._worker,
                 clock=self.clock,
             )
-            self.ledgers = Ledgers(self.storage)
+            self.ledgers = Ledgers(self.storage, self._send_answers)
             await self._listen()
             await self._show_cookie(self._identity)
             await self._register()
@@ -298,13 +298,23 @@ class BookieServer:
         """A client is gone."""
         self._connections.discard(connection)
 
+    def answering(self, connection: Connection) -> None:
+        """A connection has answers to send: they leave together, at the latest in the next loop turn."""
+        if not self._answering:
+            asyncio.get_running_loop().call_soon(self._send_answers)
+        self._answering.append(connection)
+
+    def _send_answers(self) -> None:
+        answering, self._answering = self._answering, []
+        for connection in answering:
+            connection.send_answers()
+
     def admitted(self, size: int) -> None:
         """So many bytes are on their way to the disk; above the limit nobody is read."""
         self._pending_bytes += size
         if not self.holding and self._pending_bytes > self.config.pending_bytes_max:
             self.holding = True
-            self._held = list(self._connections)
-            for connection in self._held:
+            for connection in list(self._connections):
                 connection.hold()
 
     def settled(self, size: int) -> None:
