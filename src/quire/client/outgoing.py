@@ -1,0 +1,236 @@
+"""What a writer has handed over and still holds: runs on their way, and the bookies that they are on their way to.
+
+A run is held until it is settled (confirmed or failed) and, for every slot, sent or dropped: so a bookie that stops
+reading counts against the window, and cannot make memory grow past it. It must not know futures' meaning, the
+protocol or metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.run_sealer import Share
+from quire.client.window import ByteWindow
+from quire.core.answers import Answer
+from quire.core.effects import SendRun
+from quire.core.ids import BookieId
+
+Answered = Callable[["Place", int, Answer], None]
+
+
+class Place:
+    """One bookie at one slot of the ensemble, from its first run until it fails or is replaced."""
+
+    __slots__ = (
+        "_answered",
+        "answers",
+        "bookie",
+        "moved_ms",
+        "retired",
+        "seen",
+        "sent_bytes",
+        "slot",
+        "written_bytes",
+    )
+
+    def __init__(self, answered: Answered, slot: int, bookie: BookieId, now_ms: int) -> None:
+        self._answered = answered
+        self.slot = slot
+        self.bookie = bookie
+        self.retired = False
+        self.sent_bytes = 0
+        self.written_bytes = 0
+        self.answers = 0
+        self.seen = (0, 0)
+        self.moved_ms = now_ms
+
+    def add_answered(self, tag: Any, answer: Answer) -> None:
+        """The bookie's answer to run `tag`."""
+        if not self.retired:
+            self.answers += 1
+            self._answered(self, tag, answer)
+
+
+class HeldRun:
+    """A run with its bodies and its callers: `futures[i]` waits for entry `first + i`, if anybody does."""
+
+    __slots__ = ("cost", "first", "futures", "last", "marks", "settled", "shares")
+
+    def __init__(
+        self, first: int, last: int, shares: Sequence[Share | None], futures: list[asyncio.Future[int] | None]
+    ) -> None:
+        self.first = first
+        self.last = last
+        self.shares = shares
+        self.futures = futures
+        self.cost = sum(len(share[0]) for share in shares if share is not None)
+        self.marks: list[tuple[Place, int]] = []
+        self.settled = False
+
+    def waiting(self) -> Iterator[tuple[int, asyncio.Future[int]]]:
+        """(entry id, future) of the callers that still wait."""
+        for entry_id, future in enumerate(self.futures, self.first):
+            if future is not None and not future.done():
+                yield entry_id, future
+
+
+class Outgoing:
+    """The runs and places of one writer.
+
+    Args:
+        access: what the ledger's bookies want to be told.
+        bookies: the connections.
+        window: what the held runs count against.
+        config: sizes and times.
+        ensemble: the bookies at the start.
+        answered: called with each bookie's answer to each run.
+        now_ms: the time.
+    """
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        window: ByteWindow,
+        config: ClientConfig,
+        ensemble: Sequence[BookieId],
+        answered: Answered,
+        now_ms: int,
+    ) -> None:
+        self._access = access
+        self._bookies = bookies
+        self._window = window
+        self._config = config
+        self._answered = answered
+        self._places = [Place(answered, slot, bookie, now_ms) for slot, bookie in enumerate(ensemble)]
+        self._unsettled: dict[int, HeldRun] = {}
+        self._held: deque[HeldRun] = deque()
+
+    @property
+    def holds(self) -> bool:
+        """Whether a run is unsettled or unsent somewhere."""
+        return bool(self._held)
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def add(self, number: int, run: HeldRun) -> None:
+        """Hold a run under its number; its cost is already in the window."""
+        self._unsettled[number] = run
+        self._held.append(run)
+
+    def send(self, effect: SendRun) -> None:
+        """Give a run to the bookies at some slots, each its share."""
+        shares = self._unsettled[effect.run].shares
+        marks = self._unsettled[effect.run].marks
+        shared = len(shares) == 1
+        add_run, access, timeout_ms = self._bookies.add_run, self._access, self._config.add_timeout_ms
+        for slot in effect.slots:
+            share = shares[0 if shared else slot]
+            assert share is not None
+            body, body_crc = share
+            place = self._places[slot]
+            place.sent_bytes += len(body)
+            marks.append((place, place.sent_bytes))
+            add_run(
+                place.bookie,
+                access,
+                body,
+                body_crc,
+                lac=effect.lac,
+                sink=place,
+                tag=effect.run,
+                timeout_ms=timeout_ms,
+            )
+
+    def confirm(self, last: int) -> None:
+        """Tell the callers of all runs up to an entry."""
+        settled = []
+        for number, run in self._unsettled.items():
+            if run.last > last:
+                break
+            settled.append(number)
+        for number in settled:
+            run = self._unsettled.pop(number)
+            run.settled = True
+            for entry_id, future in enumerate(run.futures, run.first):
+                if future is not None and not future.done():
+                    future.set_result(entry_id)
+            run.futures = []
+        self.release()
+
+    def fail(self, error: Callable[[int], BaseException]) -> None:
+        """Tell the callers of all unsettled runs; `error` makes the exception for an entry."""
+        for run in self._unsettled.values():
+            for entry_id, future in run.waiting():
+                future.set_exception(error(entry_id))
+        self.settle_all()
+
+    def settle_all(self) -> None:
+        """Nothing is sent again."""
+        for run in self._unsettled.values():
+            run.settled = True
+        self._unsettled.clear()
+        self.release()
+
+    def release(self) -> None:
+        """Take runs out of the window that are settled and, for every slot, sent or dropped."""
+        held, freed = self._held, 0
+        while held and held[0].settled and all(self._was_sent(place, mark) for place, mark in held[0].marks):
+            freed += held.popleft().cost
+        if freed or self._window.crowded:
+            self._window.give_back(freed)
+
+    def _was_sent(self, place: Place, mark: int) -> bool:
+        if place.written_bytes >= mark or place.retired:
+            return True
+        place.written_bytes = place.sent_bytes - self._bookies.unsent_bytes(place.bookie, place)
+        return place.written_bytes >= mark
+
+    # --- places ------------------------------------------------------------------------------------------------------
+
+    def retire(self, slot: int) -> None:
+        """The bookie at a slot gets nothing more, and its answers are not heard."""
+        place = self._places[slot]
+        if not place.retired:
+            place.retired = True
+            self._bookies.drop(place.bookie, place)
+            self._bookies.forget(place)
+
+    def retire_all(self) -> None:
+        """The writer is done."""
+        for slot in range(len(self._places)):
+            self.retire(slot)
+
+    def renew(self, slot: int, bookie: BookieId, now_ms: int) -> None:
+        """A bookie takes a slot, or comes back to it."""
+        self.retire(slot)
+        self._places[slot] = Place(self._answered, slot, bookie, now_ms)
+
+    def slow_places(self, now_ms: int) -> list[Place]:
+        """Places whose unsent bytes fill their part without a sign of life, while another moves.
+
+        Without this a stopped bookie would fill the window and stall the writer until its add timeout. When nobody
+        moves, nobody is blamed: then it is this side.
+        """
+        config, window = self._config, self._window
+        slow: list[Place] = []
+        moving = False
+        for place in self._places:
+            if place.retired:
+                continue
+            unsent = self._bookies.unsent_bytes(place.bookie, place)
+            seen = (place.sent_bytes - unsent, place.answers)
+            if seen != place.seen or not unsent:
+                place.seen, place.moved_ms = seen, now_ms
+                moving = True
+            elif now_ms - place.moved_ms >= config.slow_after_ms and (
+                unsent >= config.slot_unsent_bytes_max or 2 * window.used_bytes >= window.limit_bytes
+            ):
+                slow.append(place)
+        return slow if moving else []

@@ -1,0 +1,316 @@
+"""What the writer machine asks, done: runs to bookies, swaps to the store, timers, choices, looks at absent bookies.
+
+`client/writer.py` is the side that users see. One request to the store and one timer at a time, each in its own small
+task, none per entry.
+
+Source: protocol document (001), "Writing to the ledger".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.outgoing import Outgoing, Place
+from quire.client.window import ByteWindow
+from quire.core import effects as e
+from quire.core.answers import Answer
+from quire.core.errors import LedgerClosedError, NoSuchLedgerError
+from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.placement import Quarantine, choose_replacements
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import Status, WriterLimits
+from quire.env.interfaces import Chance, Clock
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.store import KeyMissingError, VersionConflictError
+
+log = logging.getLogger(__name__)
+
+
+class WriterDriver(ABC):
+    """Performs the effects of one writer machine.
+
+    Args:
+        record: the record as created.
+        version: its version in the metadata store.
+        access: what the ledger's bookies want to be told.
+        bookies: connections and registrations.
+        ledgers: the ledgers' records.
+        clock: monotonic time.
+        chance: draws replacements.
+        config: sizes and times.
+        quarantine: bookies that failed lately; shared by the writers of a client.
+    """
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        ledgers: LedgerStore,
+        clock: Clock,
+        chance: Chance,
+        config: ClientConfig,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        limits = WriterLimits(
+            config.change_retry_ms_min, config.change_retry_ms_max, config.metadata_attempts_max
+        )
+        self._machine = WriterMachine(record, version, limits=limits)
+        self._access = access
+        self._bookies = bookies
+        self._ledgers = ledgers
+        self._clock = clock
+        self._chance = chance
+        self._config = config
+        self._quarantine = quarantine or Quarantine(config.quarantine_ms)
+        self._loop = asyncio.get_running_loop()
+        self._window = ByteWindow(config.window_bytes_max)
+        self._outgoing = Outgoing(
+            access, bookies, self._window, config, self._machine.ensemble, self._answered, clock.now_ms()
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._explicit_due: e.SendExplicitLac | None = None
+        self._explicit_hops = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            e.SendRun: self._outgoing.send,
+            e.Confirmed: self._confirmed,
+            e.Failed: self._failed,
+            e.DropUnsent: self._drop,
+            e.ChooseReplacements: self._choose,
+            e.LookForBookies: lambda effect: self._start(self._look(effect)),
+            e.EnsembleChanged: self._ensemble_changed,
+            e.SlotAbsent: self._slot_absent,
+            e.SlotReturned: self._slot_returned,
+            e.SendExplicitLac: self._explicit_lac_due,
+            e.WriteMetadata: lambda effect: self._start(self._write_metadata(effect)),
+            e.RereadMetadata: lambda _: self._start(self._read_metadata()),
+            e.SetTimer: self._set_timer,
+            e.Ended: self._ended,
+            e.Closed: lambda _: self._finish(None),
+            e.CloseFailed: lambda effect: self._finish(effect.problem),
+        }
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger's id."""
+        return self._machine.record.ledger_id
+
+    # --- what the user's side does about it --------------------------------------------------------------------------
+
+    @abstractmethod
+    def _confirmed(self, effect: e.Confirmed) -> None:
+        """Entries are in the ledger."""
+
+    @abstractmethod
+    def _collects(self) -> bool:
+        """Whether entries wait for the end of this loop turn."""
+
+    @abstractmethod
+    def _stopped(self, problem: e.Problem) -> None:
+        """No entry goes out any more."""
+
+    @abstractmethod
+    def _finish(self, problem: e.Problem | None) -> None:
+        """The ledger is closed, or it cannot be by this writer."""
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _answered(self, place: Place, run: int, answer: Answer) -> None:
+        if answer is Answer.OK:
+            self._machine.adds_acked(place.slot, place.bookie, run)
+        else:
+            log.info("ledger %d: bookie %s answered %s", self.ledger_id, place.bookie, answer.name)
+            self._machine.add_failed(place.slot, place.bookie, run, answer)
+        if self._machine.out:
+            self._perform()
+
+    def _perform(self) -> None:
+        """Do what the machine said, in order, until it says nothing more."""
+        machine, handlers = self._machine, self._handlers
+        while machine.out:
+            out, machine.out = machine.out, []
+            for effect in out:
+                handlers[type(effect)](effect)
+
+    def _failed(self, effect: e.Failed) -> None:
+        ledger_id, problem = self.ledger_id, effect.problem
+        self._outgoing.fail(lambda entry_id: problem.exception(ledger_id=ledger_id, entry_id=entry_id))
+
+    def _ended(self, effect: e.Ended) -> None:
+        log.warning("ledger %d: the writer has ended: %s", self.ledger_id, effect.problem.message)
+        self._stopped(effect.problem)
+
+    # --- bookies come and go -----------------------------------------------------------------------------------------
+
+    def _drop(self, effect: e.DropUnsent) -> None:
+        self._quarantine.failed(effect.bookie, self._clock.now_ms())
+        self._outgoing.retire(effect.slot)
+        self._outgoing.release()
+
+    def _choose(self, effect: e.ChooseReplacements) -> None:
+        now_ms = self._clock.now_ms()
+        chosen = choose_replacements(
+            effect.slots,
+            effect.ensemble,
+            self._bookies.writable(),
+            self._chance,
+            failed=effect.failed,
+            quarantined=self._quarantine.bookies(now_ms),
+            required=effect.required,
+        )
+        self._machine.replacements_chosen(chosen, now_ms)
+
+    async def _look(self, effect: e.LookForBookies) -> None:
+        """Is there a spare, or is an absent bookie back? A spare makes the probes unnecessary."""
+        writable = self._bookies.writable()
+        doubtful = self._quarantine.bookies(self._clock.now_ms())
+        spare = any(bookie not in effect.ensemble and bookie not in doubtful for bookie in writable)
+        returned: list[int] = []
+        if not spare:
+            slots = [slot for slot in effect.slots if effect.ensemble[slot] in writable]
+            timeout_ms = self._config.probe_timeout_ms
+            answers = await asyncio.gather(
+                *(self._bookies.info(effect.ensemble[slot], timeout_ms=timeout_ms) for slot in slots)
+            )
+            returned = [slot for slot, (answer, _) in zip(slots, answers, strict=True) if answer is Answer.OK]
+        self._machine.bookies_found(returned, self._clock.now_ms(), spare=spare)
+        self._perform()
+
+    def _ensemble_changed(self, effect: e.EnsembleChanged) -> None:
+        now_ms = self._clock.now_ms()
+        for slot in effect.slots:
+            self._outgoing.renew(slot, effect.ensemble[slot], now_ms)
+        log.info("ledger %d: from entry %d on %s", self.ledger_id, effect.first, ", ".join(effect.ensemble))
+
+    def _slot_absent(self, effect: e.SlotAbsent) -> None:
+        log.warning(
+            "ledger %d: no bookie can replace %s, going on without it from entry %d",
+            self.ledger_id,
+            effect.bookie,
+            effect.first,
+        )
+
+    def _slot_returned(self, effect: e.SlotReturned) -> None:
+        self._quarantine.forgive(effect.bookie)
+        self._outgoing.renew(effect.slot, effect.bookie, self._clock.now_ms())
+        log.info("ledger %d: bookie %s is back from entry %d on", self.ledger_id, effect.bookie, effect.first)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, effect: e.SetTimer) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = max(0, effect.at_ms - self._clock.now_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._machine.timer_fired(self._clock.now_ms())
+        self._perform()
+
+    def _schedule_tick(self) -> None:
+        if self._tick_timer is None:
+            self._tick_timer = self._loop.call_later(self._config.slow_after_ms / 2000, self._tick)
+
+    def _tick(self) -> None:
+        """While anything is held, a few times a second: which bookie does not keep up?"""
+        self._tick_timer = None
+        for place in self._outgoing.slow_places(self._clock.now_ms()):
+            log.warning("ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie)
+            self._machine.bookie_lost(place.slot, place.bookie)
+        self._perform()
+        self._outgoing.release()
+        if self._outgoing.holds or self._window.crowded:
+            self._schedule_tick()
+
+    # --- explicit LAC ------------------------------------------------------------------------------------------------
+
+    def _explicit_lac_due(self, effect: e.SendExplicitLac) -> None:
+        """Wait two loop turns: a caller who awaits its append and appends again carries the LAC in that header."""
+        if self._explicit_due is None:
+            self._explicit_hops = 2
+            self._loop.call_soon(self._explicit_hop)
+        self._explicit_due = effect
+
+    def _explicit_hop(self) -> None:
+        due = self._explicit_due
+        if (
+            due is None
+            or self._collects()
+            or self._machine.pending
+            or self._machine.status is not Status.WRITING
+        ):
+            self._explicit_due = None
+            return
+        self._explicit_hops -= 1
+        if self._explicit_hops:
+            self._loop.call_soon(self._explicit_hop)
+            return
+        self._explicit_due = None
+        self._start(self._send_explicit_lac(due))
+
+    async def _send_explicit_lac(self, due: e.SendExplicitLac) -> None:
+        bookies = [self._machine.ensemble[slot] for slot in due.slots]
+        access, timeout_ms = self._access, self._config.explicit_lac_timeout_ms
+        await asyncio.gather(
+            *(self._bookies.write_lac(bookie, access, due.lac, timeout_ms=timeout_ms) for bookie in bookies)
+        )
+
+    # --- the metadata store ------------------------------------------------------------------------------------------
+
+    async def _write_metadata(self, effect: e.WriteMetadata) -> None:
+        machine = self._machine
+        try:
+            async with asyncio.timeout(self._config.metadata_timeout_ms / 1000):
+                version = await self._ledgers.write(effect.record, effect.version)
+        except (NoSuchLedgerError, KeyMissingError):
+            machine.metadata_missing()
+        except VersionConflictError:
+            machine.metadata_conflicted()
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises, nobody knows what it did
+            log.warning("ledger %d: the record may or may not be written: %r", self.ledger_id, error)
+            machine.metadata_unknown(self._clock.now_ms())
+        else:
+            machine.metadata_written(version)
+        self._perform()
+
+    async def _read_metadata(self) -> None:
+        machine = self._machine
+        try:
+            async with asyncio.timeout(self._config.metadata_timeout_ms / 1000):
+                record, version = await self._ledgers.read(self.ledger_id)
+        except (NoSuchLedgerError, KeyMissingError):
+            machine.metadata_missing()
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises, the record was not read
+            log.warning("ledger %d: the record cannot be read now: %r", self.ledger_id, error)
+            machine.metadata_unknown(self._clock.now_ms())
+        else:
+            machine.metadata_read(record, version)
+        self._perform()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("ledger %d: the writer failed", self.ledger_id, exc_info=error)
+        self._machine.abandon()
+        self._perform()
+        problem = e.Problem(LedgerClosedError, f"the writer of ledger {self.ledger_id} failed: {error!r}")
+        self._stopped(problem)
+        self._finish(problem)
