@@ -31,6 +31,9 @@ def _weigh(item: object) -> int:
         data = getattr(item, name, None)
         if isinstance(data, bytes | memoryview):
             size += len(data)
+    header = getattr(getattr(item, "view", None), "header", None)
+    if header is not None:
+        size += header.body_bytes
     return size
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX: Final = 256 * 1024
 """A longer line becomes several records; put together they are the same bytes."""
 
-_NOT_THE_LIBRARY: Final = {"site-packages", "dist-packages", "__pycache__"}
+_NOT_THE_LIBRARY: Final = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+"""Installed packages, and the library's own tests, which many systems leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def library_root() -> Path:
 
 
 def source_files(root: Path) -> list[Path]:
-    """The Python files below `root`, sorted by path, without installed packages."""
+    """The Python files below `root`, sorted by path, without installed packages and tests."""
     found = (path for path in root.rglob("*.py") if _NOT_THE_LIBRARY.isdisjoint(path.relative_to(root).parts))
     return sorted(path for path in found if path.is_file() and not path.is_symlink())
 

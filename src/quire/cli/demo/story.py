@@ -89,8 +89,8 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
             items = [
                 item for log in (history.LOG, under_fire.LOG) for item in client.log(log).describe().items
             ]
-            ledgers = [item.ledger_id for item in items]
-            entries, copies, wanted = under_fire.verify_copies(client, ledgers)
+            ledgers = [int(item.ledger_id) for item in items]
+            entries, copies, wanted = under_fire.verify_copies(narrator, client, ledgers)
             step.counts |= {
                 "ledgers": len(ledgers),
                 "entries": entries,
@@ -103,10 +103,14 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
         ) as step:
             facts, same_files = under_fire.check_table(spark, local.uri, what, tables)
             step.counts |= {"rows": facts["records"], "files": facts["keys"], "digests equal": same_files}
+            narrator.say(
+                f"session {facts['session_seconds']:.1f} s (begun in step 1), write {facts['write_seconds']:.1f} s, "
+                f"check {facts['check_seconds']:.1f} s, digests {facts['digest_seconds']:.1f} s"
+            )
             _draw(narrator, facts)
 
         with narrator.step("Spark replays the history, from its own snapshot plus tail as well") as step:
-            step.counts |= history.check_history_in_spark(spark, local.uri, found, tables)
+            step.counts |= history.check_history_in_spark(narrator, spark, local.uri, found, tables)
     return {
         "demo": "done",
         "seconds": round(narrator.seconds, 3),

@@ -140,7 +140,9 @@ def verify_records(narrator: Narrator, client: Client, bulk: Bulk) -> int:
             if line is None:
                 raise VerificationError(f"The log {LOG} holds more records than the input's {bulk.records}.")
             if record.offset != count or record.value != line.value or record.key != line.key:
-                raise VerificationError(f"Offset {count} of log {LOG} is not line {count} of the input: {record}.")
+                raise VerificationError(
+                    f"Offset {count} of log {LOG} is not line {count} of the input: {record}."
+                )
             count += 1
             if count % 4096 == 0:
                 progress.advance(4096)
@@ -149,7 +151,7 @@ def verify_records(narrator: Narrator, client: Client, bulk: Bulk) -> int:
     return count
 
 
-def verify_copies(client: Client, ledgers: list[int]) -> tuple[int, int, int]:
+def verify_copies(narrator: Narrator, client: Client, ledgers: list[int]) -> tuple[int, int, int]:
     """Compare all copies of all entries of the ledgers on all their bookies.
 
     Returns:
@@ -163,6 +165,11 @@ def verify_copies(client: Client, ledgers: list[int]) -> tuple[int, int, int]:
         report = client.verify_ledger(ledger_id)
         if not report.good:
             raise VerificationError(" ".join(findings(report)[:5]), ledger_id=ledger_id)
+        for hole in report.holes:
+            last = f"..{hole.last:,}" if hole.last > hole.first else ""
+            narrator.say(
+                f"ledger {ledger_id}: {hole.bookie} was dead before it had entry {hole.first:,}{last}; others have it"
+            )
         entries += report.entries
         copies += report.copies
         wanted += report.copies_wanted
