@@ -183,7 +183,7 @@ class Outgoing:
         held, freed = self._held, 0
         while held and held[0].settled and all(self._was_sent(place, mark) for place, mark in held[0].marks):
             freed += held.popleft().cost
-        if freed or self._window.crowded:
+        if freed or self._window.waiters:
             self._window.give_back(freed)
 
     def _was_sent(self, place: Place, mark: int) -> bool:

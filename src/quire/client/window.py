@@ -14,26 +14,22 @@ class ByteWindow:
     Attributes:
         used_bytes: what is held or reserved now.
         limit_bytes: how much may be.
+        waiters: who waits for how much, first come first served; read only, by the hot path.
 
     Args:
         limit_bytes: how much may be held.
     """
 
-    __slots__ = ("_waiters", "limit_bytes", "used_bytes")
+    __slots__ = ("limit_bytes", "used_bytes", "waiters")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @property
-    def crowded(self) -> bool:
-        """Whether somebody waits; who comes later waits behind."""
-        return bool(self._waiters)
+        self.waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def reserve(self, cost: int) -> bool:
         """Take room if there is any now and nobody waits for it."""
-        if self._waiters or not self._fits(cost):
+        if self.waiters or not self._fits(cost):
             return False
         self.used_bytes += cost
         return True
@@ -48,12 +44,12 @@ class ByteWindow:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (cost, waiter)
-        self._waiters.append(entry)
+        self.waiters.append(entry)
         try:
             await waiter
         except asyncio.CancelledError:
-            if entry in self._waiters:
-                self._waiters.remove(entry)
+            if entry in self.waiters:
+                self.waiters.remove(entry)
                 self.give_back(0)
             elif not waiter.cancelled() and waiter.exception() is None:
                 self.give_back(cost)
@@ -62,7 +58,7 @@ class ByteWindow:
     def give_back(self, cost: int) -> None:
         """Free room, and let those in who fit now, in the order in which they came."""
         self.used_bytes -= cost
-        waiters = self._waiters
+        waiters = self.waiters
         while waiters and (waiters[0][1].done() or self._fits(waiters[0][0])):
             wanted, waiter = waiters.popleft()
             if not waiter.done():
@@ -71,7 +67,7 @@ class ByteWindow:
 
     def end(self, error: QuireError) -> None:
         """Nobody gets in any more."""
-        waiters, self._waiters = self._waiters, deque()
+        waiters, self.waiters = self.waiters, deque()
         for _, waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)

@@ -147,14 +147,23 @@ class LedgerWriter(WriterDriver):
         """
         if type(payload) is not bytes or not self._taking or len(payload) > self._entry_bytes_max:
             payload = self._accepted(payload)
-        cost = (len(payload) + self._entry_overhead) * self._copies
-        if not self._window.reserve(cost):
-            msg = (
-                f"ledger {self.ledger_id}: {self._window.used_bytes} of {self._window.limit_bytes} bytes are in "
-                "flight; `await drain()`, then append again"
-            )
-            raise WindowFullError(msg, ledger_id=self.ledger_id)
-        return self._put(payload, cost)
+        size = len(payload)
+        cost = (size + self._entry_overhead) * self._copies
+        window = self._window
+        if window.used_bytes + cost > window.limit_bytes or window.waiters:
+            if not window.reserve(cost):
+                raise self._window_full()
+        else:
+            window.used_bytes += cost
+        # What `_collect` does, in place: this is the one function that runs once per entry.
+        if not self._turn_due or self._batch_bytes + size > self._run_bytes_max:
+            return self._put(payload, cost)
+        future = self._new_future()
+        self._payloads.append(payload)
+        self._futures.append(future)
+        self._batch_bytes += size
+        self._batch_cost += cost
+        return future
 
     async def append_many(self, payloads: Iterable[Payload]) -> range:
         """Append entries with consecutive ids; returns their ids when all are durable.
@@ -226,6 +235,13 @@ class LedgerWriter(WriterDriver):
         error = NotWritingError(msg, ledger_id=self.ledger_id)
         error.__cause__ = problem
         return error
+
+    def _window_full(self) -> WindowFullError:
+        msg = (
+            f"ledger {self.ledger_id}: {self._window.used_bytes} of {self._window.limit_bytes} bytes are in "
+            "flight; `await drain()`, then append again"
+        )
+        return WindowFullError(msg, ledger_id=self.ledger_id)
 
     async def _room(self, cost: int) -> None:
         """Room in the window, whose slow bookies are looked for meanwhile."""

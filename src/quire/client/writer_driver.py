@@ -231,7 +231,7 @@ class WriterDriver(ABC):
             self._machine.bookie_lost(place.slot, place.bookie)
         self._perform()
         self._outgoing.release()
-        if self._outgoing.holds or self._window.crowded:
+        if self._outgoing.holds or self._window.waiters:
             self._schedule_tick()
 
     # --- explicit LAC ------------------------------------------------------------------------------------------------
