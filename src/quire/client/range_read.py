@@ -84,7 +84,7 @@ class RangeRead:
 
     Args:
         trouble: called with each bookie that could not serve and its answer.
-        heard: called with the LAC in each answer.
+        heard: called with the LAC in each answer, and with the ms that it took.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RangeRead:
         clock: Clock,
         *,
         trouble: Callable[[BookieId, Answer], None],
-        heard: Callable[[int], None],
+        heard: Callable[[int, int], None],
     ) -> None:
         self.first, self.last = first, last
         self.entries: list[Entry] = []
@@ -156,9 +156,10 @@ class RangeRead:
             )
         )
         self._tasks.add(task)
-        task.add_done_callback(lambda task: self._answered(effect, task))
+        sent_ms = self._clock.now_ms()
+        task.add_done_callback(lambda task: self._answered(effect, sent_ms, task))
 
-    def _answered(self, effect: SendRead, task: asyncio.Task[ReadReply]) -> None:
+    def _answered(self, effect: SendRead, sent_ms: int, task: asyncio.Task[ReadReply]) -> None:
         self._tasks.discard(task)
         if task.cancelled() or self.done.done():
             return
@@ -167,7 +168,8 @@ class RangeRead:
             self.cancel_with(error)
             return
         reply = task.result()
-        self._heard(reply.lac)
+        now_ms = self._clock.now_ms()
+        self._heard(reply.lac, now_ms - sent_ms)
         entries, bad, size = open_runs(reply.runs, self._access, effect.first, effect.last)
         self.bytes += size
         if bad or reply.answer is not Answer.OK:
@@ -176,7 +178,7 @@ class RangeRead:
             self._parts.append(entries)
         ids = [entry[1] for entry in entries]
         self._machine.answered(
-            effect.slot, reply.answer, ids, reply.vouched_through, reply.unknown + bad, self._clock.now_ms()
+            effect.slot, reply.answer, ids, reply.vouched_through, reply.unknown + bad, now_ms
         )
         self._perform()
 

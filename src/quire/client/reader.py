@@ -42,6 +42,7 @@ _FIRST_WINDOW_ENTRIES = 64
 _WINDOW_ENTRIES_MAX = 65_536
 _FILL = 0.9
 """Ranges are cut a little below `read_bytes_max`, so that entries of uneven size seldom need a second request."""
+_SLOW_FACTOR = 4
 _PAUSE_MS_MIN = 10
 _PAUSE_MS_MAX = 500
 _ENTRY_COST = 40
@@ -99,6 +100,7 @@ class LedgerReader:
         self._entry_bytes = 0.0
         self._avoid_until: dict[BookieId, int] = {}
         self._turn = turn
+        self._usual_ms = 0.0
         self._take_record(record, version)
 
     # --- what is known -------------------------------------------------------------------------------------------
@@ -186,6 +188,11 @@ class LedgerReader:
         """A LAC that may be believed. A closed ledger's end is the record's, whatever bookies say."""
         if not self.closed and lac > self._lac:
             self._lac = lac
+
+    def _heard_in_answer(self, lac: int, took_ms: int) -> None:
+        # An answer counts as slow by what is usual here and now, so that load does not double itself.
+        self._usual_ms += (took_ms - self._usual_ms) / 8
+        self._heard_in_frame(lac)
 
     def _heard_in_frame(self, lac: int) -> None:
         if self._access.digest.digest_type is not DigestType.HMAC:
@@ -294,7 +301,7 @@ class LedgerReader:
             record.write_quorum,
             prefer=self._turn,
             avoid=avoid,
-            speculate_after_ms=self._settings.speculate_after_ms,
+            speculate_after_ms=max(self._settings.speculate_after_ms, int(_SLOW_FACTOR * self._usual_ms)),
         )
         self._turn += 1
         return RangeRead(
@@ -306,7 +313,7 @@ class LedgerReader:
             self._settings,
             self._clock,
             trouble=self._trouble,
-            heard=self._heard_in_frame,
+            heard=self._heard_in_answer,
         )
 
     def _learn(self, read: RangeRead) -> None:

@@ -303,5 +303,5 @@ class LedgerRecovery:
         return lambda: self._machine.metadata_read(record, version)
 
 
-def _ignore(lac: int) -> None:
-    """A recovery reads one known entry here; LACs do not matter."""
+def _ignore(lac: int, took_ms: int) -> None:
+    """A recovery reads one known entry here; LACs and times do not matter."""

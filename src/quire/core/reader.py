@@ -48,11 +48,11 @@ class ReadMachine:
         "_answers",
         "_asked",
         "_avoid",
-        "_done",
         "_ended",
         "_ensemble",
         "_first",
         "_last",
+        "_masks",
         "_missing",
         "_no",
         "_prefer",
@@ -83,14 +83,15 @@ class ReadMachine:
         self._avoid = avoid
         self._speculate_after_ms = speculate_after_ms
         self._rules = rules
+        size = len(self._ensemble)
+        self._masks = [write_set_mask(entry_class, size, write_quorum) for entry_class in range(size)]
         self._missing = dict.fromkeys(range(first, last + 1))
         self._asked: list[tuple[int, int, int] | None] = [None] * len(self._ensemble)
-        # Only of entries that the first bookie asked did not bring, as masks of slots: not to be asked again,
-        # answered without the entry, and answered that it is not there.
+        # Only of entries that some answer should have brought and did not, as masks of slots: which answered without
+        # the entry, and which of them vouch that it is not there.
         self._tried: dict[int, int] = {}
-        self._done: dict[int, int] = {}
         self._no: dict[int, int] = {}
-        self._slow = 0
+        self._slow = 0  # slots whose answer is overdue; it still counts when it comes
         self._answers: dict[int, Answer] = {}
         self._ended = False
         self.out: list[ReadEffect] = []
@@ -175,23 +176,36 @@ class ReadMachine:
         if self._ended or not self._speculate_after_ms:
             return
         for slot, asked in enumerate(self._asked):
-            if asked is not None and now_ms - asked[2] >= self._speculate_after_ms:
-                bit = 1 << slot
-                self._slow |= bit
-                for entry_id in self._missing:
-                    if asked[0] <= entry_id <= asked[1] and self._mask(entry_id) & bit:
-                        self._tried[entry_id] = self._tried.get(entry_id, 0) | bit
+            overdue = asked is not None and now_ms - asked[2] >= self._speculate_after_ms
+            if asked is not None and overdue and not self._slow >> slot & 1:
+                self._slow |= 1 << slot
+                self._ask_beside(slot, asked[0], asked[1], now_ms)
         self._ask_others(now_ms)
         self._set_timer()
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _mask(self, entry_id: int) -> int:
-        return write_set_mask(entry_id % len(self._ensemble), len(self._ensemble), self._write_quorum)
+        return self._masks[entry_id % len(self._masks)]
 
     def _ask(self, slot: int, first: int, last: int, now_ms: int) -> None:
         self._asked[slot] = (first, last, now_ms)
         self.out.append(SendRead(Slot(slot), self._ensemble[slot], EntryId(first), EntryId(last)))
+
+    def _ask_beside(self, slow: int, first: int, last: int, now_ms: int) -> None:
+        """Ask idle slots for what a slow one was asked for, as a range: nothing is known about single entries."""
+        lowest = next(iter(self._missing))
+        size = len(self._ensemble)
+        left = residues_of_slot(slow, size, self._write_quorum)
+        for slot in sorted(range(size), key=self._order):
+            residues = residues_of_slot(slot, size, self._write_quorum)
+            if residues & left and self._asked[slot] is None and max(first, lowest) <= last:
+                left &= ~residues
+                self._ask(slot, max(first, lowest), last, now_ms)
+
+    def _order(self, slot: int) -> tuple[int, int]:
+        """Who is asked first: the same for all entries, so that neighbours in trouble make one request."""
+        return (self._avoid >> slot & 1, (slot - self._prefer) % len(self._ensemble))
 
     def _note_lost(
         self, slot: int, first: int, through: int, unknown: Sequence[tuple[int, int]], *, absent_is_no: bool
@@ -204,7 +218,6 @@ class ReadMachine:
             if entry_id < first or not self._mask(entry_id) & bit:
                 continue
             self._tried[entry_id] = self._tried.get(entry_id, 0) | bit
-            self._done[entry_id] = self._done.get(entry_id, 0) | bit
             if absent_is_no and not any(lower <= entry_id <= upper for lower, upper in unknown):
                 self._no[entry_id] = self._no.get(entry_id, 0) | bit
 
@@ -224,19 +237,16 @@ class ReadMachine:
     def _next_slot(self, entry_id: int) -> int | None:
         """The slot to ask next for an entry; None while another is being asked, and when all were."""
         tried = self._tried[entry_id]
-        size = len(self._ensemble)
         candidates: list[int] = []
-        for slot in write_set(entry_id, size, self._write_quorum):
+        for slot in write_set(entry_id, len(self._ensemble), self._write_quorum):
+            asked = self._asked[slot]
             if tried >> slot & 1:
                 continue
-            asked = self._asked[slot]
             if asked is None:
                 candidates.append(slot)
-            elif asked[0] <= entry_id <= asked[1]:
+            elif asked[0] <= entry_id <= asked[1] and not self._slow >> slot & 1:
                 return None
-        # The same order for all entries, so that neighbours in trouble make one request.
-        order = {slot: (self._avoid >> slot & 1, (slot - self._prefer) % size) for slot in candidates}
-        return min(candidates, key=order.__getitem__, default=None)
+        return min(candidates, key=self._order, default=None)
 
     def _set_timer(self) -> None:
         waiting = [a[2] for slot, a in enumerate(self._asked) if a is not None and not self._slow >> slot & 1]
@@ -250,7 +260,7 @@ class ReadMachine:
             return
         lowest = next(iter(self._missing))
         mask = self._mask(lowest)
-        if self._done.get(lowest, 0) & mask == mask:
+        if self._tried.get(lowest, 0) & mask == mask:
             self._ended = True
             no = self._no.get(lowest, 0)
             answers = tuple(
@@ -269,9 +279,9 @@ class ReadMachine:
     def check(self) -> None:
         """Assert every invariant of the state. For tests and the checker; drivers never call it."""
         for entry_id, no in self._no.items():
-            assert not no & ~self._done[entry_id], "a no is an answer"
-        for entry_id, done in self._done.items():
-            assert not done & ~self._mask(entry_id), "only the write set is asked"
+            assert not no & ~self._tried.get(entry_id, no), "a no is an answer"
+        for entry_id, tried in self._tried.items():
+            assert not tried & ~self._mask(entry_id), "only the write set is asked"
         if not self._ended and self._missing:
             lowest = next(iter(self._missing))
             waiting = [a for a in self._asked if a is not None and a[0] <= lowest <= a[1]]
