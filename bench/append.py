@@ -39,9 +39,12 @@ def measure(sizes: list[int], pairs: int, seconds: float) -> list[Comparison]:
     with ExitStack() as stack:
         java = stack.enter_context(JavaPeer("java-default"))
         ours = stack.enter_context(QuireCluster("quire-append"))
-        clients = {"Java V2": java.client(v2=True), "Java V3": java.client(v2=False), "Quire": ours.client()}
+        clients = {
+            "Java V2": stack.enter_context(java.client(v2=True)),
+            "Java V3": stack.enter_context(java.client(v2=False)),
+            "Quire": stack.enter_context(ours.client()),
+        }
         for client in clients.values():
-            stack.callback(client.close)
             warm_up(client)
         for size in sizes:
             parameters = {

@@ -32,12 +32,11 @@ def measure(pairs: int, count: int) -> list[Comparison]:
         tuned = stack.enter_context(JavaPeer("java-tuned", tuned=True))
         ours = stack.enter_context(QuireCluster("quire-latency"))
         clients = {
-            "Java default": default.client(v2=False),
-            "Java tuned": tuned.client(v2=False),
-            "Quire": ours.client(),
+            "Java default": stack.enter_context(default.client(v2=False)),
+            "Java tuned": stack.enter_context(tuned.client(v2=False)),
+            "Quire": stack.enter_context(ours.client()),
         }
         for client in clients.values():
-            stack.callback(client.close)
             adds = 0
             while adds < WARM_UP_ADDS:
                 adds += client.run("append", 100, 3, WINDOW)["entries"]

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / "tools"
 OUT = ROOT / "out" / "bench"
 STOP_SECONDS = 20
+JOB_SECONDS = 300
+"""A job that takes longer hangs: its client is killed, and the run fails with its log."""
 
 
 class PeerMissingError(Exception):
@@ -51,6 +54,12 @@ class LoadClient:
             )
         self.ready = self._answer()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def run(self, *job: object) -> dict[str, Any]:
         """Run one job to its end.
 
@@ -78,10 +87,15 @@ class LoadClient:
             self._process.wait()
 
     def _answer(self) -> dict[str, Any]:
+        watchdog = threading.Timer(JOB_SECONDS, self._process.kill)
+        watchdog.start()
         line = _pipe(self._process.stdout).readline()
+        watchdog.cancel()
         if not line:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
-            raise RuntimeError(f"{self.name} ended without an answer:\n{tail}")
+            raise RuntimeError(
+                f"{self.name} ended, or was stopped after {JOB_SECONDS} s, without an answer:\n{tail}"
+            )
         answer: dict[str, Any] = json.loads(line)
         return answer
 
