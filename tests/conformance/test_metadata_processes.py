@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from conformance.metadata_drivers import TIMEOUT_MS, SqliteDriver, clients, collect, gone, present, run, until
+from conformance.metadata_drivers import (
+    SHORT_TIMEOUT_MS,
+    TIMEOUT_MS,
+    SqliteDriver,
+    clients,
+    collect,
+    gone,
+    present,
+    run,
+    until,
+)
 from quire.core.errors import MetadataUnknownError, QuireError
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_options import SqliteOptions
@@ -31,7 +41,7 @@ def test_a_commit_that_fails_is_unknown_and_reading_tells(sqlite, monkeypatch):
     """Twice: once it had happened, once it had not."""
 
     async def scenario():
-        async with clients(sqlite, 2) as (a, b):
+        async with clients(sqlite, 2, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b):
             thread, commit = a._thread, a._thread._commit
             await a.create("k", b"0")
 
@@ -174,7 +184,7 @@ def test_a_client_that_watches_nothing_does_not_see_the_dead(sqlite):
 
 def test_a_long_sigstop_ends_a_registration_and_the_owner_that_goes_on_renews_it(sqlite):
     async def scenario():
-        async with clients(sqlite, 1) as (a,), children(sqlite.path, 1) as (child,):
+        async with clients(sqlite, 1) as (a,), children(sqlite.path, 1, SHORT_TIMEOUT_MS) as (child,):
             await child("register", "r", "x")
             child.process.send_signal(signal.SIGSTOP)
             await gone(a, "r")

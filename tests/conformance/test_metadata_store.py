@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from conformance.metadata_drivers import DRIVERS, clients, collect, present, run, until
+from conformance.metadata_drivers import DRIVERS, SHORT_TIMEOUT_MS, clients, collect, present, run, until
 from quire.core.errors import AlreadyExistsError, MisuseError
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import (
@@ -378,7 +378,7 @@ def test_the_key_of_a_dead_owner_is_free_for_the_first_who_asks(driver):
 
 def test_an_owner_that_lost_its_session_and_lives_registers_again(driver):
     async def scenario():
-        async with clients(driver, 3) as (a, b, c):
+        async with clients(driver, 3, session_timeout_ms=SHORT_TIMEOUT_MS) as (a, b, c):
             kept = await a.register("kept", b"1")
             once = await a.register("once", b"1", again=False)
             taken = await a.register("taken", b"1")

@@ -9,11 +9,12 @@ Source: metadata format of Apache BookKeeper, "Bookie registration".
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from quire.core.errors import AlreadyExistsError, MisuseError
+from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MisuseError
 from quire.core.ids import BookieId
 from quire.metadata.store import LIST_LIMIT, MetadataStore, Registration, Versioned, Watch
 from quire.wire import bookie_service_info
@@ -30,6 +31,7 @@ PREFIX: Final = "bookies/"
 AVAILABLE: Final = "bookies/available/"
 READONLY: Final = "bookies/readonly/"
 COOKIES: Final = "cookies/"
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +165,19 @@ class BookieRegistry:
         ) from taken
 
     async def available(self) -> dict[BookieId, BookieInfo]:
-        """All registered bookies, the read-only ones too, in the order of their ids."""
+        """All registered bookies, the read-only ones too, in the order of their ids.
+
+        One whose registration cannot be read is left out with a warning: it must not hide the others.
+        """
         found: dict[BookieId, BookieInfo] = {}
         for prefix in (AVAILABLE, READONLY):  # whoever is in both is read-only
             for key, value in await self._all(prefix):
-                info = BookieInfo.parse(key.removeprefix(prefix), value.value, writable=prefix == AVAILABLE)
+                bookie_id = key.removeprefix(prefix)
+                try:
+                    info = BookieInfo.parse(bookie_id, value.value, writable=prefix == AVAILABLE)
+                except CorruptMetadataError as error:
+                    _LOG.warning("%s", error)
+                    continue
                 if info is not None:
                     found[info.bookie_id] = info
         return dict(sorted(found.items()))

@@ -51,8 +51,8 @@ _SCHEMA: Final = (
         one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, trimmed INTEGER NOT NULL,
         next_ledger INTEGER NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL, inode TEXT NOT NULL)""",
     """CREATE TABLE sessions (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, beat INTEGER NOT NULL,
-        timeout_ms INTEGER NOT NULL, owner TEXT NOT NULL)""",
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, timeout_ms INTEGER NOT NULL,
+        owner TEXT NOT NULL)""",
     """CREATE TABLE entries (
         key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, session INTEGER REFERENCES sessions (number)
         ) WITHOUT ROWID""",
@@ -323,39 +323,13 @@ class SqliteFile:
     def add_session(self, name: str, timeout_ms: int, owner: str) -> int:
         """A new session's number. Numbers are not used again, except those of a transaction that did not commit."""
         cursor = self._connection.execute(
-            "INSERT INTO sessions (name, beat, timeout_ms, owner) VALUES (?, 0, ?, ?)",
-            (name, timeout_ms, owner),
+            "INSERT INTO sessions (name, timeout_ms, owner) VALUES (?, ?, ?)", (name, timeout_ms, owner)
         )
         return int(cursor.lastrowid or 0)
 
-    def beat(self, number: int, name: str) -> bool:
-        """Move a session's counter; False if the session is gone."""
-        cursor = self._connection.execute(
-            "UPDATE sessions SET beat = beat + 1 WHERE number = ? AND name = ?", (number, name)
-        )
-        return cursor.rowcount == 1
-
-    def keys_of_session(self, number: int) -> set[str]:
-        """What a session has registered."""
-        return {
-            key for (key,) in self._connection.execute("SELECT key FROM entries WHERE session = ?", (number,))
-        }
-
-    def end_session(self, number: int, name: str, beat: int | None = None) -> bool:
-        """Remove a session and its keys, if it still is the one that was looked at.
-
-        Args:
-            number: the session.
-            name: its file.
-            beat: the counter that stood still; None: whatever it is.
-
-        Returns:
-            False if it is another, has moved, or is gone.
-        """
-        found = self._connection.execute(
-            "SELECT name, beat FROM sessions WHERE number = ?", (number,)
-        ).fetchone()
-        if found is None or found[0] != name or beat not in {None, found[1]}:
+    def end_session(self, number: int, name: str) -> bool:
+        """Remove a session and its keys; False if it is gone, or is another under the same number."""
+        if not self.has_session(number, name):
             return False
         keys = self.keys_of_session(number)
         if keys:
@@ -380,9 +354,21 @@ class SqliteFile:
         )
         return [Row(*row) for row in rows]
 
+    def has_session(self, number: int, name: str) -> bool:
+        """Whether a session is there."""
+        query = "SELECT 1 FROM sessions WHERE number = ? AND name = ?"
+        return self._patiently(lambda: self._one(query, number, name)) is not None
+
+    def keys_of_session(self, number: int) -> set[str]:
+        """What a session has registered."""
+        query = "SELECT key FROM entries WHERE session = ?"
+        return {
+            key for (key,) in self._patiently(lambda: self._connection.execute(query, (number,)).fetchall())
+        }
+
     def sessions(self) -> list[SessionRow]:
         """All sessions."""
-        query = "SELECT number, name, beat, timeout_ms FROM sessions"
+        query = "SELECT number, name, timeout_ms FROM sessions"
         return [
             SessionRow(*row) for row in self._patiently(lambda: self._connection.execute(query).fetchall())
         ]

@@ -1,7 +1,7 @@
 """A store's own session with what it registered, and its sight of everybody else's. The store's thread owns it.
 
-What is *held* here is what must be in the file: each beat compares the two and mends the difference, so neither a lost
-session nor a commit with an unknown end leaves a key without an owner, or an owner without its key.
+What is *held* here is what must be in the file: each beat compares the two, and a difference is mended, so neither a
+lost session nor a commit with an unknown end leaves a key without an owner, or an owner without its key.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SqliteRegistrations:
 
     def update(self, registration: Registration, value: bytes) -> None:
         """Register another value; renews the session first if it was lost."""
-        self.keep_alive()
+        self.mend()
         held = self._held.get(registration.key)
         row = self._file.get(registration.key)
         if held is None or row is None:
@@ -81,7 +81,7 @@ class SqliteRegistrations:
         held.value = value
 
     def take_back(self, registration: Registration) -> None:
-        """Remove a registration. Should the commit fail, the next beat removes the key that nobody holds."""
+        """Remove a registration. Should the commit fail, the next beat finds the key that nobody holds."""
         if self._held.pop(registration.key, None) is None:
             return
         row = self._file.get(registration.key)
@@ -94,15 +94,23 @@ class SqliteRegistrations:
         if self._session is not None:
             self._file.end_session(self._number, self._session.name)
 
-    def beat_is_due(self, now_ms: int) -> bool:
-        """Whether it is time for `keep_alive`; the next beat is counted from this one."""
-        if not self._held or now_ms < self._next_beat_ms:
+    def beat(self, now_ms: int) -> bool:
+        """Move the counter when it is time.
+
+        Returns:
+            Whether the file no longer holds what is held here: then `mend` it.
+        """
+        if self._session is None or not self._held or now_ms < self._next_beat_ms:
             return False
         self._next_beat_ms = now_ms + self._options.beat_ms
-        return True
+        self._session.beat()
+        return (
+            not self._file.has_session(self._number, self._session.name)
+            or self._file.keys_of_session(self._number) != self._held.keys()
+        )
 
-    def keep_alive(self) -> None:
-        """One beat: move the counter, and make the file hold exactly what is held here."""
+    def mend(self) -> None:
+        """Make the file hold exactly what is held here, under a session that is there."""
         if self._session is None:
             return
         number = self._own_session()
@@ -127,15 +135,14 @@ class SqliteRegistrations:
 
     def _own_session(self) -> int:
         """This store's session, made if it has none; its counter moves."""
-        if self._session is None:
+        if self._session is None or not self._session.path.exists():
+            if self._session is not None:
+                self._session.release()
             self._session = SessionFile(self._folder)
-        elif self._file.beat(self._number, self._session.name):
-            return self._number
-        elif not self._session.path.exists():
-            self._session.release()
-            self._session = SessionFile(self._folder)
-        owner = f"{os.getpid()}@{socket.gethostname()}"
-        self._number = self._file.add_session(self._session.name, self._options.session_timeout_ms, owner)
+        self._session.beat()
+        if not self._file.has_session(self._number, self._session.name):
+            owner = f"{os.getpid()}@{socket.gethostname()}"
+            self._number = self._file.add_session(self._session.name, self._options.session_timeout_ms, owner)
         return self._number
 
     def lose_all(self) -> None:
@@ -176,23 +183,20 @@ class SqliteRegistrations:
         return self._observer.over(self._options.now_ms())
 
     def remove(self, rows: list[SessionRow]) -> list[SessionRow]:
-        """Inside a transaction: remove sessions, by compare-and-swap; one that has moved meanwhile stays.
+        """Inside a transaction: remove sessions that are over; one that has moved meanwhile stays.
 
         Returns:
             Those that were removed.
         """
-        # The dead do not move, so their counter proves nothing; whoever stood still may have moved just now.
         return [
-            row
-            for row in rows
-            if self._file.end_session(row.number, row.name, None if self._observer.is_dead(row) else row.beat)
+            row for row in rows if self.is_over(row.number) and self._file.end_session(row.number, row.name)
         ]
 
     def remove_if_over(self, number: int) -> bool:
         """Inside a transaction: as `is_over`, and the session and its keys are gone if it is."""
-        return self.is_over(number) and bool(
-            self.remove([row for row in self.over() if row.number == number])
-        )
+        if not self.is_over(number):
+            return False
+        return bool(self.remove([row for row in self.over() if row.number == number]))
 
     def forget(self, rows: list[SessionRow]) -> None:
         """After the commit of `remove`."""

@@ -1,9 +1,12 @@
 """Who of the processes on this machine is alive: session files, their locks, and counters that stand still.
 
-A session is a row in the database and a file of its own, which its owner keeps open and locked. POSIX record locks end
-with their process, however it ends, and a forked child does not have them. So a free lock means a dead owner. A lock
-that is held while the session's counter stands still means an owner that does not move: it is expired after the
-session's timeout, measured by the clock of whoever looks.
+A session is a row in the database and a file of its own, which its owner keeps open and locked, and in which it moves
+a counter. POSIX record locks end with their process, however it ends, and a forked child does not have them. So a free
+lock means a dead owner. A lock that is held while the counter stands still means an owner that does not move: it is
+expired after the session's timeout, measured by the clock of whoever looks.
+
+The counter lies in the file and not in the row, so that being alive needs no commit: an idle cluster writes nothing,
+and a process that is stopped is hardly ever stopped with the database's write lock in its hand.
 
 The locks have a snare: closing *any* descriptor of a file drops the process's locks on it. Therefore a session file is
 opened once by its owner, and never by another store of the same process (`_OWN` knows them).
@@ -23,6 +26,7 @@ from typing import Final
 
 from quire.core.errors import StorageError
 
+BEAT_BYTES: Final = 8
 LOOKS_BEFORE_EXPIRY: Final = 8
 """An observer that was stopped itself must see a counter stand still this often before it believes it."""
 
@@ -61,7 +65,24 @@ class SessionFile:
         if os.fstat(descriptor).st_nlink == 0:
             self.release()
             return False
+        self._descriptor = descriptor
+        self._beats = 0
+        self.beat()
         return True
+
+    def beat(self) -> None:
+        """Move the counter. Not synced: it tells living processes, and none outlives the machine.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        self._beats += 1
+        try:
+            os.pwrite(self._descriptor, self._beats.to_bytes(BEAT_BYTES, "big"), 0)
+        except OSError as error:
+            raise StorageError(
+                f"the session file {self.path} cannot be written ({error.strerror})", path=str(self.path)
+            ) from error
 
     @property
     def name(self) -> str:
@@ -81,15 +102,15 @@ class SessionRow:
 
     number: int
     name: str
-    beat: int
     timeout_ms: int
 
 
 @dataclass(slots=True)
 class _Seen:
     row: SessionRow
-    descriptor: int | None
     looked_ms: int
+    descriptor: int | None = None
+    beat: bytes = b""
     still_ms: int = 0
     free: bool = False
 
@@ -102,20 +123,13 @@ class SessionObserver:
         self._seen: dict[int, _Seen] = {}
 
     def refresh(self, rows: list[SessionRow], now_ms: int) -> None:
-        """Take over what the database says now: new sessions, moved counters, sessions that are gone."""
+        """Take over what the database says now: new sessions, and sessions that are gone."""
         present = {row.number: row for row in rows}
-        for number in [
-            n for n, seen in self._seen.items() if present.get(n) is None or present[n].name != seen.row.name
-        ]:
+        for number in [number for number, seen in self._seen.items() if present.get(number) != seen.row]:
             self._forget(number)
         for number, row in present.items():
-            seen = self._seen.get(number)
-            if seen is None:
-                self._seen[number] = _Seen(row, None, now_ms)
-            elif seen.row.beat != row.beat:
-                seen.row = row
-                seen.still_ms = 0
-                seen.looked_ms = now_ms
+            if number not in self._seen:
+                self._seen[number] = _Seen(row, now_ms)
 
     def knows(self, number: int) -> bool:
         """Whether `refresh` has met this session."""
@@ -130,11 +144,6 @@ class SessionObserver:
         seen = self._seen.get(number)
         return seen is not None and self._is_over(seen, now_ms)
 
-    def is_dead(self, row: SessionRow) -> bool:
-        """Whether the last look found the session's lock free (and not merely its counter standing still)."""
-        seen = self._seen.get(row.number)
-        return seen is not None and seen.free
-
     def close(self) -> None:
         """Close every file that was opened to look at it."""
         for number in list(self._seen):
@@ -146,24 +155,32 @@ class SessionObserver:
             os.close(descriptor)
 
     def _is_over(self, seen: _Seen, now_ms: int) -> bool:
+        seen.free = seen.free or not self._is_held(seen)
         # Time in which nobody looked counts only in part: it may be the observer that stood still.
         seen.still_ms += min(now_ms - seen.looked_ms, seen.row.timeout_ms // LOOKS_BEFORE_EXPIRY)
         seen.looked_ms = now_ms
-        seen.free = seen.free or self._lock_is_free(seen)
         return seen.free or seen.still_ms >= seen.row.timeout_ms
 
-    def _lock_is_free(self, seen: _Seen) -> bool:
+    def _is_held(self, seen: _Seen) -> bool:
+        """Whether the owner holds its lock; notices on the way whether its counter has moved."""
         path = str(self._folder / seen.row.name)
-        if path in _OWN:
-            return False
+        own = _OWN.get(path)
         try:
-            if seen.descriptor is None:
-                seen.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            fcntl.lockf(seen.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if own is None and seen.descriptor is None:
+                seen.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = seen.descriptor if own is None else own
+            assert descriptor is not None
+            beat = os.pread(descriptor, BEAT_BYTES, 0)
+            if beat != seen.beat:
+                seen.beat = beat
+                seen.still_ms = 0
+            if own is None:
+                fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
         except FileNotFoundError:
-            return True  # only what removes the row removes the file: a copied database, or a folder swept by hand
+            return False  # only what removes the row removes the file: a copied database, or a folder swept by hand
         except OSError:
-            return False  # held; or not ours to open, then its counter must tell
+            pass  # the lock is held; or the file is not ours to open, and then nothing proves an end
         return True
 
 
@@ -185,10 +202,10 @@ def remove_if_free(path: Path) -> None:
     if str(path) in _OWN:
         return
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return
     with contextlib.suppress(OSError):
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         path.unlink()
     os.close(descriptor)

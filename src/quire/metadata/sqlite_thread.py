@@ -36,7 +36,7 @@ from quire.metadata.store import Op, Versioned, Watch
 
 GROUP_MAX: Final = 256
 HOUSEKEEPING_MS: Final = 50
-"""How long beats and sweeps wait for another process; callers wait behind them, and they come again."""
+"""How long mending and sweeping wait for another process; callers wait behind them, and they come again."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -313,8 +313,8 @@ class StoreThread(threading.Thread):
             return
         try:
             self._look_for_changes()
-            if self.registrations.beat_is_due(now_ms):
-                self._attempt(self.registrations.keep_alive, HOUSEKEEPING_MS)
+            if self.registrations.beat(now_ms):
+                self._attempt(self.registrations.mend, HOUSEKEEPING_MS)
             if self.registrations.over():
                 self._remove_over()
         except (sqlite3.Error, QuireError) as error:
