@@ -392,8 +392,13 @@ STEPS = st.lists(
                 "roll",
                 "close",
                 "crash",
+                "late",
+                "stranger",
+                "truncate",
+                "trim",
+                "trim",
+                "trim_crash",
             ]
-            + ["late", "stranger", "truncate", "trim", "trim", "trim_crash"]
         ),
         st.integers(0, 11),
     ),
@@ -499,8 +504,19 @@ def play(world: World, *lines: str) -> None:
             "X19 fence only the last",
             {"ledgers_to_fence": lambda ids, opened: list(ids[-1:])},
             # The leader rolls; the opener comes while the next ledger is listed and the former still takes adds.
-            ["- open", "0 work 9 3", "0 append", "0 land", "0 append", "0 roll", "0 work 9 2"]
-            + ["- open", "1 work 9 5", "1 append", "1 land"],
+            [
+                "- open",
+                "0 work 9 3",
+                "0 append",
+                "0 land",
+                "0 append",
+                "0 roll",
+                "0 work 9 2",
+                "- open",
+                "1 work 9 5",
+                "1 append",
+                "1 land",
+            ],
         ),
         (
             "X20 open without fencing",

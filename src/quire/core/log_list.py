@@ -22,7 +22,8 @@ OPEN_ITEMS_MAX: Final = 2
 """The previous ledger, whose close is deferred, and the current one."""
 KEPT_ITEMS: Final = 2
 """The last two items never leave the head: an opener fences them without reading a page."""
-FAN_OUT_MAX: Final = 1000
+FAN_OUT_MAX: Final = 512
+"""So many of the largest possible items, or references, fit a page of 64 KiB."""
 INTENTS_MAX: Final = 64
 MARKS_MAX: Final = 256
 

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quire.bookie.config import BookieConfig
-from quire.bookie.server import BookieServer
-from quire.client.bookies import BookieClient
 from quire.core.errors import (
     AlreadyExistsError,
     MisuseError,
@@ -29,87 +22,9 @@ from quire.core.errors import (
 )
 from quire.core.ledger_metadata import LedgerState
 from quire.core.log_list import ItemState
-from quire.env.real import RealClock
-from quire.log.client import QuireClient
 from quire.log.config import LogConfig
-from quire.log.log import Log
-from quire.log.records import Record
-from quire.metadata.bookies import BookieRegistry
-from quire.metadata.memory import MemoryStore
-from quire.storage.config import StorageConfig
+from support.log_cluster import World, in_world, numbers, take, values
 from support.waiting import until_async
-
-SMALL = StorageConfig(segment_bytes=4 * 1024 * 1024)
-LIMIT_S = 30
-FAST = LogConfig(back_off_ms_min=1, back_off_ms_max=20, page_items=2, fan_out=2)
-
-
-@dataclass
-class World:
-    """Three bookies and a client."""
-
-    store: MemoryStore
-    client: QuireClient
-    bookies: list[BookieServer]
-
-    def log(self, name: str = "orders", config: LogConfig = FAST, password: bytes = b"") -> Log:
-        return self.client.log(name, password, config)
-
-    async def made(self, name: str = "orders", config: LogConfig = FAST, **settings: Any) -> Log:
-        log = self.log(name, config)
-        await log.create(**settings)
-        return log
-
-    async def ledgers(self) -> list[int]:
-        return [int(ledger) async for ledger in self.client.ledgers()]
-
-
-@contextlib.asynccontextmanager
-async def world(directory: Path) -> AsyncIterator[World]:
-    store = MemoryStore()
-    bookies = [
-        BookieServer(
-            BookieConfig(directory=directory / f"b{n}", name=f"b{n}", storage=SMALL, garbage_seconds=0), store
-        )
-        for n in range(3)
-    ]
-    for bookie in bookies:
-        await bookie.start()
-    connections = BookieClient(BookieRegistry(store), store.instance_id)
-    await connections.start()
-    client = QuireClient(store, connections, RealClock(), random.Random(7))
-    try:
-        yield World(store, client, bookies)
-    finally:
-        await client.close()
-        for bookie in bookies:
-            await bookie.stop()
-
-
-def in_world(directory: Path, work: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        async with world(directory) as at:
-            await asyncio.wait_for(work(at), LIMIT_S)
-
-    asyncio.run(run())
-
-
-async def values(log: Log, start: int | None = None, end: int | None = None) -> list[bytes | None]:
-    return [record.value async for record in log.read(start, end)]
-
-
-async def take(records: AsyncIterator[Record], count: int) -> list[Record]:
-    found: list[Record] = []
-    async with contextlib.aclosing(records) as open_records:  # type: ignore[type-var]
-        async for record in open_records:
-            found.append(record)
-            if len(found) == count:
-                break
-    return found
-
-
-def numbers(first: int, end: int) -> list[bytes]:
-    return [b"%d" % n for n in range(first, end)]
 
 
 def test_records_come_back_with_everything_they_went_in_with(tmp_path: Path) -> None:
@@ -338,7 +253,7 @@ def test_truncating_forgets_the_beginning_and_leaves_no_orphans(tmp_path: Path) 
         assert await writer.append(b"91") == 91
         await writer.close()
         assert await values(log) == numbers(85, 92)
-        assert [each async for each in log.read_entries()][0].first_offset <= 85
+        assert (await anext(log.read_entries())).first_offset <= 85
 
     in_world(tmp_path, work)
 

@@ -1,0 +1,185 @@
+"""Logs when the metadata store loses answers, a bookie dies, records in the store are damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import (
+    CorruptMetadataError,
+    MetadataUnknownError,
+    NotEnoughBookiesError,
+    NotLeaderError,
+    QuireError,
+)
+from quire.core.log_list import ItemState
+from quire.log.config import LogConfig
+from quire.metadata.memory import MemoryStore
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.store import Op, StoreBusyError
+from support.log_cluster import FAST, World, in_world, numbers, values
+
+
+class ForgetfulStore(MemoryStore):
+    """A store that loses some answers to changes of logs: the change may have happened or not."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        super().__init__()
+        self.chance = random.Random(seed)
+        self.share = share
+        self.lost = 0
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        if not any(op.key.startswith("log") for op in ops) or self.chance.random() >= self.share:
+            return await super().multi(ops)
+        self.lost += 1
+        fate = self.chance.randrange(3)
+        if fate == 0:
+            raise StoreBusyError("busy")
+        if fate == 1:
+            await super().multi(ops)
+        raise MetadataUnknownError("the answer was lost")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lost_answers_change_nothing_but_the_time(tmp_path: Path, seed: int) -> None:
+    store = ForgetfulStore(seed, 0)
+
+    async def work(at: World) -> None:
+        config = LogConfig(
+            back_off_ms_min=1, back_off_ms_max=2, page_items=2, fan_out=2, metadata_attempts_max=50
+        )
+        log = await at.made(config=config)
+        store.share = 0.4
+        expected = 0
+        for _ in range(3):
+            writer = await log.open_writer()
+            for _ in range(4):
+                assert await writer.append_many(numbers(expected, expected + 5)) == range(
+                    expected, expected + 5
+                )
+                expected += 5
+                await writer.roll()
+            assert await writer.append(b"%d" % expected) == expected
+            expected += 1
+            await writer.close()
+        for before in (7, 20, 44):
+            # What nobody can tell happened is tried again: an intent is carried out as often as it takes.
+            for _ in range(50):
+                with contextlib.suppress(MetadataUnknownError, StoreBusyError):
+                    await log.truncate(before=before)
+                    break
+        store.share = 0
+        await log.truncate(before=44)
+        assert store.lost > 5
+        assert await values(log) == numbers(44, expected)
+        about = await log.describe()
+        assert await at.ledgers() == [item.ledger_id for item in about.items]
+
+    in_world(tmp_path, work, store)
+
+
+def test_a_bookie_dies_under_a_log(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        writer = await log.open_writer()
+        await writer.append_many(numbers(0, 20))
+        await at.bookies[0].stop()
+        await writer.append_many(numbers(20, 40))
+        # No third bookie for another ledger: the current one goes on.
+        with pytest.raises(NotEnoughBookiesError):
+            await writer.roll()
+        assert await writer.append(b"40") == 40
+        await writer.close()
+        assert await values(log) == numbers(0, 41)
+        with pytest.raises(NotEnoughBookiesError):
+            await log.open_writer()
+
+    in_world(tmp_path, work)
+
+
+def test_the_list_on_sqlite(tmp_path: Path) -> None:
+    async def run(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            for part in range(6):
+                await writer.append_many(numbers(part * 10, part * 10 + 10))
+                await writer.roll()
+        await log.truncate(before=35)
+        assert await values(log) == numbers(35, 60)
+        assert all(item.state is ItemState.CLOSED for item in (await log.describe()).items)
+        await log.delete()
+        assert await at.client.logs() == []
+        assert await at.ledgers() == []
+
+    import asyncio
+
+    async def main() -> None:
+        from support.log_cluster import world
+
+        store = await SqliteStore.open(tmp_path / "metadata.db", create=True)
+        async with world(tmp_path, store) as at:
+            await asyncio.wait_for(run(at), 30)
+
+    asyncio.run(main())
+
+
+def test_damaged_records_are_named(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            for part in range(6):
+                await writer.append(b"%d" % part)
+                await writer.roll()
+        [(key, page), *_] = await at.store.list("log-pages/")
+        await at.store.put(key, page.value + b"\x18\x01", page.version)
+        with pytest.raises(CorruptMetadataError, match="other bytes than its name"):
+            await values(at.log())
+        [(key, head)] = await at.store.list("logs/")
+        await at.store.put(key, b"\xff\xff\xff", head.version)
+        for call in (at.log().describe(), at.log().open_writer(), values(at.log())):
+            with pytest.raises(CorruptMetadataError, match="head record of log"):
+                await call
+
+    in_world(tmp_path, work)
+
+
+def test_a_leader_whose_head_was_damaged_stops(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(config=FAST)
+        writer = await log.open_writer()
+        await writer.append(b"0")
+        [(key, head)] = await at.store.list("logs/")
+        await at.store.put(key, b"\xff", head.version)
+        with pytest.raises(CorruptMetadataError):
+            await writer.roll()
+        with pytest.raises(CorruptMetadataError):
+            await writer.append(b"1")
+        with pytest.raises(QuireError):
+            await writer.close()
+
+    in_world(tmp_path, work)
+
+
+def test_a_deposed_leader_stops_at_its_next_swap(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        first = await log.open_writer()
+        await first.append(b"0")
+        async with await log.open_writer() as second:
+            with pytest.raises(NotLeaderError, match="leads it since epoch 2"):
+                await first.roll()
+            with pytest.raises(NotLeaderError):
+                await first.append(b"x")
+            assert await second.append(b"1") == 1
+        with contextlib.suppress(QuireError):
+            await first.close()
+        # The ledger that the first one made for its roll is in no list, and is gone.
+        about = await log.describe()
+        assert await at.ledgers() == [item.ledger_id for item in about.items]
+
+    in_world(tmp_path, work)
