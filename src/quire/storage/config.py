@@ -24,6 +24,7 @@ class StorageConfig:
         recent_bytes_max: run bodies kept in memory for tail readers.
         footer_cache_bytes_max: rows of sealed segments kept in memory.
         open_files_max: segments kept open for reading.
+        spares_max: recycled files kept for new segments, the reserve included; more give their space back.
         reserve_segments: spares that new adds may not use: one for state and recovery, one for compaction.
         direct: write past the page cache; None finds out whether the file system is one where that works.
         full_retry_ms: how often a full disk is looked at again.
@@ -37,6 +38,7 @@ class StorageConfig:
     recent_bytes_max: int = 16 * MIB
     footer_cache_bytes_max: int = 32 * MIB
     open_files_max: int = 128
+    spares_max: int = 6
     reserve_segments: int = 2
     direct: bool | None = None
     full_retry_ms: int = 1000
@@ -51,6 +53,7 @@ class StorageConfig:
             "recent_bytes_max": (0, 1 << 40),
             "footer_cache_bytes_max": (0, 1 << 40),
             "open_files_max": (1, 1 << 20),
+            "spares_max": (3, 1024),
             "reserve_segments": (2, 64),
             "full_retry_ms": (1, 3_600_000),
             "damages_max": (1, 1 << 20),

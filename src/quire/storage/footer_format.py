@@ -46,7 +46,7 @@ class Row(NamedTuple):
     lsn: int
     offset8: int
     body_bytes: int
-    count: int
+    entries: int
     period: int
     flags: int
     digest_type: int

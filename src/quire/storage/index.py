@@ -102,7 +102,7 @@ class RowTable:
         ledger_id = row.ledger_id
         if lac > self.lacs.get(ledger_id, -2):
             self.lacs[ledger_id] = lac
-        if row.period == 1 or row.count == 1:
+        if row.period == 1 or row.entries == 1:
             intervals = self._dense.get(ledger_id)
             if intervals is None:
                 intervals = self._dense[ledger_id] = IntervalMap()
@@ -208,7 +208,7 @@ def _settle(cluster: list[Piece], first: int, last: int) -> Iterator[Piece]:
         yield cluster[0]
         return
     cluster.sort(key=lambda piece: piece.row.lsn)
-    if all(piece.row.period == 1 or piece.row.count == 1 for piece in cluster):
+    if all(piece.row.period == 1 or piece.row.entries == 1 for piece in cluster):
         intervals = IntervalMap()
         for index, piece in enumerate(cluster):
             intervals.insert(piece.first, piece.last, index)

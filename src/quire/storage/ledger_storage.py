@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,7 +191,7 @@ class LedgerStorage:
         for segment in unsealed:
             self._seal_here(segment)
         for sequence in sorted(start.leftover):
-            self._files.recycle(sequence, keep=self._config.reserve_segments + 1)
+            self._files.recycle(sequence, keep=self._config.spares_max)
         if not self._files.make_spares(self._config.reserve_segments):
             journal.full = True
 
@@ -243,7 +244,7 @@ class LedgerStorage:
         """Return when all that was put is durable or has failed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._journal.flush()
-        self._journal.when_idle(lambda: done.cancelled() or done.set_result(None))
+        self._journal.when_idle(partial(_settle, done))
         await done
 
     # --- putting ----------------------------------------------------------------------------------------------------
@@ -307,8 +308,7 @@ class LedgerStorage:
         assert table is not None
         table.add(row, -1 if recovery else lac)
         self._recent.add(segment.sequence, offset, body, lsn)
-        if run.last > ledger.last:
-            ledger.last = run.last
+        ledger.last = max(ledger.last, run.last)
         if not recovery and ledger.facts is not None and lac > ledger.facts.lac:
             ledger.facts.lac = lac
 
@@ -415,7 +415,7 @@ class LedgerStorage:
             row = piece.row
             if is_damaged(row):
                 continue
-            period, residues = (1, 1) if row.count == 1 else (row.period, row.residues)
+            period, residues = (1, 1) if row.entries == 1 else (row.period, row.residues)
             first, last = max(piece.first, row.first), min(piece.last, row.last)
             if joined:
                 before = joined[-1]
@@ -573,7 +573,7 @@ class LedgerStorage:
             segment = self.segments.pop(sequence)
             segment.close()
             self._reader.cache.forget(sequence)
-            self._files.recycle(sequence, keep=self._config.reserve_segments + 1)
+            self._files.recycle(sequence, keep=self._config.spares_max)
         if self._journal.full:
             self._journal.look_for_space()
 
@@ -640,3 +640,8 @@ def _facts(ledger: StoredLedger) -> LedgerFacts:
     """The facts of a ledger that has some."""
     assert ledger.facts is not None
     return ledger.facts
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.storage.config import StorageConfig
-from quire.storage.footer_format import ROW_BYTES, Row
+from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag
 from quire.storage.index import Piece, RowTable, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.replay import Damage
@@ -181,9 +181,12 @@ class RunReader:
         if trailer is not None:
             offset, size = trailer.rows_offset + span.row_index * ROW_BYTES, span.rows * ROW_BYTES
             expected, seed = span.checksum, place_seed(segment.seed, span.row_index)
-            rows = self._files.read_at(span.sequence, offset, size)
-            if crc32c(rows, seed) != expected:
-                rows = self._files.read_uncached(span.sequence, offset, size)
+            try:
+                rows = self._files.read_at(span.sequence, offset, size)
+                if crc32c(rows, seed) != expected:
+                    rows = self._files.read_uncached(span.sequence, offset, size)
+            except OSError as error:
+                return self._unreadable(ledger_id, span, offset, error)
             if crc32c(rows, seed) == expected:
                 kept = rows if span.dense else table_of(rows)
                 self.cache.put(span.sequence, ledger_id, kept, size if span.dense else 4 * size)
@@ -194,6 +197,18 @@ class RunReader:
             return self._segments.rescan(segment)
         assert segment.table is not None
         return segment.table
+
+    def _unreadable(self, ledger_id: int, span: Span, offset: int, error: OSError) -> bytes:
+        """What stands for rows that the disk does not give: all that may be in them is unknown."""
+        path = str(self._files.path(span.sequence))
+        what = f"the rows of a ledger in the footer cannot be read: {error.strerror or error}"
+        self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
+        newest = self._segments.segments[span.sequence].last_lsn
+        ids = span.last - span.first + 1
+        row = Row(
+            ledger_id, 0, span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED, 0, 0, 1
+        )
+        return ROW.pack(*row)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -234,7 +249,7 @@ class RunReader:
         row = piece.row
         wanted = count_ids(low, high, row.period, row.residues)
         recent = self._recent.get(piece.sequence, row.offset)
-        if recent is None and row.body_bytes > SHORT_READ_BYTES and 4 * wanted <= row.count:
+        if recent is None and row.body_bytes > SHORT_READ_BYTES and 4 * wanted <= row.entries:
             short = self._short(piece, low, high, left, more=more)
             if short is not None:
                 return short
@@ -242,7 +257,7 @@ class RunReader:
         if body is None:
             return None, high
         # Less than half of it is cut out; more is cheaper handed over as it is. Overwritten entries are always cut.
-        if piece.whole and 2 * wanted >= row.count and row.body_bytes <= left:
+        if piece.whole and 2 * wanted >= row.entries and row.body_bytes <= left:
             return body, high
         try:
             run = RunView.parse(body)
@@ -289,7 +304,7 @@ class RunReader:
         segment = self._segments.segments[sequence]
         try:
             data = self._files.read_at(
-                sequence, row.offset, RECORD_HEADER_BYTES + RUN_HEADER_BYTES + 4 * row.count
+                sequence, row.offset, RECORD_HEADER_BYTES + RUN_HEADER_BYTES + 4 * row.entries
             )
             if not _is_record(data, row, segment.seed):
                 return None

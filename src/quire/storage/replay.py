@@ -186,7 +186,7 @@ class SegmentScanner:
                     return
                 offset = later
                 continue
-            data = self._files.read_at(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
+            data = self._files.read_around(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
             yield from self._records(head, data)
             offset = head.end
 
@@ -195,10 +195,10 @@ class SegmentScanner:
     def _group_at(self, offset: int) -> GroupHeader | None:
         if offset + GROUP_HEADER_BYTES > self._size:
             return None
-        data = self._files.read_at(self._sequence, offset, GROUP_HEADER_BYTES)
+        data = self._files.read_around(self._sequence, offset, GROUP_HEADER_BYTES)
         head = decode_group_header(data, offset, self._sequence, self._seed)
         if head is None:
-            data = self._files.read_uncached(self._sequence, offset, GROUP_HEADER_BYTES)
+            data = self._files.read_around(self._sequence, offset, GROUP_HEADER_BYTES, cached=False)
             head = decode_group_header(data, offset, self._sequence, self._seed)
         if head is not None and head.end > self._size:
             return None
@@ -209,7 +209,7 @@ class SegmentScanner:
         wanted = GROUP_MAGIC + U64.pack(self._sequence)
         position = offset + BLOCK_BYTES
         while position < self._file_bytes:
-            data = self._files.read_at(self._sequence, position, _READ_BYTES)
+            data = self._files.read_around(self._sequence, position, _READ_BYTES)
             if not data:
                 return None
             at = data.find(wanted)
@@ -226,11 +226,10 @@ class SegmentScanner:
         trouble = _Trouble(head)
         wrong = False
         before = (len(found.rows), len(found.states))
-        data = self._files.read_at(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
+        data = self._files.read_around(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
         if not self._verifies(head, data):
-            data = self._files.read_uncached(
-                self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes
-            )
+            start = head.offset + GROUP_HEADER_BYTES
+            data = self._files.read_around(self._sequence, start, head.data_bytes, cached=False)
         found.bytes_read += GROUP_HEADER_BYTES + head.data_bytes
         end = head.offset + GROUP_HEADER_BYTES
         for offset, record, body in self._records(head, data):
@@ -362,7 +361,8 @@ class SegmentScanner:
     def _torn(self, trouble: _Trouble | None, offset: int, *, tail_invalid: bool) -> None:
         """An invalid end after an unclean stop: torn or rotten, nobody can tell, so its ledgers vouch for nothing."""
         found = self._found
-        if tail_invalid:
+        # In a recycled file the blank block behind a group is part of its write, and may be what is missing.
+        if tail_invalid and (trouble is None or not self._header.recycled):
             # Behind a group that was being written nothing can have been: that one was complete, and is damaged.
             self._commit(trouble)
             found.torn.append(Torn(self._path, offset, None))
@@ -379,16 +379,16 @@ class SegmentScanner:
         """Whether nothing was written at an offset where the next group would begin."""
         if offset + BLOCK_BYTES > self._size:
             return True
-        block = self._files.read_at(self._sequence, offset, BLOCK_BYTES)
+        block = self._files.read_around(self._sequence, offset, BLOCK_BYTES)
         if any(block):
-            block = self._files.read_uncached(self._sequence, offset, BLOCK_BYTES)
+            block = self._files.read_around(self._sequence, offset, BLOCK_BYTES, cached=False)
             return not any(block)
         if self._header.recycled:
             return True
         # The file was all zeros once. The last blocks may hold a footer that was being written.
         position = offset + BLOCK_BYTES
         while position < self._size:
-            data = self._files.read_at(self._sequence, position, _READ_BYTES)
+            data = self._files.read_around(self._sequence, position, _READ_BYTES)
             if not data:
                 return True
             if data.count(0) != len(data):
@@ -407,7 +407,7 @@ def row_of(offset: int, record: RecordHeader) -> Row:
         record.lsn,
         offset // OFFSET_UNIT,
         record.body_bytes,
-        record.count,
+        record.entries,
         record.period,
         RowFlag.RECOVERY if record.flags & RecordFlag.RECOVERY else 0,
         record.digest_type,

@@ -138,7 +138,7 @@ class SegmentFiles:
             header = decode_segment_header(self.read_at(sequence, 0, BLOCK_BYTES))
             if header.sequence != sequence:
                 raise FormatError(f"it is segment {header.sequence:x}, misplaced")
-        except (FormatError, UnicodeDecodeError) as error:
+        except (FormatError, UnicodeDecodeError, OSError) as error:
             raise DamagedSegmentError(
                 f"{path} at offset 0: {error}. The bookie does not start with it: restore the file, or move it away "
                 "and let its entries be copied from the other bookies",
@@ -276,6 +276,23 @@ class SegmentFiles:
     def read_at(self, sequence: int, offset: int, size: int) -> bytes:
         """Bytes of a segment; what lies beyond the end of a cut file is missing."""
         return self._reader(sequence).read_at(offset, size)
+
+    def read_around(self, sequence: int, offset: int, size: int, *, cached: bool = True) -> bytes:
+        """Like `read_at` or `read_uncached`, but what cannot be read is zeros: it will not verify."""
+        read = self.read_at if cached else self.read_uncached
+        try:
+            return read(sequence, offset, size)
+        except OSError:
+            pass
+        parts: list[bytes] = []
+        while size > 0:
+            length = min(size, BLOCK_BYTES - offset % BLOCK_BYTES)
+            try:
+                parts.append(read(sequence, offset, length))
+            except OSError:
+                parts.append(bytes(length))
+            offset, size = offset + length, size - length
+        return b"".join(parts)
 
     def read_uncached(self, sequence: int, offset: int, size: int) -> bytes:
         """Bytes from the disk itself, when what came from memory did not verify."""

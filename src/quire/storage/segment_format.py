@@ -235,7 +235,18 @@ def decode_group_header(data: Buffer, offset: int, sequence: int, seed: int) -> 
     ranges = [
         RANGE.unpack_from(data, GROUP_HEAD.size + RANGE.size * i) for i in range(min(fields[10], RANGES_MAX))
     ]
-    return GroupHeader(offset, *fields[3:10], ranges=ranges, checksum=checksum)
+    return GroupHeader(
+        offset,
+        first_lsn=fields[3],
+        last_lsn=fields[4],
+        before_lsn=fields[5],
+        before_checksum=fields[6],
+        data_bytes=fields[7],
+        records=fields[8],
+        flags=fields[9],
+        ranges=ranges,
+        checksum=checksum,
+    )
 
 
 # --- records ----------------------------------------------------------------------------------------------------
@@ -257,7 +268,7 @@ class RecordHeader(NamedTuple):
     token: int
     lac: int
     residues: int
-    count: int
+    entries: int
     key_id: int
     tenant: int
     flags: int

@@ -175,7 +175,7 @@ class Start:
         """The segment list that a segment begins with, or None if it does not verify."""
         header = self._headers[sequence]
         seed = seed_of(sequence, header.nonce)
-        data = self._files.read_at(sequence, BLOCK_BYTES, GROUP_HEADER_BYTES + RECORD_HEADER_BYTES)
+        data = self._files.read_around(sequence, BLOCK_BYTES, GROUP_HEADER_BYTES + RECORD_HEADER_BYTES)
         group = decode_group_header(data, BLOCK_BYTES, sequence, seed)
         if group is None:
             return None
@@ -183,7 +183,7 @@ class Start:
         record = decode_record_header(data[GROUP_HEADER_BYTES:], offset, seed)
         if record is None or record.kind != Kind.SEGMENT_LIST:
             return None
-        body = self._files.read_at(sequence, offset + RECORD_HEADER_BYTES, record.body_bytes)
+        body = self._files.read_around(sequence, offset + RECORD_HEADER_BYTES, record.body_bytes)
         return decode_segment_list(body) if crc32c(body) == record.body_checksum else None
 
     def _older_segment(self, sequence: int, follower: int) -> None:
@@ -353,7 +353,7 @@ def add_directory(ledgers: dict[int, StoredLedger], sequence: int, entries: list
 def decode_quietly(files: SegmentFiles, header: SegmentHeader) -> Trailer | None:
     """A segment's trailer if it verifies."""
     offset = header.segment_bytes - BLOCK_BYTES
-    block = files.read_at(header.sequence, offset, BLOCK_BYTES)
+    block = files.read_around(header.sequence, offset, BLOCK_BYTES)
     try:
         return decode_trailer(block, header.sequence, seed_of(header.sequence, header.nonce), offset)
     except FormatError:
@@ -370,8 +370,12 @@ def read_footer(
     """
     try:
         return _read_footer(files.read_at, segment)
-    except FormatError:
+    except (FormatError, OSError):
+        pass
+    try:
         return _read_footer(files.read_uncached, segment)
+    except OSError as error:
+        raise FormatError(f"the footer cannot be read: {error.strerror or error}") from error
 
 
 def _read_footer(

@@ -1,0 +1,216 @@
+"""Where entries are, against a dict of entries: whatever overlaps whatever."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.storage.footer_format import Row, sort_rows
+from quire.storage.index import IntervalMap, RowTable, dense_pieces, resolve, table_of
+from quire.storage.ledger_storage import LedgerStorage, rebuild
+from quire.wire.run import count_ids, ids_in
+from support.storage_disk import (
+    IDENTITY,
+    SMALL,
+    Answers,
+    FaultyFiles,
+    make_run,
+    open_storage,
+    put,
+    read_all,
+    settle,
+)
+
+IDS = 60
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    """(first, last, period, residues) of a legal run."""
+    period = draw(st.sampled_from([1, 1, 1, 3, 4]))
+    residues = 1 if period == 1 else draw(st.integers(1, (1 << period) - 1))
+    a, b = sorted([draw(st.integers(0, IDS)), draw(st.integers(0, IDS))])
+    ids = ids_in(a, b, period, residues)
+    if not ids:
+        a = b = draw(st.integers(0, IDS))
+        return a, b, 1, 1
+    return ids[0], ids[-1], period, residues
+
+
+def row_for(share: tuple[int, int, int, int], lsn: int) -> Row:
+    first, last, period, residues = share
+    return Row(1, 0, first, last, lsn, lsn, 100, count_ids(*share), period, 0, 3, 0x81, residues)
+
+
+@given(st.lists(st.tuples(st.integers(0, IDS), st.integers(0, 15)), max_size=40))
+def test_intervals_are_disjoint_and_the_newest_wins(spans: list[tuple[int, int]]) -> None:
+    intervals, model = IntervalMap(), {}
+    for number, (first, length) in enumerate(spans):
+        intervals.insert(first, first + length, number)
+        model.update(dict.fromkeys(range(first, first + length + 1), number))
+        intervals.check()
+    found = {i: row for first, last, row in intervals.within(0, 2 * IDS) for i in range(first, last + 1)}
+    assert found == model
+
+
+@given(st.lists(shares(), max_size=25), st.integers(0, IDS), st.integers(0, IDS), st.integers(1, 4))
+@settings(max_examples=300)
+def test_lookups_over_several_tables_agree_with_a_dict(
+    runs: list[tuple[int, int, int, int]], low: int, length: int, tables: int
+) -> None:
+    held = [RowTable() for _ in range(tables)]
+    model: dict[int, int] = {}
+    for number, share in enumerate(runs):
+        held[number % tables].add(row_for(share, number + 1), -1)
+        model.update(dict.fromkeys(ids_in(*share), number + 1))
+    streams = [
+        piece
+        for index, table in enumerate(held)
+        if table.holds_ledger(1)
+        for stream in table.pieces(1, low, low + length, index)
+        for piece in stream
+    ]
+    streams.sort(key=lambda piece: piece.first)
+    found: dict[int, int] = {}
+    last = -1
+    for piece in resolve(streams, low, low + length):
+        row = piece.row
+        assert piece.first > last
+        last = piece.last
+        for entry_id in ids_in(
+            max(piece.first, row.first), min(piece.last, row.last), row.period, row.residues
+        ):
+            assert entry_id not in found
+            found[entry_id] = row.lsn
+    wanted = range(low, low + length + 1)
+    assert {i: lsn for i, lsn in found.items() if i in wanted} == {
+        i: lsn for i, lsn in model.items() if i in wanted
+    }
+
+
+@given(st.lists(shares(), min_size=1, max_size=25))
+def test_a_table_from_sorted_rows_is_the_table(runs: list[tuple[int, int, int, int]]) -> None:
+    table = RowTable()
+    for number, share in enumerate(runs):
+        table.add(row_for(share, number + 1), -1)
+    again = table_of(sort_rows(table.rows))
+    for one, other in zip(
+        sorted(resolve(sorted(p for s in table.pieces(1, 0, IDS, 0) for p in s), 0, IDS)),
+        sorted(resolve(sorted(p for s in again.pieces(1, 0, IDS, 0) for p in s), 0, IDS)),
+        strict=True,
+    ):
+        assert one == other
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), max_size=20),
+    st.integers(0, 150),
+    st.integers(0, 60),
+)
+def test_dense_rows_are_found_without_a_table(gaps: list[tuple[int, int]], low: int, length: int) -> None:
+    rows, at = [], 0
+    for gap, size in gaps:
+        at += gap
+        rows.append(row_for((at, at + size - 1, 1, 1), len(rows) + 1))
+        at += size
+    packed = b"".join(row_bytes(row) for row in rows)
+    found = [piece.row for piece in dense_pieces(packed, low, low + length, 0)]
+    assert found == [row for row in rows if row.last >= low and row.first <= low + length]
+
+
+def row_bytes(row: Row) -> bytes:
+    from quire.storage.footer_format import ROW
+
+    return ROW.pack(*row)
+
+
+class Model:
+    """A dict of entries beside a whole disk."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.files = FaultyFiles(direct=bool(seed & 1), seed=seed)
+        self.storage: LedgerStorage = open_storage(self.files)
+        self.entries: dict[int, dict[int, bytes]] = {}
+        self.serial = 0
+
+    def step(self) -> None:
+        do = self.chance.choices(
+            [self.put, self.settle, self.delete, self.reclaim, self.restart, self.rebuild],
+            weights=[30, 8, 2, 2, 2, 1],
+        )[0]
+        do()
+
+    def put(self) -> None:
+        chance = self.chance
+        ledger_id = chance.randrange(4)
+        self.serial += 1
+        payload = b"%d:" % self.serial + bytes(chance.choice([10, 100, 2000]))
+        period = chance.choice([1, 1, 1, 3])
+        residues = 1 if period == 1 else chance.randrange(1, 8)
+        first = chance.randrange(200)
+        ids = ids_in(first, first + chance.choice([0, 0, 5, 20]), period, residues)
+        if not ids:
+            return
+        put(
+            self.storage,
+            make_run(ledger_id, ids[0], ids[-1], period=period, residues=residues, payload=payload),
+            Answers(),
+        )
+        held = self.entries.setdefault(ledger_id, {})
+        held.update({entry_id: payload + b"/%d" % entry_id for entry_id in ids})
+
+    def settle(self) -> None:
+        settle(self.storage)
+
+    def delete(self) -> None:
+        ledger_id = self.chance.randrange(4)
+        self.storage.delete(ledger_id, 1, Answers(), None)
+        self.entries.pop(ledger_id, None)
+
+    def reclaim(self) -> None:
+        self.settle()
+        self.storage.reclaim()
+        self.settle()
+
+    def restart(self) -> None:
+        self.settle()
+        clean = bool(self.chance.getrandbits(1))
+        self.storage.close(clean=clean)
+        if not clean:
+            self.files = self.files.crash()
+        self.storage = open_storage(self.files)
+        report = self.storage.report
+        assert (report.clean, report.damages, report.torn, report.limbo) == (clean, [], [], [])
+
+    def rebuild(self) -> None:
+        self.settle()
+        self.storage.close(clean=True)
+        from pathlib import Path
+
+        assert rebuild(Path("/bookie"), SMALL, IDENTITY, files=self.files) == []
+        self.storage = open_storage(self.files)
+
+    def check(self) -> None:
+        for ledger_id in range(4):
+            low = self.chance.randrange(230)
+            high = low + self.chance.randrange(230)
+            expected = {i: p for i, p in self.entries.get(ledger_id, {}).items() if low <= i <= high}
+            bytes_max = self.chance.choice([1, 500, 5000, 1 << 20])
+            assert read_all(self.storage, ledger_id, low, high, bytes_max) == expected
+            held = {i for share in self.storage.held(ledger_id) for i in ids_in(*share)}
+            assert held == set(self.entries.get(ledger_id, {}))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_whole_disk_agrees_with_a_dict(seed: int) -> None:
+    model = Model(seed)
+    for number in range(250):
+        model.step()
+        if number % 10 == 9:
+            model.check()
+    model.restart()
+    model.check()
