@@ -208,7 +208,7 @@ class LedgerReader:
             last: last entry id; by default the last one confirmed.
 
         Yields:
-            Each entry; its payload is a view into received memory, `bytes(entry.payload)` copies it.
+            Each entry; its payload is bytes.
 
         Raises:
             PastEndError: `last` is not confirmed (yet), or lies behind a closed ledger's end.

@@ -186,7 +186,7 @@ class EntryDigest:
             offsets: where each entry starts in it, and where the last ends.
 
         Returns:
-            The entries that are what was asked for, and the ids of those that are not.
+            The entries that are what was asked for, their payloads copied; and the ids of those that are not.
         """
         good: list[Entry] = []
         bad: list[int] = []
@@ -200,20 +200,22 @@ class EntryDigest:
                 except DigestMismatchError:
                     bad.append(entry_id)
             return good, bad
-        view = memoryview(body).toreadonly()
+        # Slices of bytes: cheaper than views (which the garbage collector follows), and a small entry that is kept
+        # does not keep the whole answer.
+        data = bytes(body)
         unpack, new, add, crc, kind = _HEADER_CRC32C.unpack_from, tuple.__new__, good.append, crc32c, Entry
         start = offsets[0]
         for entry_id, end in zip(entry_ids, offsets[1:], strict=True):
             payload = start + _HEADER_CRC32C.size
             if payload <= end:
-                found_ledger, found, lac, length, mac = unpack(view, start)
-                data = view[payload:end]
+                found_ledger, found, lac, length, mac = unpack(data, start)
+                content = data[payload:end]
                 if (
-                    crc(data, crc(view[start : start + HEADER_BYTES])) == mac
+                    crc(content, crc(data[start : start + HEADER_BYTES])) == mac
                     and found == entry_id
                     and found_ledger == ledger_id
                 ):
-                    add(new(kind, (found_ledger, found, lac, length, data)))
+                    add(new(kind, (found_ledger, found, lac, length, content)))
                 else:
                     bad.append(entry_id)
             else:
