@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
+from typing import Self
 
 import pytest
 
@@ -214,7 +215,7 @@ class Writer:
     async def abandon(self) -> None:
         self.closed = True
 
-    async def __aenter__(self) -> "Writer":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error) -> None:

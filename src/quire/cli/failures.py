@@ -99,6 +99,15 @@ def plain(value: object) -> object:
     return str(value)
 
 
+_HINTS: Final = {
+    "no_such_log": " (`quire log create NAME` makes one, `quire log list` shows which there are)",
+    "no_such_ledger": " (`quire ledger list` shows which there are)",
+    "not_enough_bookies": " (`quire cluster bookies` shows who is there)",
+    "recovery_inconclusive": " (`quire cluster bookies` shows who is there)",
+}
+"""What to type next, after the sentence that also serves callers in Python."""
+
+
 def report(error: BaseException, *, as_json: bool) -> int:
     """Tell the user about `error`, in one sentence or one JSON object.
 
@@ -113,8 +122,9 @@ def report(error: BaseException, *, as_json: bool) -> int:
         red, end = (
             ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
         )
+        hint = _HINTS.get(str(facts["code"]), "")
         again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
-        sys.stderr.write(f"{red}{facts['message']}{again}{end}\n")
+        sys.stderr.write(f"{red}{facts['message']}{hint}{again}{end}\n")
     if facts["code"] == "internal":
         # Not one of ours to explain: whoever reports it needs the whole trace.
         traceback.print_exception(error)

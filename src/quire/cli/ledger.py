@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from quire.cli import ledger_show
 from quire.cli.options import ClusterOption, JsonOption, PasswordOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes, payload_facts
 from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from quire.wire.entry import Entry
 
 app = typer.Typer(help="Single ledgers: create, append, read, tail, list, show, recover, delete, verify.")
 
@@ -205,7 +209,7 @@ def delete(
 
 
 def append_to_new(
-    records: object,
+    records: Iterator[bytes],
     cluster: str | None,
     quorums: tuple[int, int, int],
     digest: str,
@@ -214,9 +218,6 @@ def append_to_new(
     out: Output,
 ) -> None:
     """Create a ledger, append the records, close or abandon it, print what became of it."""
-    from collections.abc import Iterator
-    from typing import cast
-
     uri = cluster_uri(cluster)
 
     async def work() -> None:
@@ -232,9 +233,16 @@ def append_to_new(
                 password=password.encode(),
                 digest=digest,
             )
-            with out.progress(f"ledger {writer.ledger_id}") as progress:
-                count, size, last = await append_all(writer, cast("Iterator[bytes]", records), progress)
-                rate = count / max(progress.seconds, 1e-9)
+            try:
+                with out.progress(f"ledger {writer.ledger_id}") as progress:
+                    count, size, last = await append_all(writer, records, progress)
+                    rate = count / max(progress.seconds, 1e-9)
+            except BaseException:
+                await writer.abandon()
+                out.note(
+                    f"Ledger {writer.ledger_id} is left open: `quire ledger recover {writer.ledger_id}` closes it."
+                )
+                raise
             if leave_open:
                 await writer.abandon()
             else:
@@ -256,15 +264,14 @@ def append_to_new(
     run(work())
 
 
-async def print_entries(out: Output, entries: object, *, delimited: bool, at_once: bool = False) -> None:
+async def print_entries(
+    out: Output, entries: AsyncIterator[Entry], *, delimited: bool, at_once: bool = False
+) -> None:
     """Print what an iterator of entries gives; `at_once` flushes after each."""
-    from collections.abc import AsyncIterator
-    from typing import Any, cast
-
     from quire.cli.records import write_record
 
     stdout = sys.stdout.buffer
-    async for entry in cast("AsyncIterator[Any]", entries):
+    async for entry in entries:
         if out.as_json:
             out.result(
                 {

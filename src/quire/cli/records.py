@@ -26,12 +26,20 @@ def read_records(paths: Sequence[Path], *, delimited: bool) -> Iterator[bytes]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
     Args:
-        paths: what to read; each is opened only when its turn comes.
+        paths: what to read; each is opened when its turn comes, but looked for at once.
         delimited: length-delimited records instead of lines.
 
     Raises:
-        MisuseError: a record is too long, or the last one is cut short.
+        FileNotFoundError: one of them is not there.
+        MisuseError: while it is read: a record is too long, or the last one is cut short.
     """
+    for path in paths:
+        if str(path) != "-":
+            path.stat()
+    return _records(paths, delimited=delimited)
+
+
+def _records(paths: Sequence[Path], *, delimited: bool) -> Iterator[bytes]:
     split = read_delimited if delimited else read_lines
     for path in paths or [Path("-")]:
         with ExitStack() as opened:

@@ -1,0 +1,210 @@
+"""The commands against a real cluster of three bookie processes, and their errors."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from quire.cli.local_cluster import LocalCluster
+from quire.cli.main import app
+
+Quire = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
+        yield local
+
+
+@pytest.fixture
+def quire(cluster: LocalCluster) -> Quire:
+    runner = CliRunner(env={"QUIRE_CLUSTER": cluster.uri, "NO_COLOR": "1", "TERM": "dumb"})
+
+    def call(*arguments: str, given: bytes | str = b"", code: int = 0) -> Result:
+        result = runner.invoke(app, list(arguments), input=given)
+        assert result.exit_code == code, result.output
+        return result
+
+    return call
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def error_of(result: Result) -> dict[str, Any]:
+    return objects(result)[-1]["error"]
+
+
+LINES = b"".join(b"line %d\n" % number for number in range(5000))
+
+
+def test_lines_go_through_a_ledger(quire: Quire) -> None:
+    made = objects(quire("ledger", "append", "--json", given=LINES))[0]
+    assert made["entries"] == 5000
+    assert made["last_entry"] == 4999
+    assert made["state"] == "closed"
+    ledger = str(made["ledger_id"])
+    assert quire("ledger", "read", ledger).stdout_bytes == LINES
+    assert quire("ledger", "tail", ledger, "--first", "4998").stdout_bytes == b"line 4998\nline 4999\n"
+    shown = objects(quire("ledger", "show", ledger, "--json"))[0]
+    assert (shown["state"], shown["last_entry"], shown["quorums"]) == ("closed", 4999, "3/3/2")
+    assert [len(item["bookies"]) for item in shown["ensembles"]] == [3]
+    assert "[0]  [1]  [2]" in quire("ledger", "show", ledger).stdout
+    assert ledger in [str(row["ledger_id"]) for row in objects(quire("ledger", "list", "--json"))]
+    assert "closed" in quire("ledger", "list").stdout
+
+
+def test_length_delimited_records_keep_every_byte(quire: Quire, tmp_path: Path) -> None:
+    records = [b"", b"\n", b"\0\xff" * 100, b"text"]
+    data = b"".join(len(record).to_bytes(4, "big") + record for record in records)
+    (tmp_path / "in").write_bytes(data)
+    made = objects(quire("ledger", "append", str(tmp_path / "in"), "--delimited", "--json"))[0]
+    ledger = str(made["ledger_id"])
+    assert quire("ledger", "read", ledger, "--delimited").stdout_bytes == data
+    entries = objects(quire("ledger", "read", ledger, "--json"))
+    assert [entry["entry_id"] for entry in entries] == [0, 1, 2, 3]
+    assert entries[3]["payload"] == "text"
+    assert "payload_base64" in entries[2]
+
+
+def test_an_abandoned_ledger_is_recovered_verified_and_deleted(quire: Quire) -> None:
+    arguments = ("ledger", "append", "--leave-open", "--password", "p", "--digest", "mac", "--json")
+    ledger = str(objects(quire(*arguments, given=b"a\nb\n"))[0]["ledger_id"])
+    assert objects(quire("ledger", "show", ledger, "--json"))[0]["state"] == "open"
+    assert error_of(quire("ledger", "recover", ledger, "--json", code=1))["code"] == "wrong_password"
+    done = objects(quire("ledger", "recover", ledger, "--password", "p", "--json"))[0]
+    assert (done["last_entry"], done["already_closed"], done["limbo_left"]) == (1, False, {})
+    assert objects(quire("ledger", "recover", ledger, "--password", "p", "--json"))[0]["already_closed"]
+    verified = objects(quire("ledger", "verify", ledger, "--password", "p", "--json"))[0]
+    assert (verified["good"], verified["entries"], verified["copies"]) == (True, 2, 6)
+    assert error_of(quire("ledger", "delete", ledger, "--json", code=2))["code"] == "misuse"
+    assert objects(quire("ledger", "delete", ledger, "--yes", "--json")) == [
+        {"ledger_id": int(ledger), "deleted": True}
+    ]
+    gone = quire("ledger", "read", ledger, code=1)
+    assert gone.stderr.startswith(f"there is no ledger {ledger}")
+    assert gone.stdout == ""
+
+
+def test_an_empty_ledger(quire: Quire) -> None:
+    made = objects(quire("ledger", "create", "--json"))[0]
+    assert (made["entries"], made["last_entry"], made["state"]) == (0, -1, "closed")
+    assert quire("ledger", "read", str(made["ledger_id"])).stdout == ""
+    assert (
+        error_of(quire("ledger", "read", str(made["ledger_id"]), "--last", "0", "--json", code=2))["code"]
+        == "past_end"
+    )
+
+
+def test_a_log_from_its_creation_to_its_truncation(quire: Quire) -> None:
+    assert objects(quire("log", "create", "orders", "--json")) == [{"log": "orders", "created": True}]
+    assert error_of(quire("log", "create", "orders", "--json", code=1))["code"] == "already_exists"
+    first = objects(quire("log", "append", "orders", "--json", given=LINES))[0]
+    assert (first["records"], first["first_offset"], first["last_offset"]) == (5000, 0, 4999)
+    second = objects(quire("log", "append", "orders", "--json", given=b"more\n"))[0]
+    assert second["first_offset"] == 5000
+    assert quire("log", "read", "orders").stdout_bytes == LINES + b"more\n"
+    records = objects(quire("log", "read", "orders", "--start", "4999", "--json"))
+    assert [(record["offset"], record["value"], record["key"]) for record in records] == [
+        (4999, "line 4999", None),
+        (5000, "more", None),
+    ]
+    shown = objects(quire("log", "show", "orders", "--json"))[0]
+    assert (shown["start_offset"], shown["end_offset"], len(shown["items"])) == (0, 5001, 2)
+    quire("log", "truncate", "orders", "--before", "5000")
+    assert quire("log", "read", "orders").stdout_bytes == b"more\n"
+    assert "first readable offset 5,000" in quire("log", "show", "orders").stdout
+    assert objects(quire("log", "list", "--json"))[0]["end_offset"] == 5001
+    assert error_of(quire("log", "read", "orders", "--start", "7", "--json", code=1))["code"] == "trimmed"
+    assert error_of(quire("log", "read", "orders", "--start", "9999", "--json", code=2))["code"] == "past_end"
+    assert (
+        error_of(quire("log", "read", "orders", "--follow", "--end", "3", "--json", code=2))["code"]
+        == "misuse"
+    )
+
+
+def test_rolling_closes_what_was_written(quire: Quire) -> None:
+    quire("log", "create", "rolled")
+    quire("log", "append", "rolled", given=b"1\n2\n")
+    rolled = objects(quire("log", "roll", "rolled", "--json"))[0]
+    assert all(item["state"] == "closed" for item in rolled["items"])
+    assert rolled["end_offset"] == 2
+
+
+def test_what_is_missing_is_said_with_the_command_that_helps(quire: Quire) -> None:
+    missing = quire("log", "read", "nothing", code=1)
+    assert "quire log create" in missing.stderr
+    assert error_of(quire("log", "show", "nothing", "--json", code=1))["code"] == "no_such_log"
+
+
+def test_the_cluster_says_how_it_is(quire: Quire, cluster: LocalCluster) -> None:
+    status = objects(quire("cluster", "status", "--json"))[0]
+    assert status["cluster"] == cluster.uri
+    assert status["bookies"] == {"up": 3, "read-only": 0, "down": 0}
+    rows = objects(quire("cluster", "bookies", "--json"))
+    assert [(row["id"], row["address"], row["answers"]) for row in rows] == [
+        (bookie.id, bookie.address, "ok") for bookie in cluster.bookies
+    ]
+    assert "3 up" in quire("cluster", "status").stdout
+
+
+def test_load_is_measured(quire: Quire) -> None:
+    for what in ("append", "latency"):
+        result = objects(quire("bench", what, "--seconds", "0.3", "--json"))[0]
+        assert result["entries"] > 0
+        assert result["latency"]["count"] == result["entries"]
+    assert "<= " in quire("bench", "latency", "--seconds", "0.2").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "exit_code"),
+    [
+        (("ledger", "append", "-w", "4"), "invalid_quorum", 2),
+        (("ledger", "append", "-E", "5", "-w", "3"), "not_enough_bookies", 1),
+        (("ledger", "append", "--digest", "md5"), "misuse", 2),
+        (("ledger", "read", "999999"), "no_such_ledger", 1),
+        (("ledger", "read", "many"), "usage", 2),
+        (("ledger", "show"), "usage", 2),
+        (("ledger", "unknown"), "usage", 2),
+        (("log", "append", "x"), "no_such_log", 1),
+        (("ledger", "append", "/no/such/file"), "os", 1),
+        (("cluster", "status", "--cluster", "sqlite:/no/such/file"), "no_cluster", 1),
+        (("cluster", "status", "--cluster", "zk://localhost/x"), "no_cluster", 1),
+        (("cluster", "status", "--cluster", "nonsense"), "no_cluster", 1),
+    ],
+)
+def test_errors_in_json(quire: Quire, arguments: tuple[str, ...], code: str, exit_code: int) -> None:
+    error = error_of(quire(*arguments, "--json", code=exit_code))
+    assert error["code"] == code
+    assert error["message"]
+
+
+def test_without_a_cluster_the_way_to_name_one_is_said() -> None:
+    result = CliRunner(env={"QUIRE_CLUSTER": None}).invoke(app, ["cluster", "status"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("No cluster is named: give --cluster URI or set QUIRE_CLUSTER")
+
+
+def test_help_names_every_command_and_the_exit_codes() -> None:
+    text = CliRunner().invoke(app, ["--help"]).stdout
+    for name in ("up", "demo", "bookie", "ledger", "log", "cluster", "bench", "Exit codes"):
+        assert name in text
+
+
+def test_help_does_not_load_what_commands_need() -> None:
+    import subprocess
+
+    script = (
+        "import sys\nfrom quire.cli.main import app\n"
+        "heavy = {'pyarrow', 'pyspark', 'quire.client', 'quire.log', 'rich', 'uvloop', 'google.protobuf'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0

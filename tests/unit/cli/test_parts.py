@@ -1,0 +1,243 @@
+"""The command line's parts: records, histogram, pictures, errors, options."""
+
+import asyncio
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.cli import failures, picture
+from quire.cli.feed import append_all, in_groups
+from quire.cli.histogram import Histogram, human_ns
+from quire.cli.options import cluster_uri, host_and_port
+from quire.cli.output import Progress, human_bytes, payload_facts
+from quire.cli.records import RECORD_BYTES_MAX, read_delimited, read_lines, read_records, write_record
+from quire.core.errors import (
+    LedgerFencedError,
+    MisuseError,
+    NoClusterError,
+    NoSuchLedgerError,
+    WindowFullError,
+)
+
+
+@given(st.lists(st.binary(max_size=50)))
+def test_delimited_records_come_back(records: list[bytes]) -> None:
+    stream = io.BytesIO()
+    for record in records:
+        write_record(stream, record, delimited=True)
+    stream.seek(0)
+    assert list(read_delimited(stream, "x")) == records
+
+
+@given(st.lists(st.binary(max_size=50).filter(lambda record: b"\n" not in record)))
+def test_lines_come_back(records: list[bytes]) -> None:
+    stream = io.BytesIO()
+    for record in records:
+        write_record(stream, record, delimited=False)
+    stream.seek(0)
+    assert list(read_lines(stream, "x")) == records
+
+
+def test_files_are_read_in_order_and_the_last_line_feed_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\r\n\n3")
+    (tmp_path / "b").write_bytes(b"4\n")
+    records = read_records([tmp_path / "a", tmp_path / "b"], delimited=False)
+    assert list(records) == [b"1", b"2\r", b"", b"3", b"4"]
+
+
+@pytest.mark.parametrize("data", [b"\0\0", b"\0\0\0\x05four", (RECORD_BYTES_MAX + 1).to_bytes(4, "big")])
+def test_input_that_is_no_record_is_named(data: bytes) -> None:
+    with pytest.raises(MisuseError, match="Record 2 of input"):
+        list(read_delimited(io.BytesIO(b"\0\0\0\x01x" + data), "input"))
+
+
+def test_a_line_that_is_too_long_is_named() -> None:
+    assert list(read_lines(io.BytesIO(b"x" * RECORD_BYTES_MAX + b"\n"), "input")) == [b"x" * RECORD_BYTES_MAX]
+    with pytest.raises(MisuseError, match="Line 2 of input"):
+        list(read_lines(io.BytesIO(b"short\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n"), "input"))
+
+
+@given(st.lists(st.integers(1, 10**11), min_size=1, max_size=300), st.floats(0, 100))
+def test_percentiles_are_right_within_a_bucket(durations: list[int], percent: float) -> None:
+    histogram = Histogram()
+    for duration in durations:
+        histogram.add(duration)
+    exact = sorted(durations)[max(0, -(-len(durations) * percent // 100).__int__() - 1)]
+    assert exact * 0.999 <= histogram.percentile_ns(percent) + 1
+    assert histogram.percentile_ns(percent) <= exact * 2 ** (1 / 16) + 1
+    assert histogram.facts()["count"] == len(durations)
+    assert histogram.draw().count("\n") < 160
+
+
+def test_an_empty_histogram_has_words_too() -> None:
+    assert Histogram().draw() == "no durations"
+    assert Histogram().percentile_ns(99) == 0
+
+
+def test_sizes_and_durations_for_people() -> None:
+    assert [human_bytes(n) for n in (0, 1023, 1536, 2**30)] == ["0 B", "1023 B", "1.5 KiB", "1.0 GiB"]
+    assert [human_ns(n) for n in (5, 1.25e6, 3e9)] == ["5 ns", "1.25 ms", "3 s"]
+    assert payload_facts("value", b"text") == {"value": "text"}
+    assert payload_facts("value", b"\xff") == {"value_base64": "/w=="}
+    assert payload_facts("key", None) == {"key": None}
+
+
+def test_fragments_are_drawn_with_slots_and_what_is_known_of_bookies() -> None:
+    fragments = [
+        picture.FragmentFacts(0, 999, ("a", "b", "c")),
+        picture.FragmentFacts(1000, None, ("a", "d", "c")),
+    ]
+    assert picture.draw_fragments(fragments, {"a": "up", "c": "up", "d": "read-only"}) == [
+        "  entries    b1   b2   b3   b4",
+        "  0 .. 999  [0]  [1]  [2]   · ",
+        "  1,000 ..  [0]   ·   [2]  [1]",
+        "",
+        "  b1 = a  up",
+        "  b2 = b  not registered",
+        "  b3 = c  up",
+        "  b4 = d  read-only",
+    ]
+
+
+def test_write_sets_are_drawn_per_residue() -> None:
+    assert picture.draw_write_sets(3, 3, 2) == ["  every entry is in all 3 slots; 2 of them make it durable"]
+    assert picture.draw_write_sets(4, 2, 1)[1:] == [
+        "           0   [0] [1]  ·   · ",
+        "           1    ·  [1] [2]  · ",
+        "           2    ·   ·  [2] [3]",
+        "           3   [0]  ·   ·  [3]",
+    ]
+
+
+def test_many_fragments_and_items_are_cut_in_the_middle() -> None:
+    fragments = [picture.FragmentFacts(n, n, ("a",)) for n in range(100)]
+    assert any("(60 more fragments)" in line for line in picture.draw_fragments(fragments, {}))
+    items = [picture.ItemFacts(n, n, n + 1, 1, "closed") for n in range(100)]
+    assert any("(60 more ledgers)" in line for line in picture.draw_items(items, 0))
+
+
+def test_an_open_item_has_no_end() -> None:
+    items = [picture.ItemFacts(7, 0, 100, 1, "closed"), picture.ItemFacts(8, 100, None, 0, "open")]
+    lines = picture.draw_items(items, 50)
+    assert lines[0] == "  first readable offset 50"
+    assert lines[1].endswith("ledger 7  closed")
+    assert "100 .." in lines[2]
+    assert "→" in lines[2]
+
+
+def test_exit_codes_follow_what_happened() -> None:
+    codes = {
+        NoSuchLedgerError("x"): 1,
+        MisuseError("x"): 2,
+        LedgerFencedError("x"): 3,
+        KeyboardInterrupt(): 130,
+        asyncio.CancelledError(): 130,
+        OSError("x"): 1,
+        ValueError("x"): 1,
+    }
+    assert [failures.exit_code(error) for error in codes] == list(codes.values())
+
+
+def test_errors_become_json_with_code_and_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    error = LedgerFencedError("ledger 7 was fenced", ledger_id=7, bookies=("a", "b"), raw=b"\xff")
+    assert failures.report(error, as_json=True) == 3
+    assert json.loads(capsys.readouterr().out) == {
+        "error": {
+            "code": "ledger_fenced",
+            "message": "ledger 7 was fenced",
+            "retriable": False,
+            "ids": {"ledger_id": 7, "bookies": ["a", "b"], "raw": "\\xff"},
+        }
+    }
+
+
+def test_errors_become_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    failures.report(FileNotFoundError(2, "No such file or directory", "/nowhere"), as_json=False)
+    failures.report(WindowFullError("no room"), as_json=False)
+    assert (
+        capsys.readouterr().err == "/nowhere: No such file or directory.\nno room (trying again may help)\n"
+    )
+
+
+def test_an_unexpected_error_keeps_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failures.report(ValueError("a bug"), as_json=True) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"]["code"] == "internal"
+    assert "ValueError: a bug" in captured.err
+
+
+def test_addresses_and_clusters() -> None:
+    assert host_and_port("10.0.0.1:3181") == ("10.0.0.1", 3181)
+    assert host_and_port("3181") == ("127.0.0.1", 3181)
+    assert host_and_port("[::1]:0") == ("::1", 0)
+    for wrong in ("", "host", "host:", ":1", "host:70000"):
+        with pytest.raises(MisuseError, match="host:port"):
+            host_and_port(wrong)
+    with pytest.raises(NoClusterError, match="QUIRE_CLUSTER"):
+        cluster_uri("")
+
+
+class Writer:
+    """Acknowledges on drain; takes three at a time."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.open: list[tuple[int, asyncio.Future[int]]] = []
+
+    def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+        if len(self.open) == 3:
+            raise WindowFullError("full")
+        future = asyncio.get_running_loop().create_future()
+        self.open.append((len(self.taken), future))
+        self.taken.append(payload)
+        return future
+
+    async def drain(self) -> None:
+        for number, future in self.open:
+            future.set_result(number)
+        self.open.clear()
+
+
+def test_every_record_is_appended_in_order_and_counted_when_acknowledged() -> None:
+    records = [b"%d" % number for number in range(1000)]
+    writer = Writer()
+    progress = Progress("x", None, "records")
+    assert asyncio.run(append_all(writer, iter(records), progress)) == (1000, sum(map(len, records)), 999)
+    assert writer.taken == records
+    assert progress.count == 1000
+
+
+def test_no_record_is_held_back_while_the_source_waits() -> None:
+    async def work() -> None:
+        seen = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def source():
+            yield b"first"
+            # Goes on only when the consumer has the first: nothing may wait for a fuller group.
+            assert asyncio.run_coroutine_threadsafe(asyncio.wait_for(seen.wait(), 10), loop).result(20)
+            yield b"second"
+
+        got = []
+        async for group in in_groups(source()):
+            got += group
+            seen.set()
+        assert got == [b"first", b"second"]
+
+    asyncio.run(work())
+
+
+def test_what_the_source_raises_comes_out() -> None:
+    def source():
+        yield b"x"
+        raise MisuseError("Record 2 of input is cut short")
+
+    async def work() -> list[bytes]:
+        return [record async for group in in_groups(source()) for record in group]
+
+    with pytest.raises(MisuseError, match="cut short"):
+        asyncio.run(work())
