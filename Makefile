@@ -45,7 +45,7 @@ static: $(DEV)  ## lint, format, types and import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make fmt'" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
-	@PYTHONPATH=src $(BIN)/lint-imports >$(STAMPS)/imports.txt || { cat $(STAMPS)/imports.txt; exit 1; }
+	@PYTHONPATH=src $(BIN)/lint-imports --no-cache >$(STAMPS)/imports.txt || { cat $(STAMPS)/imports.txt; exit 1; }
 
 fmt: $(DEV)  ## format, and fix what lint can fix
 	@$(BIN)/ruff format .
