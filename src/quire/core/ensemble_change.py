@@ -15,7 +15,7 @@ fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fr
 An absent bookie returns through a change, or in its old place when it answers again: then it gets everything that
 is unconfirmed, and what was confirmed without it is a hole for re-replication.
 
-Source: protocol document (001), "Writing to the ledger", last paragraph; docs/decisions, absent slots.
+Source: protocol document (001), "Writing to the ledger", last paragraph; docs/decisions/004-absent-slots.md.
 """
 
 from __future__ import annotations
