@@ -89,6 +89,7 @@ class LedgerVerifier:
         self._last = reader.last_add_confirmed
         self._closed = reader.closed
         self._access, self._bookies, self._config = access, bookies, config
+        self._hung: set[BookieId] = set()
 
     async def verify(self) -> LedgerReport:
         """Look at every copy; memory stays at a few windows."""
@@ -119,6 +120,8 @@ class LedgerVerifier:
     ) -> tuple[dict[int, Entry], Answer, int]:
         """One bookie's copies, why the others are not there, and how far the answer goes."""
         size, write_quorum = self._record.ensemble_size, self._record.write_quorum
+        if bookie in self._hung:  # waited for once is enough
+            return {}, Answer.TIMED_OUT, last
         reply: ReadReply = await self._bookies.read(
             bookie,
             self._access,
@@ -127,6 +130,8 @@ class LedgerVerifier:
             self._config.read_bytes_max,
             timeout_ms=self._config.read_timeout_ms,
         )
+        if reply.answer is Answer.TIMED_OUT:
+            self._hung.add(bookie)
         if reply.answer is not Answer.OK:
             return {}, reply.answer, last
         entries, bad, _ = open_runs(reply.runs, self._access, first, last)

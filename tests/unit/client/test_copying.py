@@ -1,0 +1,84 @@
+"""Entries made into runs again, and which of them a bookie lacks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.client.access import LedgerAccess
+from quire.client.copying import copies
+from quire.client.range_read import open_runs
+from quire.client.repair import lacking
+from quire.core.ids import EntryId, LedgerId
+from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.quorum import residues_of_slot, write_set
+from quire.wire.entry import Entry, EntryDigest
+from quire.wire.run import RunView, checksum
+
+ACCESS = LedgerAccess(LedgerId(5), b"k" * 20, 1, EntryDigest(DigestType.CRC32C, b""))
+
+
+def entry(entry_id: int) -> Entry:
+    return Entry(LedgerId(5), EntryId(entry_id), EntryId(entry_id - 1), 7 * entry_id, b"x" * (entry_id % 9))
+
+
+@given(
+    st.lists(st.integers(0, 60), unique=True).map(sorted),
+    st.integers(1, 400),
+    st.sampled_from([(1, 1), (3, 0b011), (4, 0b1101), (6, 0b000111)]),
+    st.sampled_from([None, -1, 4]),
+)
+def test_copies_hold_the_share_and_nothing_else(ids, bytes_max, share, lac) -> None:
+    period, residues = share
+    runs = list(copies([entry(e) for e in ids], ACCESS, bytes_max, period=period, residues=residues, lac=lac))
+    wanted = [e for e in ids if residues >> e % period & 1]
+    views = [RunView.parse(run.body) for run in runs]
+    assert all(run.body_crc == checksum(run.body) for run in runs)
+    assert [e for view in views for e in view.ids()] == wanted
+    found, bad, _ = open_runs(views, ACCESS, 0, 100)
+    assert not bad
+    for got in found:
+        before = entry(got.entry_id)
+        assert (got.length, got.payload) == (before.length, before.payload)
+        assert got.last_add_confirmed == (before.last_add_confirmed if lac is None else lac)
+
+
+def test_the_bytes_of_a_copy_are_those_of_the_original() -> None:
+    (run,) = copies([entry(e) for e in range(5, 20)], ACCESS, 10_000)
+    (again,) = copies(open_runs([RunView.parse(run.body)], ACCESS, 0, 99)[0], ACCESS, 10_000)
+    assert again.body == run.body
+
+
+def test_runs_that_overlap_are_put_in_order_and_clipped() -> None:
+    low = [RunView.parse(run.body) for run in copies([entry(e) for e in range(10)], ACCESS, 10_000)]
+    high = [RunView.parse(run.body) for run in copies([entry(e) for e in range(5, 15)], ACCESS, 10_000)]
+    found, bad, _ = open_runs(high + low, ACCESS, 3, 12)
+    assert [got.entry_id for got in found] == list(range(3, 13))
+    assert not bad
+
+
+def test_an_entry_with_a_wrong_digest_is_named() -> None:
+    (run,) = copies([entry(e) for e in range(10)], ACCESS, 10_000)
+    body = bytearray(run.body)
+    body[RunView.parse(run.body).offsets()[4] + 3] ^= 1
+    found, bad, _ = open_runs([RunView.parse(bytes(body))], ACCESS, 0, 9)
+    assert bad == [(4, 4)]
+    assert [got.entry_id for got in found] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+@given(st.sampled_from([(3, 3), (4, 3), (3, 2)]), st.integers(0, 30), st.data())
+def test_what_a_bookie_lacks_is_its_share_without_what_it_holds(quorums, last, data) -> None:
+    E, Qw = quorums
+    names = [f"b{i}" for i in range(E)]
+    record = new_ledger(
+        LedgerId(5), names, write_quorum=Qw, ack_quorum=1, digest_type=DigestType.CRC32C, password=b""
+    ).closed(last, 0)
+    slot = data.draw(st.integers(0, E - 1))
+    share = [e for e in range(last + 1) if slot in write_set(e, E, Qw)]
+    held = data.draw(st.lists(st.sampled_from(share), unique=True)) if share else []
+    ranges = list(lacking(record, names[slot], [(e, e, 1, 1) for e in held]))
+    named = [e for first, end, _ in ranges for e in range(first, end + 1) if e in share]
+    assert set(share) - set(held) <= set(named)
+    assert all(residues == residues_of_slot(slot, E, Qw) for _, _, residues in ranges)
+    assert list(lacking(record, names[slot], [(0, last, 1, 1)])) == []
+    assert list(lacking(record, "stranger", [])) == []
