@@ -21,6 +21,9 @@ from quire.core.answers import Answer
 from quire.core.effects import SendRun
 from quire.core.ids import BookieId
 
+RUN_BYTES = 1024
+"""What a run costs besides its bodies: the objects that wait with it, here and in the channels."""
+
 Answered = Callable[["Place", int, Answer], None]
 
 
@@ -69,7 +72,7 @@ class HeldRun:
         self.last = last
         self.shares = shares
         self.futures = futures
-        self.cost = sum(len(share[0]) for share in shares if share is not None)
+        self.cost = RUN_BYTES + sum(len(share[0]) for share in shares if share is not None)
         self.marks: list[tuple[Place, int]] = []
         self.settled = False
 

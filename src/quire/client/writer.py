@@ -333,10 +333,7 @@ class LedgerWriter(WriterDriver):
         problem = e.Problem(LedgerClosedError, f"ledger {self.ledger_id} was abandoned")
         self._stopped(problem)
         self._finish(problem)
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
+        for task in [task for task in self._tasks if task is not asyncio.current_task()]:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
@@ -387,6 +384,9 @@ class LedgerWriter(WriterDriver):
         for timer in (self._timer, self._tick_timer):
             if timer is not None:
                 timer.cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
         self._timer = self._tick_timer = None
         if self._finished is None or self._finished.done():
             return

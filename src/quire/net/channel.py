@@ -63,6 +63,7 @@ class Channel(FrameProtocol):
         self._paused = False
         self._next_number = 1
         self._waiting: deque[_Waiting] = deque()
+        self._unsent: dict[AnswerSink, int] = {}
         self._outstanding: dict[int, _Outstanding] = {}
         self._reason = ""
         self.closed = False
@@ -122,14 +123,16 @@ class Channel(FrameProtocol):
             self.transport.writelines(parts)
         else:
             self._waiting.append((number, parts, size + len(header), sink))
+            self._unsent[sink] = self._unsent.get(sink, 0) + size + len(header)
 
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
-        return sum(size for _, _, size, owner in self._waiting if owner is sink)
+        return self._unsent.get(sink, 0)
 
     def drop(self, sink: AnswerSink) -> None:
         """Forget this sink's requests: those not sent never will be, and no answer reaches it any more."""
-        self._waiting = deque(waiting for waiting in self._waiting if waiting[3] is not sink)
+        if self._unsent.pop(sink, 0):
+            self._waiting = deque(waiting for waiting in self._waiting if waiting[3] is not sink)
         for number in [number for number, (owner, _, _) in self._outstanding.items() if owner is sink]:
             del self._outstanding[number]
 
@@ -138,11 +141,18 @@ class Channel(FrameProtocol):
         late = [number for number, (_, _, deadline) in self._outstanding.items() if deadline <= now]
         if not late:
             return
-        expired = set(late)
-        self._waiting = deque(waiting for waiting in self._waiting if waiting[0] not in expired)
+        expired, waiting = set(late), self._waiting
+        self._waiting = deque()
+        self._unsent.clear()
+        for entry in waiting:
+            if entry[0] not in expired:
+                self._waiting.append(entry)
+                self._unsent[entry[3]] = self._unsent.get(entry[3], 0) + entry[2]
         for number in late:
-            sink, tag, _ = self._outstanding.pop(number)
-            sink.answered(tag, _made_here(Answer.TIMED_OUT))
+            # An answer may make its owner drop the rest of what it asked.
+            outstanding = self._outstanding.pop(number, None)
+            if outstanding is not None:
+                outstanding[0].answered(outstanding[1], _made_here(Answer.TIMED_OUT))
 
     def close(self) -> None:
         """End the connection; what is outstanding is answered UNREACHABLE."""
@@ -199,6 +209,7 @@ class Channel(FrameProtocol):
         self.closed = True
         self._ready = False
         self._waiting.clear()
+        self._unsent.clear()
         outstanding, self._outstanding = self._outstanding, {}
         self._ended(self, reason)
         for sink, tag, _ in outstanding.values():
@@ -206,7 +217,12 @@ class Channel(FrameProtocol):
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._paused and self._ready:
-            _, parts, _, _ = self._waiting.popleft()
+            _, parts, size, sink = self._waiting.popleft()
+            left = self._unsent[sink] - size
+            if left:
+                self._unsent[sink] = left
+            else:
+                del self._unsent[sink]
             assert self.transport is not None
             self.transport.writelines(parts)
 
