@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from quire.storage.footer_format import Row, sort_rows
 from quire.storage.index import IntervalMap, RowTable, dense_pieces, resolve, table_of
-from quire.storage.ledger_storage import LedgerStorage, rebuild
+from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.rebuild import rebuild
 from quire.wire.run import count_ids, ids_in
 from support.storage_disk import (
     IDENTITY,

@@ -10,79 +10,44 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from crc32c import crc32c
+from typing import Any
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, read_directory
+from quire.storage.group import Sink
 from quire.storage.identity import Identity
 from quire.storage.index import RowTable, is_damaged
-from quire.storage.journal import Journal, Sink
+from quire.storage.journal import Journal
 from quire.storage.reading import Held, RunReader
+from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
+from quire.storage.reclaim import Reclaimer
 from quire.storage.replay import Damage, SegmentScanner
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     RECORD_HEADER_BYTES,
-    FormatError,
     Kind,
     RecordFlag,
     Suspicion,
-    encode_retirement,
     encode_state,
-    encode_suspicion,
     padded,
-    seed_of,
 )
-from quire.storage.start import Start, StartReport, add_directory, read_footer, segment_of
+from quire.storage.start import Start, StartReport, add_directory, segment_of
+from quire.storage.states import States, facts_of
 from quire.storage.stored_ledger import SPAN_FIELDS, StoredLedger
 from quire.wire.run import RunView, count_ids
 
 ROOM_FOR_LISTS = 2048
 """Left free in a start's group for the list of segments. Ledgers that do not fit in are put in limbo all together."""
-
-
-class StoredRecord(NamedTuple):
-    """A record as `scan` found it; `verifies` is about its body."""
-
-    segment: int
-    offset: int
-    kind: int
-    lsn: int
-    ledger_id: int
-    first: int
-    last: int
-    verifies: bool
-
-
-class _Nobody:
-    def stored(self, tag: object, error: StorageError | None) -> None:
-        """Nobody waits."""
-
-
-class _Recycler:
-    """Waits for a retirement, then recycles the files."""
-
-    def __init__(self, storage: LedgerStorage) -> None:
-        self._storage = storage
-
-    def stored(self, tag: object, error: StorageError | None) -> None:
-        if error is None:
-            assert isinstance(tag, list)
-            self._storage.recycle_retired(tag)
-
-
-_NOBODY = _Nobody()
 
 
 class LedgerStorage:
@@ -101,12 +66,7 @@ class LedgerStorage:
         self._files = segment_files
         self._clock = clock
         self._ledgers = start.ledgers
-        self._suspicion = start.suspicion
-        self._suspicion_lsn, self._suspicion_sequence = start.suspicion_lsn, start.suspicion_sequence
         self._recent = RecentRuns(config.recent_bytes_max)
-        self._retiring: set[int] = set()
-        self._doubts: set[int] = set()
-        self._doubts_all = False
         self._looked_for_space_ms = clock.now_ms()
         self._closed = False
         self.report: StartReport = start.report
@@ -126,6 +86,10 @@ class LedgerStorage:
         self._journal.last_lsn = self._journal.durable_lsn = start.last_lsn
         self._journal.next_sequence = start.next_sequence
         self._journal.before_last = start.before_last
+        self._states = States(start.ledgers, start.suspicion, start.suspicion_sequence, self._journal)
+        self._reclaimer = Reclaimer(
+            self.segments, self._states, self._journal, segment_files, self._reader.cache, config.spares_max
+        )
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
@@ -200,17 +164,19 @@ class LedgerStorage:
         journal = self._journal
         space = Space.COMPACTION  # a start must not fail for want of space while there is any
         journal.put(Kind.START, ALL_LEDGERS, b"", 0, space)
-        states = [(number, encode_state(_facts(self._ledgers[number]), 0)) for number in sorted(start.named)]
+        states = [
+            (number, encode_state(facts_of(self._ledgers[number]), 0)) for number in sorted(start.named)
+        ]
         room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
         if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for _, body in states) > room:
-            unknown = start.all_suspect or self._suspicion.unknown
-            self._put_suspicion(Suspicion(journal.last_lsn, unknown), space)
+            unknown = start.all_suspect or self._states.suspicion.unknown
+            self._states.put_suspicion(Suspicion(journal.last_lsn, unknown), space)
             for ledger in self._ledgers.values():
-                facts = _facts(ledger)
+                facts = facts_of(ledger)
                 facts.fenced = facts.limbo = True
             return
         for ledger_id, _ in states:
-            self._put_state(Kind.LEDGER_STATE, ledger_id, self._ledgers[ledger_id], space)
+            self._states.put(Kind.LEDGER_STATE, ledger_id, self._ledgers[ledger_id], space)
 
     def _seal_here(self, segment: Segment) -> None:
         """Seal a segment that an earlier process left unsealed, or whose footer is bad."""
@@ -318,7 +284,7 @@ class LedgerStorage:
         ledger = known or StoredLedger()
         before, ledger.facts = ledger.facts, replace(facts)
         try:
-            self._put_state(Kind.LEDGER_STATE, facts.ledger_id, ledger)
+            self._states.put(Kind.LEDGER_STATE, facts.ledger_id, ledger)
         except StorageError as error:
             ledger.facts = before
             self._journal.refuse(sink, tag, error)
@@ -335,7 +301,7 @@ class LedgerStorage:
         # Everything put before this has a lower LSN, nothing after it has: also what is still on its way.
         ledger.dead_through = self._journal.last_lsn
         try:
-            self._put_state(Kind.DELETE, ledger_id, ledger)
+            self._states.put(Kind.DELETE, ledger_id, ledger)
         except StorageError as error:
             ledger.facts, ledger.dead_through = before, through
             self._journal.refuse(sink, tag, error)
@@ -349,29 +315,14 @@ class LedgerStorage:
 
     def clear_suspicion(self, sink: Sink, tag: object) -> None:
         """Ledgers never heard of may be vouched for again: whatever may have been lost has been named."""
-        before = self._suspicion
+        before = self._states.suspicion
         try:
-            self._put_suspicion(Suspicion(before.limbo_through, unknown=False))
+            self._states.put_suspicion(Suspicion(before.limbo_through, unknown=False))
         except StorageError as error:
             self._journal.refuse(sink, tag, error)
             return
         self._journal.wait(sink, tag)
         self.report.suspects_unknown = False
-
-    def _put_state(
-        self, kind: Kind, ledger_id: int, ledger: StoredLedger, space: Space = Space.STATE
-    ) -> None:
-        body = encode_state(_facts(ledger), ledger.dead_through)
-        segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
-        segment.keep_state(ledger_id, lsn, body)
-        ledger.state_lsn, ledger.state_sequence = lsn, segment.sequence
-
-    def _put_suspicion(self, suspicion: Suspicion, space: Space = Space.STATE) -> None:
-        body = encode_suspicion(suspicion)
-        segment, _, lsn = self._journal.put(Kind.SUSPICION, ALL_LEDGERS, body, crc32c(body), space)
-        segment.keep_state(ALL_LEDGERS, lsn, body)
-        self._suspicion = suspicion
-        self._suspicion_lsn, self._suspicion_sequence = lsn, segment.sequence
 
     def flush(self) -> None:
         """The end of a loop turn: what was put starts towards the disk."""
@@ -396,7 +347,7 @@ class LedgerStorage:
         if ledger is None or last < first:
             return Held(vouched_through=last)
         held = self._reader.read(ledger_id, ledger, first, last, bytes_max)
-        if self._doubts_all or ledger_id in self._doubts:
+        if self._states.in_doubt(ledger_id):
             held.vouched_through = first - 1
         return held
 
@@ -428,12 +379,7 @@ class LedgerStorage:
 
     def suspects(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""
-        if self._journal.failure is not None or self._doubts_all or ledger_id in self._doubts:
-            return True
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is None or ledger.facts is None:
-            return self._suspicion.unknown
-        return ledger.facts.limbo
+        return self._states.suspects(ledger_id)
 
     # --- state of the disk --------------------------------------------------------------------------------------------
 
@@ -492,7 +438,7 @@ class LedgerStorage:
     # --- segments -----------------------------------------------------------------------------------------------------
 
     def _sequences_in_use(self) -> list[int]:
-        return [sequence for sequence in sorted(self.segments) if sequence not in self._retiring]
+        return [sequence for sequence in sorted(self.segments) if sequence not in self._reclaimer.retiring]
 
     def _opened(self, segment: Segment) -> None:
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
@@ -522,8 +468,8 @@ class LedgerStorage:
                 ledger.drop_span(segment.sequence)
         self._reader.cache.forget(segment.sequence)
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = read
-        self._doubts |= scan.named
-        self._doubts_all = self._doubts_all or scan.all_suspect
+        self._states.doubts |= scan.named
+        self._states.doubts_all = self._states.doubts_all or scan.all_suspect
         # With records missing the bad footer stays: the next start finds it, looks again and writes its doubts down.
         if not (scan.named or scan.all_suspect) and self._journal.failure is None:
             try:
@@ -533,49 +479,8 @@ class LedgerStorage:
         return table
 
     def reclaim(self) -> int:
-        """Retire segments in which nothing lives, and recycle their files once that is durable.
-
-        State that only such a segment holds is written anew first. Crash safety: `docs/formats/segment.md`.
-
-        Returns:
-            How many segments are retired by this call.
-        """
-        if self._journal.failure is not None or self._closed:
-            return 0
-        dead = [
-            sequence
-            for sequence, segment in self.segments.items()
-            if segment.trailer is not None and segment.live == 0 and sequence not in self._retiring
-        ]
-        if not dead:
-            return 0
-        gone = set(dead)
-        try:
-            for ledger_id, ledger in self._ledgers.items():
-                if ledger.state_sequence in gone and ledger.facts is not None:
-                    self._put_state(Kind.LEDGER_STATE, ledger_id, ledger)
-            if self._suspicion_sequence in gone:
-                self._put_suspicion(self._suspicion)
-            body = encode_retirement(dead)
-            self._retiring |= gone
-            self._journal.put(Kind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.STATE)
-        except StorageError:
-            self._retiring -= gone  # a full or failed disk: the segments stay as they are
-            return 0
-        self._journal.wait(_Recycler(self), dead)
-        self.flush()
-        return len(dead)
-
-    def recycle_retired(self, sequences: Sequence[int]) -> None:
-        """A retirement is durable: the files may be used again."""
-        for sequence in sequences:
-            self._retiring.discard(sequence)
-            segment = self.segments.pop(sequence)
-            segment.close()
-            self._reader.cache.forget(sequence)
-            self._files.recycle(sequence, keep=self._config.spares_max)
-        if self._journal.full:
-            self._journal.look_for_space()
+        """Retire segments in which nothing lives; their files are used again. Returns how many this call retires."""
+        return 0 if self._closed else self._reclaimer.reclaim()
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
@@ -583,63 +488,8 @@ class LedgerStorage:
         """Every record on disk that can be found, segment by segment."""
         for sequence in sorted(self.segments):
             segment = self.segments[sequence]
-            if segment.spare:
-                continue
-            scanner = SegmentScanner(self._files, segment.header, end_lsn=None, newest=False)
-            for offset, header, body in scanner.headers():
-                yield StoredRecord(
-                    sequence,
-                    offset,
-                    header.kind,
-                    header.lsn,
-                    header.ledger_id,
-                    header.first,
-                    header.last,
-                    body is not None,
-                )
-
-
-def rebuild(
-    directory: Path | str, config: StorageConfig, identity: Identity, *, files: Files
-) -> list[Damage]:
-    """Write the footers of all sealed segments anew from their records. The bookie must not run.
-
-    Returns:
-        What did not verify on the way.
-    """
-    segment_files = SegmentFiles(
-        Path(directory), config, identity.cluster_instance, identity.bookie_id, files, random.SystemRandom()
-    )
-    damages: list[Damage] = []
-    try:
-        for sequence in segment_files.load():
-            header = segment_files.header(sequence)
-            end_lsn: int | None = None
-            try:
-                footer = read_footer(segment_files, Segment(header, seed_of(sequence, header.nonce)))
-                if footer is None:
-                    continue
-                end_lsn = footer[0].last_lsn
-            except FormatError:
-                pass
-            scan = SegmentScanner(segment_files, header, end_lsn=end_lsn, newest=False).scan()
-            damages += scan.damages
-            segment = segment_of(header, scan)
-            segment_files.reopen(segment)
-            if scan.named or scan.all_suspect:
-                segment.unseal()  # so that the next start looks at the records and writes its doubts down
-            else:
-                segment.seal()
-            segment.close()
-    finally:
-        segment_files.close()
-    return damages
-
-
-def _facts(ledger: StoredLedger) -> LedgerFacts:
-    """The facts of a ledger that has some."""
-    assert ledger.facts is not None
-    return ledger.facts
+            if not segment.spare:
+                yield from records_of(self._files, segment.header)
 
 
 def _settle(future: asyncio.Future[None]) -> None:
