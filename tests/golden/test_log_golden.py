@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.core import log as e
+from quire.core import log_effects as e
 from quire.core import log_trimming as t
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.core import log as effects
-from quire.core.errors import QuireError
+from quire.core import log_effects as effects
+from quire.core.errors import NotWritingError, QuireError
 from quire.core.ids import LedgerId
-from quire.core.log import EndReason, LogMachine, LogStatus
+from quire.core.log import LogMachine, LogStatus
+from quire.core.log_effects import EndReason
 from quire.core.log_list import LedgerSummary, LogHead, LogItem, LogPage, PageLayout
 from quire.core.log_trimming import (
     TrimDeleteLedger,
@@ -223,7 +224,7 @@ class World:
         if client.machine.status is LogStatus.SERVING:
             try:
                 client.machine.close()
-            except effects.NotWritingError:
+            except NotWritingError:
                 return
             client.target = None
             self.settle(client)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core import log as e
+from quire.core import log_effects as e
 from quire.core.errors import MisuseError, NotWritingError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger

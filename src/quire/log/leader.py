@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from quire.client.writer import LedgerWriter
-from quire.core import log as e
+from quire.core import log_effects as e
 from quire.core.errors import (
     CorruptMetadataError,
     LedgerClosedError,
@@ -27,7 +27,8 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log import EndReason, LogMachine, LogStatus
+from quire.core.log import LogMachine, LogStatus
+from quire.core.log_effects import EndReason
 from quire.core.log_list import LedgerSummary, LogHead, PageLayout
 from quire.env.interfaces import Chance
 from quire.log.config import LogConfig

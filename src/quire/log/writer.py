@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
@@ -31,9 +31,10 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log_list import LedgerSummary
 from quire.env.interfaces import Clock
+from quire.log.batching import Batch, Many, Target, fail, settle
 from quire.log.config import LogConfig
 from quire.log.leader import LOST_LEDGER, LogLeader
-from quire.wire.batch import Codec, Headers, encode_batch
+from quire.wire.batch import Codec, Headers
 
 log = logging.getLogger(__name__)
 
@@ -42,65 +43,6 @@ RECORD_OVERHEAD = 32
 ROLL_RETRY_MS = 10_000
 _ENTRY_ROOM = 4096
 """What an entry needs besides the values: header and tables of a batch of one."""
-
-
-class _Many:
-    """The future of an `append_many`, which may be spread over batches."""
-
-    __slots__ = ("first", "future", "left", "total")
-
-    def __init__(self, future: asyncio.Future[range], total: int) -> None:
-        self.future = future
-        self.total = total
-        self.left = total
-        self.first = -1
-
-
-_Claim: TypeAlias = asyncio.Future[int] | tuple[_Many, int]
-
-
-class _Batch:
-    """Records that will be, or are, one entry."""
-
-    __slots__ = ("base_ms", "bytes", "claims", "headers", "keys", "offset", "target", "times", "values")
-
-    def __init__(self, base_ms: int) -> None:
-        self.base_ms = base_ms
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.headers: list[Headers | None] | None = None
-        self.times: list[int] | None = None
-        self.claims: list[_Claim] = []
-        self.bytes = 0
-        self.target: _Target | None = None
-        self.offset = -1
-
-
-class _Target:
-    """One ledger that this writer sends to."""
-
-    __slots__ = (
-        "confirmed",
-        "first_offset",
-        "in_flight",
-        "ledger",
-        "max_ms",
-        "min_ms",
-        "sent",
-        "sent_bytes",
-        "since_ms",
-    )
-
-    def __init__(self, ledger: LedgerWriter, first_offset: int, since_ms: int) -> None:
-        self.ledger = ledger
-        self.first_offset = first_offset
-        self.since_ms = since_ms
-        self.sent = 0
-        self.sent_bytes = 0
-        self.confirmed = 0
-        self.in_flight = 0
-        self.min_ms: int | None = None
-        self.max_ms: int | None = None
 
 
 class LogWriter:
@@ -140,9 +82,9 @@ class LogWriter:
         self._codec = Codec.ARROW if config.codec == "arrow" else None
         self._compression = config.compression
         # Records that wait, as batches in the making; the last one grows.
-        self._waiting: deque[_Batch] = deque()
+        self._waiting: deque[Batch] = deque()
         self._waiting_bytes = 0
-        self._in_flight: deque[_Batch] = deque()
+        self._in_flight: deque[Batch] = deque()
         self._in_flight_bytes = 0
         self._send_due = False
         self._stalled = False
@@ -151,8 +93,8 @@ class LogWriter:
         self._accepted = 0
         self._settled = 0
         self._now_ms = 0
-        self._target: _Target | None = None
-        self._targets: dict[LedgerId, _Target] = {}
+        self._target: Target | None = None
+        self._targets: dict[LedgerId, Target] = {}
         self._draining: LedgerId | None = None
         self._roll_waiters: list[asyncio.Future[None]] = []
         self._roll_timer: asyncio.TimerHandle | None = None
@@ -257,7 +199,7 @@ class LogWriter:
         if self._room or self._waiting_bytes + self._in_flight_bytes >= self._window:
             await self._wait_for_room()
         self._check_writing()
-        many = _Many(self._loop.create_future(), total)
+        many = Many(self._loop.create_future(), total)
         for i in range(total):
             batch = self._add(
                 values[i],
@@ -377,7 +319,7 @@ class LogWriter:
 
     def _add(
         self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
-    ) -> _Batch:
+    ) -> Batch:
         """Put a record into the batch in the making, or into a new one when it is full."""
         size = self._size(value, key, headers)
         if not self._send_due:
@@ -394,20 +336,9 @@ class LogWriter:
             or batch.bytes + size > self._batch_bytes_max
             or len(batch.values) >= self._batch_records_max
         ):
-            batch = _Batch(timestamp_ms)
+            batch = Batch(timestamp_ms)
             waiting.append(batch)
-        if batch.times is not None:
-            batch.times.append(timestamp_ms)
-        elif timestamp_ms != batch.base_ms:
-            batch.times = [batch.base_ms] * len(batch.values)
-            batch.times.append(timestamp_ms)
-        if headers and batch.headers is None:
-            batch.headers = [None] * len(batch.values)
-        if batch.headers is not None:
-            batch.headers.append(headers)
-        batch.values.append(value)
-        batch.keys.append(key)
-        batch.bytes += size
+        batch.add(value, key, headers, timestamp_ms, size)
         self._waiting_bytes += size
         self._accepted += 1
         return batch
@@ -470,21 +401,8 @@ class LogWriter:
                 self._roll()
                 target = self._target
 
-    def _send_batch(self, target: _Target, batch: _Batch) -> bool:
-        many = len(batch.values) > 1
-        entry = encode_batch(
-            batch.values,
-            base_ms=batch.base_ms,
-            times_ms=batch.times,
-            keys=batch.keys,
-            headers=batch.headers,
-            records_before=target.sent,
-            ledger_min_ms=target.min_ms,
-            ledger_max_ms=target.max_ms,
-            epoch=self._leader.epoch,
-            codec=self._codec if many else None,
-            compression=self._compression if many else None,
-        )
+    def _send_batch(self, target: Target, batch: Batch) -> bool:
+        entry = batch.encode(target, self._leader.epoch, self._codec, self._compression)
         try:
             confirmed = target.ledger.append_nowait(entry)
         except WindowFullError:
@@ -497,23 +415,14 @@ class LogWriter:
             self._leader.ledger_failed(target.ledger.ledger_id, cause)
             return False
         self._waiting.popleft()
-        low, high = (
-            (batch.base_ms, batch.base_ms) if batch.times is None else (min(batch.times), max(batch.times))
-        )
-        target.min_ms = low if target.min_ms is None else min(low, target.min_ms)
-        target.max_ms = high if target.max_ms is None else max(high, target.max_ms)
-        batch.target = target
-        batch.offset = target.first_offset + target.sent
-        target.sent += len(batch.values)
-        target.sent_bytes += len(entry)
-        target.in_flight += 1
+        target.sent_one(batch, len(entry))
         self._waiting_bytes -= batch.bytes
         self._in_flight_bytes += batch.bytes
         self._in_flight.append(batch)
         confirmed.add_done_callback(self._entry_done)
         return True
 
-    async def _unstall(self, target: _Target) -> None:
+    async def _unstall(self, target: Target) -> None:
         try:
             await target.ledger.drain()
         except QuireError as error:
@@ -541,7 +450,7 @@ class LogWriter:
         target.confirmed += len(batch.values)
         self._settled += len(batch.values)
         self._end = batch.offset + len(batch.values)
-        self._settle(batch.claims, batch.offset)
+        settle(batch.claims, batch.offset)
         if self._room:
             self._wake()
         if self._draining is not None and not target.in_flight:
@@ -554,22 +463,6 @@ class LogWriter:
             if not done.done():
                 done.set_result(None)
 
-    @staticmethod
-    def _settle(claims: list[_Claim], offset: int) -> None:
-        for claim in claims:
-            if isinstance(claim, tuple):
-                many, count = claim
-                if many.first < 0:
-                    many.first = offset
-                offset += count
-                many.left -= count
-                if many.left <= 0 and not many.future.done():
-                    many.future.set_result(range(many.first, many.first + many.total))
-            else:
-                if not claim.done():
-                    claim.set_result(offset)
-                offset += 1
-
     async def _flushed(self) -> None:
         """Wait until everything is confirmed, or the writer has ended."""
         if self._settled < self._accepted and not self._ended:
@@ -581,7 +474,7 @@ class LogWriter:
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
         """Send to this ledger from now on; see `Sender`."""
         del epoch
-        self._target = _Target(ledger, first_offset, self._clock.now_ms())
+        self._target = Target(ledger, first_offset, self._clock.now_ms())
         self._targets[ledger.ledger_id] = self._target
         if not self._opened.done():
             self._end = first_offset
@@ -599,7 +492,7 @@ class LogWriter:
         if not target.in_flight:
             self._loop.call_soon(self._drained, target)
 
-    def _drained(self, target: _Target) -> None:
+    def _drained(self, target: Target) -> None:
         if self._draining == target.ledger.ledger_id:
             self._draining = None
             self._leader.drained(target.ledger.ledger_id, target.confirmed)
@@ -630,7 +523,7 @@ class LogWriter:
                     cause or NotEnoughBookiesError(f"log {self.name!r}: no new ledger", log=self.name)
                 )
 
-    def _roll_due(self, target: _Target) -> bool:
+    def _roll_due(self, target: Target) -> bool:
         return (
             target.sent_bytes >= self._config.roll_bytes
             and self._leader.may_roll
@@ -666,9 +559,9 @@ class LogWriter:
         if self._in_flight:
             self._sent_error = sent
         for batch in self._in_flight:
-            _fail(batch.claims, sent)
+            fail(batch.claims, sent)
         for batch in self._waiting:
-            _fail(batch.claims, self._unsent_error, begun=sent)
+            fail(batch.claims, self._unsent_error, begun=sent)
         self._in_flight.clear()
         self._waiting.clear()
         self._waiting_bytes = self._in_flight_bytes = 0
@@ -721,21 +614,3 @@ class LogWriter:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _fail(claims: list[_Claim], error: QuireError, *, begun: QuireError | None = None) -> None:
-    """Fail the callers of a batch.
-
-    Args:
-        claims: theirs.
-        error: what they are told.
-        begun: what a caller is told instead, some of whose records were sent before.
-    """
-    for claim in claims:
-        if isinstance(claim, tuple):
-            many = claim[0]
-            partly = begun is not None and many.first >= 0
-            if not many.future.done():
-                many.future.set_exception(begun if partly and begun else error)
-        elif not claim.done():
-            claim.set_exception(error)

@@ -1,0 +1,187 @@
+"""What the log's machine wants done, and the changes that it makes to the list.
+
+Effects are data; `log/leader.py` carries them out. A change knows how to apply itself to any head and how to find
+itself in one: so a lost answer, or another party's change in between, is settled by reading the head again.
+
+Source: ledgers to logs (000), "Opening a log", "Rolling ledgers"; decisions F-11, F-30, F-31.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from quire.core.ids import LedgerId
+from quire.core.log_list import Leader, LedgerSummary, LogHead, LogItem, LogPage
+
+
+class EndReason(Enum):
+    """Why a handle ended."""
+
+    CLOSED = "closed"
+    ABANDONED = "abandoned"
+    NOT_LEADER = "not_leader"
+    NO_SUCH_LOG = "no_such_log"
+    RECOVERY_FAILED = "recovery_failed"
+    CREATE_FAILED = "create_failed"
+    LEDGER_FAILED = "ledger_failed"
+    CORRUPT = "corrupt"
+
+
+# --- effects --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHead:
+    """Read the head; answer `head_read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverLedger:
+    """Fence and close this item's ledger; answer `recovered` with what it holds, or `recovery_failed`."""
+
+    item: LogItem
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLedger:
+    """Create a ledger that carries this log's id; answer `created` or `create_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHead:
+    """Store the pages, then swap the head at `version`; answer `head_written`, `head_conflicted`, `head_unknown`."""
+
+    head: LogHead
+    version: int
+    pages: tuple[LogPage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLedger:
+    """Delete a ledger that is in nobody's list. No answer."""
+
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Another leader came first: ask the election, wait with jitter; answer `retry` or `abandon`."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Lead: send appends to this ledger, whose first record has this offset (None only with a rule taken out)."""
+
+    ledger_id: LedgerId
+    first_offset: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainLedger:
+    """Send no more to this ledger; when all it was sent is confirmed, answer `drained`."""
+
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchLedger:
+    """Send what waits, and all that follows, to this ledger (first offset: as in `Serve`)."""
+
+    ledger_id: LedgerId
+    first_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLedger:
+    """Close this ledger; answer `ledger_closed` or `ledger_failed`."""
+
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """A roll is over; the former ledger is closed and listed so. `done` is False when no ledger could be made."""
+
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The handle has ended; it sends nothing any more."""
+
+    reason: EndReason
+    detail: str
+
+
+Effect: TypeAlias = (
+    ReadHead
+    | RecoverLedger
+    | CreateLedger
+    | WriteHead
+    | DeleteLedger
+    | BackOff
+    | Serve
+    | DrainLedger
+    | SwitchLedger
+    | CloseLedger
+    | Rolled
+    | Ended
+)
+
+
+# --- changes of the head --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListLedger:
+    """Put the next ledger on the list."""
+
+    item: LogItem
+
+    def applied(self, head: LogHead) -> LogHead:
+        """The head with it."""
+        return head.with_item(self.item)
+
+    def is_in(self, head: LogHead) -> bool:
+        """Whether the head has it already."""
+        return head.item(self.item.ledger_id) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteLedger:
+    """Call a ledger closed, with what it holds."""
+
+    ledger_id: LedgerId
+    summary: LedgerSummary
+
+    def applied(self, head: LogHead) -> LogHead:
+        """The head with it."""
+        return head.with_completed(self.ledger_id, self.summary)
+
+    def is_in(self, head: LogHead) -> bool:
+        """Whether the head has it already, or has let the ledger go since."""
+        item = head.item(self.ledger_id)
+        return item is None or not item.is_open
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Give the lead back and place what waits for a closing leader."""
+
+    epoch: int
+
+    def applied(self, head: LogHead) -> LogHead:
+        """The head with it."""
+        return head.with_adoptions_placed().with_leader(Leader(self.epoch))
+
+    def is_in(self, head: LogHead) -> bool:
+        """Whether the head has it already."""
+        return head.leader.epoch == self.epoch and not head.leader.holder
+
+
+Change: TypeAlias = ListLedger | CompleteLedger | Resign

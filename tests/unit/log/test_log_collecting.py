@@ -1,0 +1,65 @@
+"""What a crash leaves behind is found and deleted, after a grace time and a second look; nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.log_list import LogItem, LogPage
+from quire.env.real import RealClock
+from quire.log.collecting import LogCollector
+from quire.log.heads import LogHeads
+from quire.log.ledgers import LogLedgers
+from support.log_cluster import World, in_world, numbers, values
+
+
+@dataclass
+class LaterClock(RealClock):
+    """The real clock, some time later."""
+
+    later_ms: int = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.later_ms
+
+
+def test_unlisted_ledgers_and_pages_go_after_the_grace_time(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        clock = LaterClock()
+        at.client.clock = clock
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            for part in range(8):
+                await writer.append_many(numbers(part * 5, part * 5 + 5))
+                await writer.roll()
+        heads = LogHeads(at.store)
+        log_id = await heads.find("orders")
+        assert log_id is not None
+        found = await heads.read(log_id)
+        assert found is not None
+        # What an opener that died before its swap leaves: a ledger, a page.
+        orphan = await LogLedgers(at.client).create(found[0], "a crashed one")
+        await orphan.append(b"never acknowledged by the log")
+        await orphan.abandon()
+        await heads.write_page(LogPage(log_id, 0, (LogItem(orphan.ledger_id),)))
+        # A ledger that no log made is nobody's business here.
+        async with await at.client.create_ledger() as plain:
+            await plain.append(b"plain")
+        collector = LogCollector(at.client, grace_ms=1000)
+        ledgers = await at.ledgers()
+        first = await collector.collect()
+        assert (first.ledgers, first.pages, first.suspected) == ((), (), 2)
+        clock.later_ms = 999
+        assert (await collector.collect()).suspected == 2
+        clock.later_ms = 60_000
+        second = await collector.collect()
+        assert (second.ledgers, len(second.pages), second.suspected) == ((orphan.ledger_id,), 1, 0)
+        assert await at.ledgers() == [each for each in ledgers if each != orphan.ledger_id]
+        assert await values(log) == numbers(0, 40)
+        # A log whose records cannot be read keeps everything.
+        await log.truncate(before=20)
+        [(key, head)] = await at.store.list("logs/")
+        await at.store.put(key, b"\xff", head.version)
+        assert (await collector.collect()).suspected == 0
+
+    in_world(tmp_path, work)
