@@ -1,0 +1,93 @@
+"""Whose directory it is."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import DirectoryInUseError, MisuseError, WrongDirectoryError
+from quire.storage.identity import decode_cookie, encode_cookie, open_identity
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "cookies.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_cookies_are_the_bytes_that_java_writes(vector: dict[str, object]) -> None:
+    text = str(vector["text"]).encode()
+    made = encode_cookie(
+        vector["bookie_id"],  # type: ignore[arg-type]
+        vector["journal_dirs"],  # type: ignore[arg-type]
+        vector["ledger_dirs"],  # type: ignore[arg-type]
+        vector["instance_id"],  # type: ignore[arg-type]
+        vector["index_dirs"],  # type: ignore[arg-type]
+    )
+    assert made == text
+    fields = decode_cookie(text)
+    assert fields["bookieHost"] == vector["bookie_id"]
+    assert fields.get("instanceId") == vector["instance_id"]
+
+
+def test_a_new_directory_is_a_new_bookie_and_stays_it(tmp_path: Path) -> None:
+    first = open_identity(tmp_path / "a", "b1", "cluster", chance=random.Random(1))
+    first.release()
+    again = open_identity(tmp_path / "a", "b1", "cluster")
+    assert again.bookie_id == first.bookie_id
+    assert again.cookie == first.cookie
+    other = open_identity(tmp_path / "b", "b1", "cluster")
+    assert other.bookie_id != first.bookie_id
+    assert other.bookie_id.startswith("b1.")
+    assert len(other.bookie_id) == len("b1.k7f3q")
+    again.release()
+    other.release()
+
+
+def test_a_directory_is_used_once_at_a_time(tmp_path: Path) -> None:
+    held = open_identity(tmp_path, "b1", "cluster")
+    with pytest.raises(DirectoryInUseError, match="in use"):
+        open_identity(tmp_path, "b1", "cluster")
+    code = (
+        "import sys; from quire.core.errors import DirectoryInUseError; from quire.storage.identity import open_identity\n"
+        "try: open_identity(sys.argv[1], 'b1', 'cluster')\n"
+        "except DirectoryInUseError: print('refused')"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "refused\n"
+    held.release()
+    open_identity(tmp_path, "b1", "cluster").release()
+
+
+def test_the_wrong_directory_is_refused(tmp_path: Path) -> None:
+    open_identity(tmp_path, "b1", "cluster").release()
+    with pytest.raises(WrongDirectoryError, match="not to other"):
+        open_identity(tmp_path, "b1", "other")
+    with pytest.raises(WrongDirectoryError, match="swapped"):
+        open_identity(tmp_path, "b2", "cluster")
+    cookie = (tmp_path / "VERSION").read_bytes()
+    for damaged in (
+        b"",
+        b"5\n",
+        cookie[:-3],
+        b"4" + cookie[1:],
+        cookie.replace(b"bookieHost", b"bookieHosf"),
+    ):
+        (tmp_path / "VERSION").write_bytes(damaged)
+        with pytest.raises(WrongDirectoryError):
+            open_identity(tmp_path, "b1", "cluster")
+    (tmp_path / "VERSION").unlink()
+    (tmp_path / "segments").mkdir()
+    (tmp_path / "segments" / "0000000000000001.seg").touch()
+    with pytest.raises(WrongDirectoryError, match="whose it is"):
+        open_identity(tmp_path, "b1", "cluster")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "-", "a b", "x" * 65, "é"])
+def test_names_are_checked(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MisuseError):
+        open_identity(tmp_path / "d", name, "cluster")
+    assert not (tmp_path / "d").exists()
