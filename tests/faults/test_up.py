@@ -28,7 +28,16 @@ class Up:
     """A running `quire up --json`."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(directory), "--json", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "quire.cli.main",
+            "up",
+            "--dir",
+            str(directory),
+            "--json",
+            *arguments,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
-from quire.cli.output import Output, human_bytes
+from quire.cli.output import Output
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
@@ -71,14 +71,16 @@ async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for bookie, info in sorted(found.items()):
         answer, says = await tools.bookies.info(bookie, timeout_ms=2000)
-        used = says.get("used_bytes")
+        disk = says.get("storage", {})
         rows.append(
             {
                 "id": str(bookie),
                 "address": f"{info.host}:{info.port}",
                 "standing": "up" if info.writable else "read-only",
                 "answers": answer.name.lower(),
-                "holds": human_bytes(used) if isinstance(used, int) else None,
+                "holds": f"{disk['ledgers']} ledgers in {disk['segments']} segments"
+                if "segments" in disk
+                else None,
                 "info": says if answer is Answer.OK else None,
             }
         )

@@ -199,15 +199,18 @@ def show(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption 
 
 @app.command()
 def roll(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """Become the log's writer and begin a new ledger, so that the former one is closed and final."""
+    """Take the log over, which closes its last ledger for good and begins a new one, and step down.
+
+    A writer rolls by itself (by size and time); this is for a log that nobody writes, or to end its writer.
+    """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri) as client:
-            async with await client.log(name).open_writer() as writer:
-                await writer.roll()
+            async with await client.log(name).open_writer():
+                pass  # opening is what recovers and closes the former ledger
             about = await client.log(name).describe()
         out.result(
             _shown(about), f"Log {name} has {len(about.items)} ledgers, next offset {about.end_offset:,}."

@@ -57,7 +57,8 @@ def find_history(narrator: Narrator, scratch: Path) -> History:
         repository = repository_of(Path(__file__).parent)
         edits = usable_edits(repository)
     except NotUsableError as error:
-        narrator.say(f"{error} Making a repository from the standard library instead.")
+        narrator.say(str(error))
+        narrator.say("So the demo makes a repository from the standard library's files.")
         root = bulk.library_root()
         repository = make_repository(scratch, root, bulk.source_files(root))
         edits = read_edits(repository)

@@ -36,6 +36,7 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
     """
     from quire import blocking
 
+    root, files = bulk.given_files(given) if given else _library()
     prepare(directory)
     tables = directory / "tables"
     tables.mkdir()
@@ -61,7 +62,6 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
             step.counts |= history.check_history(client, found)
 
         with narrator.step("Bulk: every line of many files; a bookie dies while they are written") as step:
-            root, files = bulk.given_files(given) if given else _library()
             what = under_fire.count_input(root, files)
             narrator.say(
                 f"{len(files):,} files below {root}: {what.records:,} lines, {human_bytes(what.size)}"
