@@ -24,6 +24,10 @@ def spark():
         **{
             "spark.sql.shuffle.partitions": 2,
             "spark.driver.memory": "1g",
+            # Many small queries: compiling each costs more than running it, and the JVM need not be the server one.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.log.level": "OFF",
             "spark.sql.warehouse.dir": "/nonexistent/quire-tests",
         },

@@ -47,6 +47,8 @@ def session(*, master: str | None = None, app_name: str = "quire", **conf: objec
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _show_package_to_workers()
     chosen = master or os.environ.get("MASTER") or "local[*]"
+    if chosen.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings: dict[str, object] = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",

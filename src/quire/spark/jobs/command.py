@@ -26,7 +26,9 @@ def text(data: bytes | None) -> str | None:
 
 def read_log(spark: SparkSession, cluster: str, log: str, start: int | None, end: int | None) -> DataFrame:
     """A log's records from `start` up to, not including, `end`; None is the log's own start or end."""
-    reader = spark.read.format("quire").option("cluster", cluster)
+    # A job has the session to itself: no core of it should stand idle because the log is small.
+    cores = spark.sparkContext.defaultParallelism
+    reader = spark.read.format("quire").option("cluster", cluster).option("minPartitions", cores)
     if start is not None:
         reader = reader.option("startingOffsets", json.dumps({log: start}))
     if end is not None:
