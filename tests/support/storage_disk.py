@@ -90,6 +90,9 @@ class FaultyFile:
     def size(self) -> int:
         return len(self._node.data)
 
+    def next_data(self, offset: int) -> int:
+        return offset
+
     def close(self) -> None:
         pass
 

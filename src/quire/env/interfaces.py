@@ -53,6 +53,9 @@ class File(Protocol):
     def size(self) -> int:
         """The file's length."""
 
+    def next_data(self, offset: int) -> int:
+        """Where bytes follow that were ever written: `offset` itself if that is not known, the size if none do."""
+
     def close(self) -> None:
         """Let the file go; again is allowed."""
 

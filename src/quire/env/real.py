@@ -78,6 +78,12 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def next_data(self, offset: int) -> int:
+        try:
+            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            return self.size() if error.errno == errno.ENXIO else offset
+
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from enum import IntFlag
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -29,11 +28,11 @@ _ROW_PERIOD = 52
 _ROW_FLAGS = 53
 
 
-class RowFlag(IntFlag):
+class RowFlag:
     """Flags of a row."""
 
-    RECOVERY = 1
-    DAMAGED = 2
+    RECOVERY: Final = 1
+    DAMAGED: Final = 2
 
 
 class Row(NamedTuple):

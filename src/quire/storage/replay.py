@@ -192,6 +192,10 @@ class SegmentScanner:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
+    def _written(self, position: int) -> int:
+        """The block with the next bytes that were ever written, from a block on: the rest of a file may be untouched."""
+        return self._files.next_data(self._sequence, position) // BLOCK_BYTES * BLOCK_BYTES
+
     def _group_at(self, offset: int) -> GroupHeader | None:
         if offset + GROUP_HEADER_BYTES > self._size:
             return None
@@ -208,7 +212,7 @@ class SegmentScanner:
         """The next valid group of this segment behind an offset."""
         wanted = GROUP_MAGIC + U64.pack(self._sequence)
         position = offset + BLOCK_BYTES
-        while position < self._file_bytes:
+        while (position := self._written(position)) < self._file_bytes:
             data = self._files.read_around(self._sequence, position, _READ_BYTES)
             if not data:
                 return None
@@ -224,41 +228,28 @@ class SegmentScanner:
         """Take up a group's records; what is wrong with them is returned."""
         found = self._found
         trouble = _Trouble(head)
-        wrong = False
-        before = (len(found.rows), len(found.states))
-        data = self._files.read_around(self._sequence, head.offset + GROUP_HEADER_BYTES, head.data_bytes)
-        if not self._verifies(head, data):
-            start = head.offset + GROUP_HEADER_BYTES
+        start = head.offset + GROUP_HEADER_BYTES
+        records = list(self._records(head, self._files.read_around(self._sequence, start, head.data_bytes)))
+        if not _all_good(head, records):
             data = self._files.read_around(self._sequence, start, head.data_bytes, cached=False)
+            records = list(self._records(head, data))
         found.bytes_read += GROUP_HEADER_BYTES + head.data_bytes
-        end = head.offset + GROUP_HEADER_BYTES
-        for offset, record, body in self._records(head, data):
-            end = offset + record.length
+        for offset, record, body in records:
             if body is None:
-                wrong = True
                 self._bad_body(trouble, offset, record)
             else:
                 self._take(offset, record, body)
-        if end != head.offset + GROUP_HEADER_BYTES + head.data_bytes:
-            wrong = True
-            self._bad_header(trouble, end)
         found.first_lsn = found.first_lsn or head.first_lsn
         found.before_lsn, found.before_checksum = head.last_lsn, head.checksum
-        if wrong:
-            self._last_kind = 0
-            return trouble
-        assert before <= (len(found.rows), len(found.states))
-        found.valid_groups += 1
-        found.last_lsn = max(found.last_lsn, head.last_lsn)
-        return None
-
-    def _verifies(self, head: GroupHeader, data: bytes) -> bool:
-        end = head.offset + GROUP_HEADER_BYTES
-        for offset, record, body in self._records(head, data):
-            if body is None:
-                return False
-            end = offset + record.length
-        return end == head.offset + GROUP_HEADER_BYTES + head.data_bytes
+        if _all_good(head, records):
+            found.valid_groups += 1
+            found.last_lsn = max(found.last_lsn, head.last_lsn)
+            return None
+        self._last_kind = 0
+        end = records[-1][0] + records[-1][1].length if records else start
+        if end != start + head.data_bytes:
+            self._bad_header(trouble, end)
+        return trouble
 
     def _records(self, head: GroupHeader, data: bytes) -> Iterator[tuple[int, RecordHeader, bytes | None]]:
         view = memoryview(data)
@@ -387,7 +378,7 @@ class SegmentScanner:
             return True
         # The file was all zeros once. The last blocks may hold a footer that was being written.
         position = offset + BLOCK_BYTES
-        while position < self._size:
+        while (position := self._written(position)) < self._file_bytes:
             data = self._files.read_around(self._sequence, position, _READ_BYTES)
             if not data:
                 return True
@@ -395,6 +386,14 @@ class SegmentScanner:
                 return False
             position += len(data)
         return True
+
+
+def _all_good(head: GroupHeader, records: list[tuple[int, RecordHeader, bytes | None]]) -> bool:
+    """Whether these are all records of a group, and all verify."""
+    if any(body is None for _, _, body in records):
+        return False
+    end = records[-1][0] + records[-1][1].length if records else head.offset + GROUP_HEADER_BYTES
+    return end == head.offset + GROUP_HEADER_BYTES + head.data_bytes
 
 
 def row_of(offset: int, record: RecordHeader) -> Row:

@@ -277,6 +277,10 @@ class SegmentFiles:
         """Bytes of a segment; what lies beyond the end of a cut file is missing."""
         return self._reader(sequence).read_at(offset, size)
 
+    def next_data(self, sequence: int, offset: int) -> int:
+        """Where the next bytes are that were ever written, as far as the file system knows; the file's size if none."""
+        return self._reader(sequence).next_data(offset)
+
     def read_around(self, sequence: int, offset: int, size: int, *, cached: bool = True) -> bytes:
         """Like `read_at` or `read_uncached`, but what cannot be read is zeros: it will not verify."""
         read = self.read_at if cached else self.read_uncached
