@@ -94,10 +94,13 @@ class Bench:
         payloads = _payloads(size)
         ledger = await self._create()
         nanos = []
+        bookies, own = cpu_of(self._pids), cpu_seconds(os.getpid())
         for number in range(count):
             start = time.perf_counter_ns()
             await ledger.append(payloads[number % PAYLOADS])
             nanos.append(time.perf_counter_ns() - start)
+        own = cpu_seconds(os.getpid()) - own
+        bookies = cpu_of(self._pids) - bookies
         await ledger.close()
         await self._read_back(ledger.ledger_id, count, payloads)
         nanos.sort()
@@ -109,6 +112,8 @@ class Bench:
             "p50_us": round(nanos[count // 2] / 1e3, 1),
             "p99_us": round(nanos[int(count * 0.99)] / 1e3, 1),
             "p999_us": round(nanos[int(count * 0.999)] / 1e3, 1),
+            "client_cpu_us": round(own / count * 1e6, 1),
+            "bookies_cpu_us": round(bookies / count * 1e6, 1),
             "failed": 0,
             "verified": count,
         }
