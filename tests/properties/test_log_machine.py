@@ -164,6 +164,10 @@ class World:
         else:
             client.machine.head_conflicted()
 
+    def later(self, client: Client) -> None:
+        """What a client asked for first happens last."""
+        client.work.rotate(-1)
+
     def land_late(self) -> None:
         """A swap whose caller was told nothing arrives after all."""
         if self.late:
@@ -394,6 +398,7 @@ STEPS = st.lists(
                 "close",
                 "crash",
                 "late",
+                "later",
                 "stranger",
                 "truncate",
                 "trim",
@@ -427,7 +432,7 @@ def run(world: World, steps: list[tuple[str, int]], *, stranger: bool = True) ->
                 world.trim_crash()
             case "work" if client:
                 world.work(client, number)
-            case "append" | "land" | "roll" | "close" | "crash" if client:
+            case "append" | "land" | "roll" | "close" | "crash" | "later" if client:
                 getattr(world, step)(client)
         world.check()
 
@@ -528,6 +533,23 @@ def play(world: World, *lines: str) -> None:
             "X21 serve before the list swap",
             {"may_serve": lambda *, list_written: True},
             ["- open", "0 work 9 2", "0 append", "0 land"],
+        ),
+        (
+            "X34 another roll before the former ledger is closed",
+            {"may_roll": lambda open_items: True},
+            [
+                "- open",
+                "0 work 9 3",
+                "0 append",
+                "0 land",
+                "0 roll",
+                "0 work 9 2",
+                "0 roll",
+                "0 later",
+                "0 work 9",
+                "0 later",
+                "0 work 9",
+            ],
         ),
         (
             "F-30 send to the next before the former is confirmed",

@@ -8,8 +8,9 @@ know records, stores or bookies; the driver is `log/leader.py`.
                 ^                                |
                 +------- BACKING_OFF <-----------+   another leader's swap came first
 
-While SERVING a roll goes through CREATING, LISTING, DRAINING, SEALING. Appends go on until DRAINING; then they wait
-for one round trip, so that the next ledger's first offset is known before its first byte is sent.
+While SERVING a roll goes through CREATING, LISTING, DRAINING, and the former ledger is sealed behind it. Appends go on
+until DRAINING; then they wait for one round trip, so that the next ledger's first offset is known before its first
+byte is sent. No other roll begins before the former ledger is sealed.
 
 Source: ledgers to logs (000), "Opening a log", "Rolling ledgers"; decisions F-10, F-11, F-30, F-31.
 """
@@ -77,7 +78,6 @@ class RollStep(Enum):
     CREATING = "creating"
     LISTING = "listing"
     DRAINING = "draining"
-    SEALING = "sealing"
 
 
 _LEADING: Final = (LogStatus.SERVING, LogStatus.CLOSING)
@@ -114,6 +114,7 @@ class LogMachine:
         "_roll",
         "_rolled_from",
         "_rules",
+        "_sealing",
         "_seen",
         "_served",
         "_swap_version",
@@ -168,6 +169,7 @@ class LogMachine:
         # Rolling and closing
         self._roll = RollStep.NONE
         self._rolled_from: LedgerId | None = None
+        self._sealing: list[LedgerId] = []
         self._switched = False
         self._closing = False
         self._seen: dict[int, int] = {}
@@ -180,7 +182,7 @@ class LogMachine:
     @property
     def rolling(self) -> bool:
         """Whether a roll is under way."""
-        return self._roll is not RollStep.NONE
+        return self._roll is not RollStep.NONE or bool(self._sealing)
 
     @property
     def is_closing(self) -> bool:
@@ -313,6 +315,7 @@ class LogMachine:
         if self.status is LogStatus.CREATING:
             self._end(EndReason.CREATE_FAILED, detail)
         elif self.status in _LEADING and self._roll is RollStep.CREATING:
+            self._roll = RollStep.NONE
             self._roll_over(done=False)
 
     def _swap_opening(self) -> None:
@@ -467,7 +470,7 @@ class LogMachine:
             if isinstance(change, ListLedger):
                 self._listed(change.item)
             elif isinstance(change, CompleteLedger):
-                self._completed()
+                self._completed(change.ledger_id)
             else:
                 self._end(EndReason.CLOSED, "closed")
                 return
@@ -530,7 +533,9 @@ class LogMachine:
             offset = None if self.current_offset is None else self.current_offset + records
             self._switch(self._new, offset)
         self._new = None
-        self._roll = RollStep.SEALING
+        self._roll = RollStep.NONE
+        self._rolled_from = None
+        self._sealing.append(ledger_id)
         self.out.append(CloseLedger(ledger_id))
 
     def _switch(self, item: LogItem, first_offset: int | None) -> None:
@@ -545,7 +550,7 @@ class LogMachine:
         Effects:
             WriteHead that calls it closed; with the last ledger also gives the lead back.
         """
-        if self.status in _LEADING and self._roll is RollStep.SEALING and ledger_id == self._rolled_from:
+        if self.status in _LEADING and ledger_id in self._sealing:
             self._change(CompleteLedger(ledger_id, summary))
         elif self.status is LogStatus.CLOSING and ledger_id == self.current:
             self._changes.append(CompleteLedger(ledger_id, summary))
@@ -560,15 +565,14 @@ class LogMachine:
         if self.status in _LEADING:
             self._end(EndReason.LEDGER_FAILED, f"ledger {ledger_id}: {detail}")
 
-    def _completed(self) -> None:
-        if self._roll is RollStep.SEALING:
+    def _completed(self, ledger_id: LedgerId) -> None:
+        if ledger_id in self._sealing:
+            self._sealing.remove(ledger_id)
             self._roll_over(done=True)
 
     def _roll_over(self, *, done: bool) -> None:
-        self._roll = RollStep.NONE
-        self._rolled_from = None
         self.out.append(Rolled(done))
-        if self._closing:
+        if self._closing and not self.rolling:
             self._close_current()
 
     # --- ending ------------------------------------------------------------------------------------------------
@@ -586,7 +590,7 @@ class LogMachine:
             msg = f"this handle does not lead: it is {self.status.value}"
             raise NotWritingError(msg)
         self._closing = True
-        if self._roll is RollStep.NONE:
+        if not self.rolling:
             self._close_current()
 
     def _close_current(self) -> None:
