@@ -46,6 +46,7 @@ from quire.wire.entry import digest_type_of
 log = logging.getLogger(__name__)
 
 _IDS_TRIED_MAX = 10
+_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +268,26 @@ class Client:
     async def _recover(
         self, record: LedgerMetadata, version: int, access: LedgerAccess
     ) -> tuple[RecoveryClosed, int]:
-        recovery = LedgerRecovery(
-            record, version, access, self.bookies, self.ledger_store, self.clock, self.chance, self.config
-        )
-        result = await recovery.run()
-        if isinstance(result, RecoveryClosed):
-            return result, recovery.recovered
-        raise _recovery_error(record.ledger_id, result)
+        deadline_ms = self.clock.now_ms() + self.config.recovery_patience_ms
+        while True:
+            recovery = LedgerRecovery(
+                record,
+                version,
+                access,
+                self.bookies,
+                self.ledger_store,
+                self.clock,
+                self.chance,
+                self.config,
+            )
+            result = await recovery.run()
+            if isinstance(result, RecoveryClosed):
+                return result, recovery.recovered
+            if isinstance(result, RecoveryFailed) or self.clock.now_ms() >= deadline_ms:
+                raise _recovery_error(record.ledger_id, result)
+            # A bookie that restarts is back in a moment, and its connection is not tried at once.
+            await asyncio.sleep(_PAUSE_SECONDS)
+            record, version = await self.ledger_store.read(record.ledger_id)
 
     async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
         report = await LimboClearing(reader, access, self.bookies, self.config).clear()

@@ -34,6 +34,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "recovery_timeout_ms": (1, 3_600_000),
     "recovery_read_bytes_max": (1, 64 * MIB),
     "recovery_attempts_max": (1, 1000),
+    "recovery_patience_ms": (0, 3_600_000),
 }
 
 
@@ -65,6 +66,8 @@ class ClientConfig:
         recovery_timeout_ms: how long a bookie may take to answer a request of a recovery.
         recovery_read_bytes_max: bytes that one recovery read asks for.
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
+        recovery_patience_ms: how long a recovery that too few bookies answered is run again by itself; longer than a
+            lost connection takes to be tried again.
     """
 
     run_bytes_max: int = 256 * KIB
@@ -88,6 +91,7 @@ class ClientConfig:
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20
+    recovery_patience_ms: int = 3_000
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.

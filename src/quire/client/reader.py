@@ -43,6 +43,7 @@ _WINDOW_ENTRIES_MAX = 65_536
 _FILL = 0.9
 """Ranges are cut a little below `read_bytes_max`, so that entries of uneven size seldom need a second request."""
 _SLOW_FACTOR = 4
+_RETRY_PAUSE_MS = 100
 _PAUSE_MS_MIN = 10
 _PAUSE_MS_MAX = 500
 _ENTRY_COST = 40
@@ -243,7 +244,8 @@ class LedgerReader:
 
     async def _scan(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
         ahead: deque[RangeRead] = deque()
-        next_entry, tried_record = first, -1
+        next_entry = first
+        stuck_at, since_ms = -1, 0
         try:
             while ahead or next_entry <= last:
                 while next_entry <= last and self._may_read_ahead(ahead):
@@ -256,9 +258,9 @@ class LedgerReader:
                     self._learn(read)
                     yield read.entries
                 if read.failure is not None:
-                    if tried_record == read.failure.entry_id or not await self._ensemble_moved(read):
-                        raise self._unreadable(read.failure)
-                    tried_record = read.failure.entry_id
+                    if stuck_at != read.failure.entry_id:
+                        stuck_at, since_ms = read.failure.entry_id, self._clock.now_ms()
+                    await self._see_whether_again(read.failure, since_ms)
                 if read.next_entry <= read.last:
                     # The rest of this range comes before those that were started behind it.
                     ahead.appendleft(self._start(read.next_entry, read.last))
@@ -328,13 +330,19 @@ class LedgerReader:
         if answer not in {Answer.OK, Answer.NO_ENTRY, Answer.NO_LEDGER}:
             self._avoid_until[bookie] = self._clock.now_ms() + self._config.quarantine_ms
 
-    async def _ensemble_moved(self, read: RangeRead) -> bool:
-        """Whether the entry is somewhere else by now: fragments of closed ledgers are repaired elsewhere."""
-        assert read.failure is not None
-        entry_id = read.failure.entry_id
-        before = self._record.ensemble_of(entry_id)
+    async def _see_whether_again(self, failure: ReadFailed, since_ms: int) -> None:
+        """Return when it is worth asking again for an entry that could not be had, else raise.
+
+        Fragments of closed ledgers are repaired elsewhere; a bookie that restarts is back in a moment, and its
+        connection is not tried at once.
+        """
         self._take_record(*await self._ledgers.read(self.ledger_id))
-        return self._record.ensemble_of(entry_id) != before
+        asked = {bookie for bookie, _ in failure.answers}
+        if not asked <= set(self._record.ensemble_of(failure.entry_id)):
+            return
+        if failure.vouched or self._clock.now_ms() - since_ms >= self._config.read_timeout_ms:
+            raise self._unreadable(failure)
+        await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
 
     def _unreadable(self, failure: ReadFailed) -> NoSuchEntryError | ReadUnavailableError:
         said = ", ".join(f"{bookie} {answer.name}" for bookie, answer in failure.answers)

@@ -201,7 +201,7 @@ async def test_a_damaged_copy_is_passed_over(tmp_path) -> None:
 @run
 async def test_no_such_entry_and_unavailable_are_told_apart(tmp_path) -> None:
     async with small_cluster(tmp_path) as cluster:
-        client = await cluster.client()
+        client = await cluster.client(ClientConfig(read_timeout_ms=300))
         writer = await client.create_ledger()
         record, version = await client.ledger_store.read(writer.ledger_id)
         for bookie in record.fragments[0].ensemble:
@@ -220,6 +220,26 @@ async def test_no_such_entry_and_unavailable_are_told_apart(tmp_path) -> None:
         with pytest.raises(ReadUnavailableError, match="entry 5") as caught:
             [entry async for entry in reader.read(5, 5)]
         assert caught.value.retriable
+
+
+@run
+async def test_a_scan_waits_for_a_bookie_that_restarts(tmp_path) -> None:
+    async with small_cluster(tmp_path, 1) as cluster:
+        client = await cluster.client()
+        async with await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
+            await writer.append_many(texts(20))
+        reader = await client.open_ledger(writer.ledger_id)
+        (bookie,) = cluster.servers
+        name = await cluster.stop_bookie(bookie)
+
+        async def scan() -> list[bytes]:
+            return [bytes(entry.payload) async for entry in reader.read()]
+
+        scanning = asyncio.ensure_future(scan())
+        while not reader._avoid_until:  # it was asked, and did not answer
+            await asyncio.sleep(0)
+        await cluster.start_bookie(name)
+        assert await scanning == texts(20)
 
 
 @run

@@ -120,7 +120,7 @@ async def test_the_silent_bookies_are_named_and_recovery_can_be_run_again(tmp_pa
         await writer.abandon()
         stopped = sorted(cluster.servers)[1:]
         names = [await cluster.stop_bookie(bookie) for bookie in stopped]
-        other = await cluster.client()
+        other = await cluster.client(ClientConfig(recovery_patience_ms=0))
         with pytest.raises(RecoveryInconclusiveError) as caught:
             await other.open_ledger(writer.ledger_id)
         assert sorted(caught.value.ids["bookies"]) == stopped
@@ -128,6 +128,23 @@ async def test_the_silent_bookies_are_named_and_recovery_can_be_run_again(tmp_pa
         await cluster.start_bookie(names[0])
         again = await cluster.client()
         reader = await again.open_ledger(writer.ledger_id)
+        assert [bytes(entry.payload) async for entry in reader.read()] == texts(10)
+
+
+@run
+async def test_recovery_has_patience_with_bookies_that_restart(tmp_path) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(ClientConfig(recovery_patience_ms=20_000))
+        writer = await client.create_ledger()
+        await writer.append_many(texts(10))
+        await writer.abandon()
+        names = [await cluster.stop_bookie(bookie, clean=False) for bookie in sorted(cluster.servers)]
+        opening = asyncio.ensure_future(client.open_ledger(writer.ledger_id))
+        while (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.OPEN:
+            await asyncio.sleep(0)
+        for name in names[:2]:
+            await cluster.start_bookie(name)
+        reader = await opening
         assert [bytes(entry.payload) async for entry in reader.read()] == texts(10)
 
 
