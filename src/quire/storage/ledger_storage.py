@@ -450,6 +450,7 @@ class LedgerStorage:
     def _sealed(self, segment: Segment, directory: bytes) -> None:
         """A footer is on disk: entries are found through it from now on."""
         entries = list(read_directory(directory))
+        self._files.sealed(segment.sequence)
         self.unsealed.pop(segment.sequence, None)
         segment.live = add_directory(self._ledgers, segment.sequence, entries)
 

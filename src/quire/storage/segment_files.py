@@ -75,6 +75,7 @@ class SegmentFiles:
         self._spares: list[str] = []
         self._spare_number = 1
         self._open: OrderedDict[int, File] = OrderedDict()
+        self._sealed: set[int] = set()
         files.make_directory(self.directory)
         direct, kind = files.writes_direct(self.directory)
         self.direct = direct if config.direct is None else config.direct
@@ -94,15 +95,9 @@ class SegmentFiles:
         for name in self._files.names(self.directory):
             stem, dot, ending = name.partition(".")
             if dot + ending == SEGMENT:
-                try:
-                    sequences.append(int(stem, 16))
-                except ValueError:
-                    raise DamagedSegmentError(
-                        f"{self.directory / name} is no name of a segment: move it away",
-                        path=str(self.directory / name),
-                    ) from None
+                sequences.append(self._number(name, stem))
             elif dot + ending in {FRESH, USED}:
-                self._spare_number = max(self._spare_number, int(stem, 16) + 1)
+                self._spare_number = max(self._spare_number, self._number(name, stem) + 1)
                 if self._size(self.directory / name) == self._config.segment_bytes:
                     self._spares.append(name)
                 else:
@@ -114,6 +109,13 @@ class SegmentFiles:
         if removed:
             self._files.sync_directory(self.directory)
         return sorted(sequences)
+
+    def _number(self, name: str, stem: str) -> int:
+        try:
+            return int(stem, 16)
+        except ValueError:
+            path = str(self.directory / name)
+            raise DamagedSegmentError(f"{path} is no name of a segment: move it away", path=path) from None
 
     def _size(self, path: Path) -> int:
         file = self._files.open_to_read(path, random=True)
@@ -244,6 +246,7 @@ class SegmentFiles:
     def recycle(self, sequence: int, *, keep: int) -> None:
         """Make a retired segment's file a spare, or give its space back if there are `keep` spares."""
         self.forget(sequence)
+        self._sealed.discard(sequence)
         path = self.path(sequence)
         if len(self._spares) >= keep or self._size(path) != self._config.segment_bytes:
             self._files.remove(path)
@@ -263,8 +266,8 @@ class SegmentFiles:
     def _reader(self, sequence: int) -> File:
         file = self._open.get(sequence)
         if file is None:
-            # No read-ahead: it could bring in blocks that a direct write is about to change.
-            file = self._files.open_to_read(self.path(sequence), random=True)
+            # No read-ahead while it is filled: it could bring in blocks that a direct write is about to change.
+            file = self._files.open_to_read(self.path(sequence), random=sequence not in self._sealed)
             self._open[sequence] = file
             if len(self._open) > self._config.open_files_max:
                 _, oldest = self._open.popitem(last=False)
@@ -301,6 +304,11 @@ class SegmentFiles:
     def read_uncached(self, sequence: int, offset: int, size: int) -> bytes:
         """Bytes from the disk itself, when what came from memory did not verify."""
         return self._files.read_uncached(self.path(sequence), offset, size)
+
+    def sealed(self, sequence: int) -> None:
+        """Nothing of a segment changes any more: reading ahead is safe from now on."""
+        self._sealed.add(sequence)
+        self.forget(sequence)
 
     def forget(self, sequence: int) -> None:
         """Close a segment's file for reading."""

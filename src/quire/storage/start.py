@@ -212,6 +212,7 @@ class Start:
         segment.first_lsn, segment.last_lsn = trailer.first_lsn, trailer.last_lsn
         segment.data_end = trailer.data_end
         segment.sealed(trailer)
+        self._files.sealed(segment.sequence)
         for ledger_id, lsn, body in states:
             self._state(segment.sequence, ledger_id, lsn, body)
         self._directories.append((segment.sequence, entries))

@@ -9,6 +9,8 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.footer_format import DirectoryEntry
 
 SPAN_FIELDS = 5
+_NONE = array("q")
+"""Shared by all ledgers that no sealed segment holds: most of many are like that. Never changed."""
 
 
 class Span(NamedTuple):
@@ -43,10 +45,12 @@ class StoredLedger:
         self.state_sequence = 0
         self.dead_through = 0
         self.last = -1
-        self.spans = array("q")
+        self.spans = _NONE
 
     def add_span(self, sequence: int, entry: DirectoryEntry) -> None:
         """A sealed segment holds entries of this ledger."""
+        if self.spans is _NONE:
+            self.spans = array("q")
         self.spans.extend(
             (
                 sequence,
@@ -61,7 +65,7 @@ class StoredLedger:
     def drop_spans(self) -> list[int]:
         """Forget all entries; returns the segments that held some."""
         sequences = list(self.spans[::SPAN_FIELDS])
-        self.spans = array("q")
+        self.spans = _NONE
         self.last = -1
         return sequences
 
