@@ -1,4 +1,4 @@
-"""Finds what logs left behind in a crash: ledgers that no list holds, pages that no list names; deletes them later.
+"""Finds what crashes left of logs: ledgers that no list holds, pages that no list names, intents; clears them later.
 
 A thing goes only when it was unlisted at one look and, a grace time after that, at every look until another one: a
 leader that has created a ledger and not listed it yet has that long. Everything is looked up by what the ledger's own
@@ -9,6 +9,7 @@ Source: design, "A log, and what a reader calls a position", last point; decisio
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +17,11 @@ from quire.client.client import Client
 from quire.core.errors import CorruptMetadataError, NoSuchLogError
 from quire.core.ids import LedgerId
 from quire.core.log_list import LogHead, LogItem, PageRef
+from quire.core.log_trimming import TrimMachine
+from quire.log.config import LogConfig
 from quire.log.heads import HEADS, PAGES, LogHeads
 from quire.log.ledgers import LOG_KEY, LogLedgers
+from quire.log.trimming import LogTrimmer
 from quire.metadata.store import LIST_LIMIT
 from quire.wire import ledger_metadata
 
@@ -33,11 +37,13 @@ class Collected:
     Attributes:
         ledgers: deleted ledgers, by id.
         pages: deleted pages, by key.
+        intents: truncations and deletions that somebody had left half done, by the log's key.
         suspected: things that are unlisted and not old enough.
     """
 
     ledgers: tuple[LedgerId, ...]
     pages: tuple[str, ...]
+    intents: tuple[str, ...]
     suspected: int
 
 
@@ -78,7 +84,8 @@ class LogCollector:
             if not await self._names(heads, listed, log_id, name)
         ]
         now = self._client.clock.now_ms()
-        found: list[int | str] = [*unlisted_ledgers, *unlisted_pages]
+        waiting = await self._intents(heads)
+        found: list[int | str] = [*unlisted_ledgers, *unlisted_pages, *waiting]
         # Whatever was listed in between begins anew.
         self._since = {thing: self._since.get(thing, now) for thing in found}
         due = {thing for thing, since in self._since.items() if now - since >= self._grace_ms}
@@ -89,9 +96,30 @@ class LogCollector:
         for key in pages:
             log_id, _, name = key.removeprefix(PAGES).partition("/")
             await heads.remove_page(bytes.fromhex(log_id), name)
-        gone: set[int | str] = {*ledgers, *pages}
+        intents = [each for each in waiting if each in due]
+        for each in intents:
+            await self._carry_out(heads, waiting[each])
+        gone: set[int | str] = {*ledgers, *pages, *intents}
         self._since = {thing: since for thing, since in self._since.items() if thing not in gone}
-        return Collected(tuple(ledgers), tuple(pages), len(self._since))
+        return Collected(tuple(ledgers), tuple(pages), tuple(intents), len(self._since))
+
+    async def _intents(self, heads: LogHeads) -> dict[str, LogHead]:
+        """The logs with a truncation or deletion under way, by their oldest intent. Damaged heads say nothing."""
+        found: dict[str, LogHead] = {}
+        for log_id in await heads.log_ids():
+            try:
+                head = await heads.read(log_id)
+            except CorruptMetadataError:
+                continue
+            if head is not None and head[0].intents:
+                intent = head[0].intents[0]
+                found[f"{HEADS}{log_id.hex()} {intent.kind.name.lower()} {intent.before}"] = head[0]
+        return found
+
+    async def _carry_out(self, heads: LogHeads, head: LogHead) -> None:
+        machine = TrimMachine(None if head.is_being_deleted else -1)
+        with contextlib.suppress(NoSuchLogError):
+            await LogTrimmer(head, heads, self._ledgers, LogConfig()).run(machine)
 
     async def _made_for_logs(self) -> list[tuple[LedgerId, str]]:
         """Every ledger that says which log it was made for. One whose record is damaged says nothing."""

@@ -7,6 +7,7 @@ Source: decisions F-12, F-29.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from typing import Final
 
@@ -75,6 +76,19 @@ class LogHeads:
             names += [key.removeprefix(NAMES) for key, _ in page]
             if len(page) < LIST_LIMIT:
                 return names
+            after = page[-1][0]
+
+    async def log_ids(self) -> list[bytes]:
+        """The ids of all logs, those that are being deleted and those without a name included."""
+        found: list[bytes] = []
+        after: str | None = None
+        while True:
+            page = await self._store.list(HEADS, after=after)
+            for key, _ in page:
+                with contextlib.suppress(ValueError):
+                    found.append(bytes.fromhex(key.removeprefix(HEADS)))
+            if len(page) < LIST_LIMIT:
+                return found
             after = page[-1][0]
 
     # --- heads -------------------------------------------------------------------------------------------------

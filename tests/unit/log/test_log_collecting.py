@@ -45,13 +45,13 @@ def test_unlisted_ledgers_and_pages_go_after_the_grace_time(tmp_path: Path) -> N
         # A ledger that no log made is nobody's business here.
         async with await at.client.create_ledger() as plain:
             await plain.append(b"plain")
-        collector = LogCollector(at.client, grace_ms=1000)
+        collector = LogCollector(at.client, grace_ms=3_600_000)
         ledgers = await at.ledgers()
         first = await collector.collect()
         assert (first.ledgers, first.pages, first.suspected) == ((), (), 2)
-        clock.later_ms = 999
+        clock.later_ms = 1_800_000
         assert (await collector.collect()).suspected == 2
-        clock.later_ms = 60_000
+        clock.later_ms = 3_600_000
         second = await collector.collect()
         assert (second.ledgers, len(second.pages), second.suspected) == ((orphan.ledger_id,), 1, 0)
         assert await at.ledgers() == [each for each in ledgers if each != orphan.ledger_id]
@@ -60,6 +60,41 @@ def test_unlisted_ledgers_and_pages_go_after_the_grace_time(tmp_path: Path) -> N
         await log.truncate(before=20)
         [(key, head)] = await at.store.list("logs/")
         await at.store.put(key, b"\xff", head.version)
+        assert (await collector.collect()).suspected == 0
+
+    in_world(tmp_path, work)
+
+
+def test_what_a_crashed_truncation_or_deletion_left_is_carried_out(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        clock = LaterClock()
+        at.client.clock = clock
+        heads = LogHeads(at.store)
+        for name in ("cut", "gone"):
+            log = await at.made(name)
+            async with await log.open_writer() as writer:
+                for part in range(6):
+                    await writer.append_many(numbers(part * 5, part * 5 + 5))
+                    await writer.roll()
+            log_id = await heads.find(name)
+            assert log_id is not None
+            found = await heads.read(log_id)
+            assert found is not None
+            head, version = found
+            # The first swap of a truncation, or of a deletion; then its client dies.
+            await heads.write(
+                head.with_truncation(17, 30, 0) if name == "cut" else head.with_deletion(0), version
+            )
+        kept = [item.ledger_id for item in (await at.log("cut").describe()).items]
+        assert len(await at.ledgers()) > len(kept)
+        collector = LogCollector(at.client, grace_ms=3_600_000)
+        assert (await collector.collect()).suspected == 2
+        clock.later_ms = 3_600_000
+        done = await collector.collect()
+        assert (len(done.intents), done.ledgers, done.pages) == (2, (), ())
+        assert await at.ledgers() == kept
+        assert await values(at.log("cut")) == numbers(17, 30)
+        assert await at.client.logs() == ["cut"]
         assert (await collector.collect()).suspected == 0
 
     in_world(tmp_path, work)
