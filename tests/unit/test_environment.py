@@ -1,0 +1,80 @@
+"""The set-up script, run as the Makefile runs it, with programs of our making on the PATH."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tools" / "environment"
+SECONDS = 30
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A directory for the PATH with what the script itself needs."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("bash", "dirname", "mkdir", "sed", "head", "id", "touch", "rm"):
+        (folder / name).symlink_to(shutil.which(name))
+    return folder
+
+
+def add_java(folder, version):
+    program = folder / "java"
+    program.write_text(f"#!{shutil.which('bash')}\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+def run(folder, *args, **env):
+    return subprocess.run(
+        [shutil.which("bash"), str(SCRIPT), *args],
+        env={"PATH": str(folder), "HOME": str(folder.parent), **env},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_java_on_the_path_is_found(programs):
+    java = add_java(programs, "21.0.2")
+    assert run(programs, "find-java").stdout.strip() == str(java)
+    assert run(programs, "java").returncode == 0
+
+
+def test_java_home_comes_first(programs, tmp_path):
+    add_java(programs, "21.0.2")
+    (tmp_path / "home/bin").mkdir(parents=True)
+    java = add_java(tmp_path / "home/bin", "17.0.9")
+    assert run(programs, "find-java", JAVA_HOME=str(tmp_path / "home")).stdout.strip() == str(java)
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.21", "16.0.1"])
+def test_an_old_java_is_passed_over(programs, version):
+    java = add_java(programs, version)
+    assert str(java) not in run(programs, "find-java").stdout
+
+
+def test_a_home_that_cannot_be_written_does_not_stop_it(programs):
+    add_java(programs, "17.0.9")
+    assert run(programs, "java", HOME="").returncode == 0
+    assert run(programs, "java", HOME="/proc/nowhere").returncode == 0
+
+
+def test_no_function_hides_a_program_that_the_script_calls():
+    text = SCRIPT.read_text()
+    functions = set(re.findall(r"^(\w+)\(\) \{", text, re.M))
+    assert (
+        functions & {"java", "python", "pip", "uv", "venv", "install", "lock", "make", "sed", "id", "test"}
+        == set()
+    )
+
+
+def test_without_arguments_it_explains_itself(programs):
+    done = run(programs)
+    assert done.returncode == 2
+    assert "environment java" in done.stderr
