@@ -10,6 +10,7 @@ Source: spark.md 1.1, 1.3, 5.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
+from types import TracebackType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quire.core.errors import QuireError
 from quire.spark import options as option_rules
 from quire.spark import planning, tables, tasks
 from quire.spark.options import ReadOptions, SparkUseError
@@ -84,6 +86,22 @@ def _refuse(what: str, instead: str) -> NoReturn:
     raise SparkUseError(f"quire: this version does not have {what}. {instead}")
 
 
+class _OneSentence:
+    """Takes our own frames off an error that is meant for the user; a defect keeps its traceback.
+
+    Not a `contextlib.contextmanager`, which would put the frames back.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, QuireError):
+            raise error.with_traceback(None) from None
+
+
 class _OptionalPushFilters:
     """`pushFilters` for readers that must also work while push-down is switched off.
 
@@ -121,13 +139,14 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One task for each `splitBytes` of what is wanted, fixed now: later appends are not in this read."""
-        return [InputPartition(task) for task in planning.plan(self._options, self._wanted)]
+        with _OneSentence():
+            return [InputPartition(task) for task in planning.plan(self._options, self._wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records. An empty plan comes as one partition without a value."""
-        if partition.value is None:
-            return iter(())
-        return tasks.read(partition.value, self._options, self._projection)
+        if partition.value is not None:
+            with _OneSentence():
+                yield from tasks.read(partition.value, self._options, self._projection)
 
 
 class DescribeReader(DataSourceReader):
@@ -143,4 +162,5 @@ class DescribeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """All rows, in the columns that are asked for."""
-        return tables.read(self._options, self._schema)
+        with _OneSentence():
+            yield from tables.read(self._options, self._schema)
