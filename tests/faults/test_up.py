@@ -244,3 +244,44 @@ def test_a_damaged_list_of_bookies_and_the_console_are_clear_errors(tmp_path: Pa
     with up(tmp_path / "other", "--console", "8080") as running:
         assert "not built yet" in running.line()["error"]["message"]
         assert running.wait() == 2
+
+
+class Foreground:
+    """A command that runs until it is told to stop."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "quire.cli.main", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def stop(self, number: int) -> tuple[int, str, str]:
+        self.process.send_signal(number)
+        rest, errors = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, rest, errors
+
+
+def test_a_bookie_in_the_foreground_and_ctrl_c_at_a_tail(tmp_path: Path) -> None:
+    cluster = ("--cluster", f"sqlite:{tmp_path / 'm.db'}")
+    bookie = Foreground(
+        "bookie", "--dir", str(tmp_path / "one"), *cluster, "--listen", "0", "--create", "--json"
+    )
+    try:
+        ready = json.loads(bookie.process.stdout.readline())
+        assert ready["id"].startswith("one.")
+        assert ready["pid"] == bookie.process.pid
+        quire = [sys.executable, "-m", "quire.cli.main"]
+        one = ("-E", "1", "-w", "1", "-a", "1")
+        subprocess.run([*quire, "log", "create", "x", *one, *cluster], check=True, timeout=WAIT_S)
+        subprocess.run([*quire, "log", "append", "x", *cluster], input=b"first\n", check=True, timeout=WAIT_S)
+        tail = Foreground("log", "read", "x", "--follow", *cluster)
+        assert tail.process.stdout.readline() == "first\n"
+        code, _, errors = tail.stop(signal.SIGINT)
+        assert (code, errors) == (130, "Interrupted.\n")
+        tail = Foreground("log", "tail", "x", *cluster, "--json")
+        assert json.loads(tail.process.stdout.readline())["value"] == "first"
+        code, rest, _ = tail.stop(signal.SIGINT)
+        assert code == 130
+        assert json.loads(rest.splitlines()[-1])["error"]["code"] == "interrupted"
+    finally:
+        code, _, errors = bookie.stop(signal.SIGINT)
+    assert code == 0
+    assert errors.endswith("Stopped cleanly.\n")
