@@ -25,7 +25,6 @@ from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
-    CRITICAL,
     GROUP_HEADER_BYTES,
     RECORD_HEAD,
     RECORD_HEADER_BYTES,
@@ -164,7 +163,7 @@ class Journal:
         if not segment.first_lsn:
             segment.first_lsn = lsn
         group.last_lsn = segment.last_lsn = lsn
-        if kind & CRITICAL:
+        if ledger_id >= 0 or kind is Kind.SUSPICION:
             group.name(ledger_id, first, last)
         return segment, offset, lsn
 

@@ -294,7 +294,8 @@ class SegmentScanner:
             row = row_of(offset, record)
             trouble.damaged_rows.append((row._replace(flags=row.flags | RowFlag.DAMAGED), lac_of(record)))
         elif record.ledger_id == ALL_LEDGERS:
-            trouble.all_suspect = trouble.all_suspect or record.kind not in {Kind.START, Kind.CLEAN_STOP}
+            # A list of segments or a retirement that is lost makes files seem missing or in use, never the reverse.
+            trouble.all_suspect = trouble.all_suspect or record.kind == Kind.SUSPICION
         else:
             trouble.named.add(record.ledger_id)
 

@@ -68,7 +68,7 @@ class GroupFlag:
     UNNAMED: Final = 1
     """More ledgers than the header names."""
     CONCERNS_ALL: Final = 2
-    """Has records that concern all ledgers: a suspicion, a list or a retirement of segments."""
+    """Has a record that concerns all ledgers: a suspicion."""
 
 
 class RecordFlag:

@@ -145,7 +145,9 @@ class Start:
     def _older(self, sequences: list[int], newest: int, scan: Scan) -> None:
         """Bring in the segments before the newest: those in its list, without those retired since."""
         if scan.lists is None:
-            listed = set(sequences)  # its list is damaged, so everything is suspected already
+            listed = set(
+                sequences
+            )  # its list is damaged; what was retired holds only what is known to be dead
         else:
             retired = set(scan.retired)
             listed = {

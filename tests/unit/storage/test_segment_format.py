@@ -24,7 +24,7 @@ def test_worked_bytes_of_a_new_bookie() -> None:
     seed = crc32c(struct.pack(">QQ", 1, header.nonce))
     group = form.decode_group_header(data[4096:5120], 4096, 1, seed)
     assert group is not None
-    assert (group.first_lsn, group.last_lsn, group.records, group.flags) == (1, 2, 2, 2)
+    assert (group.first_lsn, group.last_lsn, group.records, group.flags) == (1, 2, 2, 0)
     body = bytes.fromhex("0000000000000000 0000000000000000 00000001 0000000000000001 0000000000000001")
     head = (
         bytes.fromhex(
