@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 
-from quire.blocking.handles import Appending, Handle, awaited, iterated
+from quire.blocking.handles import Appending, Closing, awaited, iterated
 from quire.client.reader import LedgerReader as AsyncLedgerReader
 from quire.client.writer import LedgerWriter as AsyncLedgerWriter
 from quire.core.ids import EntryId, LedgerId
@@ -45,12 +45,13 @@ class LedgerWriter(Appending[AsyncLedgerWriter]):
         return self._inner.metadata
 
 
-class LedgerReader(Handle[AsyncLedgerReader]):
+class LedgerReader(Closing[AsyncLedgerReader]):
     """Reads one ledger."""
 
     read = iterated(AsyncLedgerReader.read)
     tail = iterated(AsyncLedgerReader.tail)
     refresh = awaited(AsyncLedgerReader.refresh)
+    close = awaited(AsyncLedgerReader.close)
 
     @property
     def ledger_id(self) -> LedgerId:
