@@ -25,8 +25,8 @@ from quire.core.effects import (
 from quire.core.errors import MisuseError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
-from quire.core.recovery import RecoveryMachine
+from quire.core.quorum import covers_exactly, write_set
+from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
 
 BYTES_PER_ENTRY = 10
@@ -147,6 +147,10 @@ class World:
     def drain(self, recoverer: Recoverer) -> None:
         machine = recoverer.machine
         machine.check()
+        if machine.status in {RecoveryStatus.READING, RecoveryStatus.MEASURING, RecoveryStatus.CLOSING}:
+            # I7: whoever reads forward has fenced enough of the original ensemble.
+            fenced = sum(1 << slot for slot, name in enumerate(self.names) if self.bookies[name].fenced)
+            assert covers_exactly(fenced, self.E, self.Qw, self.Qa), "the fence does not cover"
         out, machine.out = machine.out, []
         for effect in out:
             if isinstance(effect, RecoveryClosed | RecoveryInconclusive | RecoveryFailed):
