@@ -6,11 +6,17 @@ Nothing here knows the log; `log/writer.py` does.
 from __future__ import annotations
 
 import asyncio
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from quire.client.writer import LedgerWriter
-from quire.core.errors import QuireError
+from quire.core.errors import MisuseError, QuireError
 from quire.wire.batch import Codec, Headers, encode_batch
+
+RECORD_OVERHEAD: Final = 32
+"""What a record counts against the windows besides its bytes."""
+_I64: Final = 2**63
+_U16: Final = 2**16
 
 
 class Many:
@@ -36,7 +42,7 @@ class Batch:
     def __init__(self, base_ms: int) -> None:
         self.base_ms = base_ms
         self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
         self.headers: list[Headers | None] | None = None
         self.times: list[int] | None = None
         self.claims: list[Claim] = []
@@ -48,18 +54,35 @@ class Batch:
         self, value: bytes | None, key: bytes | None, headers: Headers | None, time_ms: int, size: int
     ) -> None:
         """Put a record in. Columns that most batches do without are begun when a record needs them."""
+        count = len(self.values)
         if self.times is not None:
             self.times.append(time_ms)
         elif time_ms != self.base_ms:
-            self.times = [self.base_ms] * len(self.values)
+            self.times = [self.base_ms] * count
             self.times.append(time_ms)
         if headers and self.headers is None:
-            self.headers = [None] * len(self.values)
+            self.headers = [None] * count
         if self.headers is not None:
             self.headers.append(headers)
+        if key is not None and self.keys is None:
+            self.keys = [None] * count
+        if self.keys is not None:
+            self.keys.append(key)
         self.values.append(value)
-        self.keys.append(key)
         self.bytes += size
+
+    def claim(self, many: Many, count: int) -> None:
+        """The last `count` records belong to an `append_many`."""
+        last = self.claims[-1] if self.claims else None
+        if isinstance(last, tuple) and last[0] is many:
+            self.claims[-1] = (many, last[1] + count)
+        else:
+            self.claims.append((many, count))
+
+    @property
+    def plain(self) -> bool:
+        """Whether a bare value can be put in by appending it to `values` alone."""
+        return self.times is None and self.headers is None and self.keys is None
 
     def encode(self, target: Target, epoch: int, codec: Codec | None, compression: str | None) -> bytes:
         """The entry that follows what the target was sent so far."""
@@ -151,3 +174,46 @@ def fail(claims: list[Claim], error: QuireError, *, begun: QuireError | None = N
                 many.future.set_exception(begun if partly and begun else error)
         elif not claim.done():
             claim.set_exception(error)
+
+
+def record_size(value: object, key: object, headers: object, timestamp_ms: object) -> int:
+    """What a record counts, once it is known that it can be written.
+
+    Raises:
+        MisuseError: a part of it is of a type or size that a batch cannot hold.
+    """
+    size = RECORD_OVERHEAD
+    for name, part in (("value", value), ("key", key)):
+        if isinstance(part, bytes):
+            size += len(part)
+        elif part is not None:
+            raise _unfit(f"{name} is bytes or None, not {type(part).__name__}")
+    if timestamp_ms is not None and not (
+        isinstance(timestamp_ms, int) and -_I64 <= timestamp_ms < _I64 and not isinstance(timestamp_ms, bool)
+    ):
+        raise _unfit(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
+    if headers:
+        size += _headers_size(headers)
+    return size
+
+
+def _headers_size(headers: object) -> int:
+    size = 2
+    if not isinstance(headers, Sequence) or len(headers) >= _U16:
+        raise _unfit(f"headers are a list of fewer than {_U16} pairs, not {type(headers).__name__}")
+    for pair in headers:
+        try:
+            name, data = pair
+            encoded = name.encode()
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _unfit(f"each header is a pair (name, bytes or None), not {pair!r}") from error
+        if len(encoded) >= _U16 or not (data is None or isinstance(data, bytes)):
+            raise _unfit(
+                f"a header's name is shorter than {_U16} bytes, its value bytes or None: {name[:40]!r}"
+            )
+        size += 6 + len(encoded) + len(data or b"")
+    return size
+
+
+def _unfit(what: str) -> MisuseError:
+    return MisuseError(f"this record cannot be appended: {what}")

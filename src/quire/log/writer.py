@@ -31,15 +31,13 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log_list import LedgerSummary
 from quire.env.interfaces import Clock
-from quire.log.batching import Batch, Many, Target, fail, settle
+from quire.log.batching import RECORD_OVERHEAD, Batch, Many, Target, fail, record_size, settle
 from quire.log.config import LogConfig
 from quire.log.leader import LOST_LEDGER, LogLeader
 from quire.wire.batch import Codec, Headers
 
 log = logging.getLogger(__name__)
 
-RECORD_OVERHEAD = 32
-"""What a record counts against the windows besides its bytes."""
 ROLL_RETRY_MS = 10_000
 _ENTRY_ROOM = 4096
 """What an entry needs besides the values: header and tables of a batch of one."""
@@ -83,6 +81,7 @@ class LogWriter:
         self._compression = config.compression
         # Records that wait, as batches in the making; the last one grows.
         self._waiting: deque[Batch] = deque()
+        self._plain: Batch | None = None
         self._waiting_bytes = 0
         self._in_flight: deque[Batch] = deque()
         self._in_flight_bytes = 0
@@ -170,6 +169,24 @@ class LogWriter:
         """
         if self._waiting_bytes + self._in_flight_bytes >= self._window:
             raise self._full()
+        batch = self._plain
+        if (
+            batch is not None
+            and type(value) is bytes
+            and key is None
+            and headers is None
+            and timestamp_ms is None
+        ):
+            # A bare value in a turn that has begun: most records take this way, so it is short.
+            size = len(value) + RECORD_OVERHEAD
+            if batch.bytes + size <= self._batch_bytes_max and len(batch.values) < self._batch_records_max:
+                future: asyncio.Future[int] = self._loop.create_future()
+                batch.values.append(value)
+                batch.claims.append(future)
+                batch.bytes += size
+                self._waiting_bytes += size
+                self._accepted += 1
+                return future
         return self._put(value, key, headers, timestamp_ms)
 
     async def append_many(
@@ -194,25 +211,26 @@ class LogWriter:
             raise MisuseError(msg, log=self.name)
         if total == 0:
             return range(0)
-        for i in range(total):
-            self._size(values[i], keys[i] if keys else None, headers[i] if headers else None)
+        values = list(values)  # the caller's own may change while this waits for room
+        sizes = self._sizes(values, keys, headers, timestamps_ms)
         if self._room or self._waiting_bytes + self._in_flight_bytes >= self._window:
             await self._wait_for_room()
         self._check_writing()
         many = Many(self._loop.create_future(), total)
-        for i in range(total):
+        place = 0
+        while place < total:
             batch = self._add(
-                values[i],
-                keys[i] if keys else None,
-                headers[i] if headers else None,
-                timestamps_ms[i] if timestamps_ms else None,
+                values[place],
+                keys[place] if keys else None,
+                headers[place] if headers else None,
+                timestamps_ms[place] if timestamps_ms else None,
+                sizes[place],
             )
-            claims = batch.claims
-            last = claims[-1] if claims else None
-            if isinstance(last, tuple) and last[0] is many:
-                claims[-1] = (many, last[1] + 1)
-            else:
-                claims.append((many, 1))
+            end = place + 1
+            if batch is self._plain and not (keys or headers or timestamps_ms):
+                end = self._fill(batch, values, sizes, end)
+            batch.claim(many, end - place)
+            place = end
         return await many.future
 
     async def drain(self) -> None:
@@ -256,6 +274,7 @@ class LogWriter:
         """
         if not self._closing:
             self._closing = True
+            self._plain = None
             try:
                 await self._flushed()
                 if not self._ended:
@@ -292,14 +311,10 @@ class LogWriter:
 
     # --- records in --------------------------------------------------------------------------------------------
 
-    def _size(self, value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
-        size = RECORD_OVERHEAD
-        if value is not None:
-            size += len(value)
-        if key is not None:
-            size += len(key)
-        if headers:
-            size += sum(4 * len(name) + len(data or b"") + 8 for name, data in headers)
+    def _size(
+        self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
+    ) -> int:
+        size = record_size(value, key, headers, timestamp_ms)
         if size > self._record_bytes_max:
             msg = (
                 f"log {self.name!r}: a record of {size} bytes is above the limit of {self._record_bytes_max} "
@@ -308,20 +323,61 @@ class LogWriter:
             raise MisuseError(msg, log=self.name)
         return size
 
+    def _sizes(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Headers | None] | None,
+        timestamps_ms: Sequence[int] | None,
+    ) -> list[int]:
+        """What each of many records counts, once it is known that all can be written."""
+        if not (keys or headers or timestamps_ms) and set(map(type, values)) == {bytes}:
+            sizes = [len(value) + RECORD_OVERHEAD for value in values if value is not None]
+            if max(sizes) <= self._record_bytes_max:
+                return sizes
+        return [
+            self._size(
+                values[i],
+                keys[i] if keys else None,
+                headers[i] if headers else None,
+                timestamps_ms[i] if timestamps_ms else None,
+            )
+            for i in range(len(values))
+        ]
+
+    def _fill(self, batch: Batch, values: Sequence[bytes | None], sizes: Sequence[int], start: int) -> int:
+        """Put bare values from `start` on into a plain batch, as many as fit; the place behind them."""
+        room = self._batch_bytes_max - batch.bytes
+        last = min(len(values), start + self._batch_records_max - len(batch.values))
+        end = start
+        while end < last and sizes[end] <= room:
+            room -= sizes[end]
+            end += 1
+        taken = self._batch_bytes_max - batch.bytes - room
+        batch.values += values[start:end]
+        batch.bytes += taken
+        self._waiting_bytes += taken
+        self._accepted += end - start
+        return end
+
     def _put(
         self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
     ) -> asyncio.Future[int]:
         self._check_writing()
-        batch = self._add(value, key, headers, timestamp_ms)
+        batch = self._add(value, key, headers, timestamp_ms, self._size(value, key, headers, timestamp_ms))
         future: asyncio.Future[int] = self._loop.create_future()
         batch.claims.append(future)
         return future
 
     def _add(
-        self, value: bytes | None, key: bytes | None, headers: Headers | None, timestamp_ms: int | None
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        size: int,
     ) -> Batch:
         """Put a record into the batch in the making, or into a new one when it is full."""
-        size = self._size(value, key, headers)
         if not self._send_due:
             # The first record of a loop turn: its time serves for the whole turn.
             self._send_due = True
@@ -339,6 +395,7 @@ class LogWriter:
             batch = Batch(timestamp_ms)
             waiting.append(batch)
         batch.add(value, key, headers, timestamp_ms, size)
+        self._plain = batch if batch.plain and batch.base_ms == self._now_ms else None
         self._waiting_bytes += size
         self._accepted += 1
         return batch
@@ -384,6 +441,7 @@ class LogWriter:
 
     def _turn_ended(self) -> None:
         self._send_due = False
+        self._plain = None
         self._send()
 
     def _send(self) -> None:
@@ -415,6 +473,8 @@ class LogWriter:
             self._leader.ledger_failed(target.ledger.ledger_id, cause)
             return False
         self._waiting.popleft()
+        if batch is self._plain:
+            self._plain = None
         target.sent_one(batch, len(entry))
         self._waiting_bytes -= batch.bytes
         self._in_flight_bytes += batch.bytes
@@ -548,6 +608,7 @@ class LogWriter:
         if self._ended:
             return
         self._ended = True
+        self._plain = None
         self._target = None
         if self._roll_timer is not None:
             self._roll_timer.cancel()

@@ -92,6 +92,36 @@ def test_a_full_window_says_so_and_lets_in_again(tmp_path: Path) -> None:
     in_world(tmp_path, work)
 
 
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (("text",), "value is bytes or None, not str"),
+        ((b"v", 5), "key is bytes or None, not int"),
+        ((b"v", None, [("h",)]), "each header is a pair"),
+        ((b"v", None, [(b"h", b"1")]), "each header is a pair"),
+        ((b"v", None, [("h", "1")]), "its value bytes or None"),
+        ((b"v", None, [("h" * 70_000, b"")]), "shorter than 65536"),
+        ((b"v", None, {"h": b"1"}), "headers are a list"),
+        ((b"v", None, None, 2**63), "whole number of milliseconds"),
+        ((b"v", None, None, 1.5), "whole number of milliseconds"),
+    ],
+)
+def test_what_cannot_be_a_record_is_refused_before_it_is_taken(
+    tmp_path: Path, record: tuple, text: str
+) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            with pytest.raises(MisuseError, match=text):
+                writer.append_nowait(*record)
+            with pytest.raises(MisuseError, match="as many keys"):
+                await writer.append_many([b"a"], keys=[])
+            assert await writer.append(b"good") == 0
+        assert await values(log) == [b"good"]
+
+    in_world(tmp_path, work)
+
+
 def test_rolling_under_load_loses_and_reorders_nothing(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         log = await at.made(config=LogConfig(batch_bytes_max=500, roll_bytes=5000, page_items=2, fan_out=2))
