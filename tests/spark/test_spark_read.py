@@ -97,6 +97,7 @@ def test_tasks_are_planned_by_bytes(spark, cluster, orders):
         ("offset > 100 AND offset <= 105", range(101, 106)),
         ("offset = 12345", [12345]),
         ("offset IN (3, 4, 9000, 19999, 50000)", [3, 4, 9000, 19999]),
+        (f"offset IN ({', '.join(map(str, range(0, 80, 2)))})", range(0, 80, 2)),
         ("offset < 0", []),
         ("offset < 10 AND offset <> 4", [0, 1, 2, 3, 5, 6, 7, 8, 9]),
         (f"unix_millis(timestamp) >= {T0 + 19_995}", range(19_995, COUNT)),
