@@ -67,7 +67,7 @@ class LogConfig:
     back_off_ms_min: int = 20
     back_off_ms_max: int = 2_000
     open_attempts_max: int = 20
-    metadata_attempts_max: int = 8
+    metadata_attempts_max: int = 30
     cached_pages_max: int = 256
     deletes_at_once: int = 16
     codec: str = "rows"
