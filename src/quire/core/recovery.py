@@ -649,7 +649,9 @@ class RecoveryMachine:
                 self._known, record.ensemble_size, record.write_quorum, record.ack_quorum
             )
             assert self._start >= record.last_fragment.first_entry - 1, "never below the last fragment"
-            assert all(self._start < first <= self.lap + 1 for first in firsts), "changes hold what is written back"
+            assert all(self._start < first <= self.lap + 1 for first in firsts), (
+                "changes hold what is written back"
+            )
         if self.status is RecoveryStatus.READING:
             for i in range(self._window_last - self._window_first + 1):
                 assert not self._negative[i] & self._positive[i], "a slot has one vote"

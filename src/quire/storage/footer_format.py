@@ -22,6 +22,7 @@ DIRECTORY_BYTES = DIRECTORY.size
 TRAILER = struct.Struct(">8sQQQQQQQQIIIIII")
 STATE_HEAD = struct.Struct(">qQI")
 OFFSET_UNIT = 8
+SECTOR_BYTES = 512
 DENSE = 1
 _ROW_KEY = struct.Struct(">qQqqQ")
 _ROW_PERIOD = 52
@@ -177,9 +178,9 @@ def read_states(data: Buffer, count: int) -> Iterator[tuple[int, int, memoryview
 
 
 def encode_trailer(trailer: Trailer, seed: int, offset: int) -> bytes:
-    """The whole last block."""
-    block = TRAILER.pack(TRAILER_MAGIC, *trailer, 0).ljust(BLOCK_BYTES - 4, b"\0")
-    return block + U32.pack(crc32c(block, place_seed(seed, offset)))
+    """The whole last block. All that matters is in its first sector, so a torn one is there or is not."""
+    head = TRAILER.pack(TRAILER_MAGIC, *trailer, 0).ljust(SECTOR_BYTES - 4, b"\0")
+    return (head + U32.pack(crc32c(head, place_seed(seed, offset)))).ljust(BLOCK_BYTES, b"\0")
 
 
 def decode_trailer(block: Buffer, sequence: int, seed: int, offset: int) -> Trailer | None:
@@ -188,13 +189,11 @@ def decode_trailer(block: Buffer, sequence: int, seed: int, offset: int) -> Trai
     Raises:
         FormatError: the block begins like this segment's trailer but is damaged.
     """
-    if len(block) < BLOCK_BYTES or bytes(block[:8]) != TRAILER_MAGIC:
+    if len(block) < SECTOR_BYTES or bytes(block[:8]) != TRAILER_MAGIC:
         return None
     fields = TRAILER.unpack_from(block)
-    if (
-        crc32c(memoryview(block)[: BLOCK_BYTES - 4], place_seed(seed, offset))
-        != U32.unpack_from(block, BLOCK_BYTES - 4)[0]
-    ):
+    checksum = crc32c(memoryview(block)[: SECTOR_BYTES - 4], place_seed(seed, offset))
+    if checksum != U32.unpack_from(block, SECTOR_BYTES - 4)[0]:
         if fields[1] == sequence:
             raise FormatError("the checksum of the trailer differs")
         return None
