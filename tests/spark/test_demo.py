@@ -1,5 +1,6 @@
 """The demo as a process, on a small input of one's own, and where its directory may not be."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -42,6 +43,16 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "no demo made it" in done.stderr
     assert (tmp_path / "mine").read_text() == "keep me"
+
+
+def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:
+    (tmp_path / ".quire-demo").touch()
+    with (tmp_path / ".quire-demo").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = [*COMMAND, "--dir", str(tmp_path), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"]["code"] == "directory_in_use"
 
 
 def test_an_empty_input_is_refused(tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from quire.cli.demo import bulk, history, under_fire
 from quire.cli.demo.processes import SparkProcess, WriterProcess
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.output import human_bytes
-from quire.core.errors import MisuseError
+from quire.core.errors import DirectoryInUseError, MisuseError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
@@ -37,10 +39,10 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
     from quire import blocking
 
     root, files = bulk.given_files(given) if given else _library()
-    prepare(directory)
     tables = directory / "tables"
-    tables.mkdir()
     with ExitStack() as stack:
+        stack.enter_context(prepared(directory))
+        tables.mkdir()
         with narrator.step("A cluster on this machine") as step:
             local = stack.enter_context(LocalCluster(directory / "cluster", BOOKIES))
             # A JVM takes seconds to start: it does so while the log is written.
@@ -125,11 +127,13 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
     }
 
 
-def prepare(directory: Path) -> None:
-    """Make the directory, or empty it when a former demo made it.
+@contextmanager
+def prepared(directory: Path) -> Iterator[None]:
+    """Make the directory, or empty it when a former demo made it; nobody else's demo may use it meanwhile.
 
     Raises:
         MisuseError: it holds something else.
+        DirectoryInUseError: another demo is running in it.
     """
     mark = directory / _MARK
     if directory.exists() and any(directory.iterdir()) and not mark.exists():
@@ -137,13 +141,19 @@ def prepare(directory: Path) -> None:
             f"{directory} is not empty and no demo made it: choose another --dir.", path=str(directory)
         )
     directory.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    for name in _OURS:
-        path = directory / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    with mark.open("a") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            text = f"Another demo is running in {directory}: wait for it, or choose another --dir."
+            raise DirectoryInUseError(text, path=str(directory)) from error
+        for name in _OURS:
+            path = directory / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        yield
 
 
 def _library() -> tuple[Path, list[Path]]:
