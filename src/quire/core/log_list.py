@@ -333,7 +333,7 @@ class LogHead:
             raise MisuseError(msg, log=self.name, ledger_id=item.ledger_id)
         if item.is_open and item.first_offset is None and not self.open_items:
             item = replace(item, first_offset=self.closed_end)
-        return replace(self, items=(*self.items, item))
+        return replace(self, items=(*self.items, item))._without_leftovers()
 
     def with_completed(self, ledger_id: int, summary: LedgerSummary) -> LogHead:
         """The list once an open item's ledger has its end; the next item's first offset is fixed by it.
@@ -354,8 +354,33 @@ class LogHead:
                 items[place] = done = item.completed(item.first_offset, summary)
                 if place + 1 < len(items) and items[place + 1].first_offset is None:
                     items[place + 1] = replace(items[place + 1], first_offset=done.next_offset)
-                return replace(self, items=tuple(items))
+                return replace(self, items=tuple(items))._without_leftovers()
         return self
+
+    def _without_leftovers(self) -> LogHead:
+        """Items that a truncation had to leave, open or last then, and that are neither now: their time has come.
+
+        Left in the list they would get into a page, where nobody could tell them from ledgers that are gone.
+        """
+        items = self.items
+        count = 0
+        while (
+            not self.pages
+            and count < len(items) - 1
+            and not items[count].is_open
+            and (items[count].next_offset or 0) <= self.start_offset
+            and self.start_offset
+        ):
+            count += 1
+        if not count:
+            return self
+        gone, intents = items[:count], self.intents
+        if intents and intents[-1].kind is IntentKind.TRUNCATE:
+            intents = (*intents[:-1], replace(intents[-1], items=(*intents[-1].items, *gone)))
+        else:
+            start = self.start_offset
+            intents = (*intents, Intent(IntentKind.TRUNCATE, start, start, gone))
+        return replace(self, dropped_items=self.dropped_items + count, items=items[count:], intents=intents)
 
     def with_adoptions_placed(self) -> LogHead:
         """The list with all waiting adoptions at its end; unchanged while an item is open.

@@ -1,0 +1,15 @@
+"""What holds for every test: Hypothesis judges results, never how long they took on a busy machine."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "quire",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not os.environ.get("QUIRE_PROOF"),
+)
+settings.load_profile("quire")
