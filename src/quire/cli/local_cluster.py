@@ -233,16 +233,20 @@ class LocalCluster:
         """
         if wakeup is not None:
             self._selector.register(wakeup, selectors.EVENT_READ, None)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         dead: list[LocalBookie] = []
         try:
-            for key, _ in self._selector.select(timeout_s):
-                bookie = key.data
-                if bookie is None or os.read(key.fd, 65536):
-                    continue
-                # The end of its stdout: the process is gone or about to be.
-                bookie.process.wait()
-                self._forget(bookie)
-                dead.append(bookie)
+            while not dead:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                events = self._selector.select(left)
+                if not events or any(key.data is None for key, _ in events):
+                    break
+                for key, _ in events:
+                    # Only the end of its stdout says that the process is gone or about to be.
+                    if not os.read(key.fd, 65536):
+                        key.data.process.wait()
+                        self._forget(key.data)
+                        dead.append(key.data)
         finally:
             if wakeup is not None:
                 self._selector.unregister(wakeup)
