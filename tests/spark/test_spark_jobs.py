@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from pyspark.errors import AnalysisException
 
 import quire
 from quire.spark.jobs import replay, to_parquet
+from quire.spark.jobs.__main__ import run_lines
 from quire.spark.options import SparkUseError
 
 pytestmark = pytest.mark.spark
@@ -96,7 +94,10 @@ def test_a_snapshot_and_its_tail_give_what_a_full_replay_gives(spark, cluster, e
         replay.run(spark, table=str(tmp_path / "no"), snapshot=late, at=10, **common)
 
 
-def test_several_jobs_in_one_process(cluster, lines, edits, tmp_path):
+def test_the_command_prints_one_line_for_each_job(
+    spark, cluster, lines, edits, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("QUIRE_CLUSTER", cluster.uri)
     steps = [
         [
             "to_parquet",
@@ -110,21 +111,8 @@ def test_several_jobs_in_one_process(cluster, lines, edits, tmp_path):
         ["to_parquet", "--log", "no-such-log", "--out", str(tmp_path / "n")],
         ["replay", "--log", "edits", "--out", str(tmp_path / "s"), "--state", str(tmp_path / "s.json")],
     ]
-    run = subprocess.run(
-        [sys.executable, "-m", "quire.spark.jobs", "--cores", "2"],
-        input="".join(json.dumps(step) + "\n" for step in steps),
-        env={
-            **os.environ,
-            "QUIRE_CLUSTER": cluster.uri,
-            "PYTHONPATH": str(Path(quire.__file__).parent.parent),
-        },
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    table, failed, state = (json.loads(line) for line in run.stdout.splitlines())
-    assert run.returncode == 1
+    assert run_lines(spark, [json.dumps(step) + "\n" for step in steps], 0.0) == 1
+    table, failed, state = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (table["records"], table["dense"], table["job"]) == (lines, True, "to_parquet")
     digests = json.loads((tmp_path / "d.json").read_text())
     longest = max(SOURCES, key=lambda file: file.stat().st_size)

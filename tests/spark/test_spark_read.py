@@ -117,7 +117,20 @@ def test_pushed_offsets_leave_little_to_read(spark, cluster, orders):
     frame = reader(spark, cluster, splitBytes="20k").load(orders)
     assert frame.rdd.getNumPartitions() > 30
     assert frame.where("offset >= 19990").rdd.getNumPartitions() == 1
-    assert frame.where(f"timestamp >= timestamp_millis({T0 + 19_999})").rdd.getNumPartitions() < 12
+    assert frame.where(f"timestamp >= timestamp_millis({T0 + 19_999})").rdd.getNumPartitions() == 1
+
+
+def test_times_that_go_back_are_found_as_well(spark, cluster):
+    times = [i * 7919 % 3000 for i in range(3000)]
+    records = [(None, b"x" * 20, None, T0 + time) for time in times]
+    cluster.fill("jumbled", records, roll_bytes=30_000, batch_bytes_max=1_000)
+    for condition, wanted in (
+        (f"timestamp >= timestamp_millis({T0 + 2995})", {i for i in range(3000) if times[i] >= 2995}),
+        (f"timestamp < timestamp_millis({T0 + 4})", {i for i in range(3000) if times[i] < 4}),
+    ):
+        assert set(offsets(reader(spark, cluster).load("jumbled").where(condition))) == wanted
+    by_option = reader(spark, cluster, startingTimestamp=T0 + 2995).load("jumbled")
+    assert offsets(by_option) == [i for i in range(3000) if times[i] >= 2995]
 
 
 def test_starting_and_ending(spark, cluster, orders):

@@ -23,7 +23,7 @@ from quire.core.errors import (
     WrongPasswordError,
 )
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
-from quire.log.ledgers import entry_holding
+from quire.log.ledgers import entry_holding, is_batched, read_one
 from quire.spark import cluster
 from quire.spark.decode import Origin
 from quire.spark.options import EARLIEST, LATEST, Isolation, ReadOptions, Source, SparkUseError, Verify
@@ -31,6 +31,7 @@ from quire.spark.packing import Piece, Task, pack
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 
 if TYPE_CHECKING:
+    from quire.client.reader import LedgerReader
     from quire.log.client import QuireClient
     from quire.log.records import ItemDescription, LogDescription
 
@@ -127,13 +128,9 @@ async def _pieces_of_log(client: QuireClient, options: ReadOptions, wanted: Want
             continue
         last_entry = item.last_entry if item.last_entry is not None else record.last_entry
         ledger = _Ledger(log.name, item, record, last_entry)
-        if inside == ((item.first_offset, item.next_offset),):
-            pieces.append(ledger.piece(0, last_entry, inside))
-        elif len(inside) > _SPANS_MAX:
-            pieces.append(await _stretch(client, ledger, inside))
-        else:
-            for span in inside:
-                pieces.append(await _stretch(client, ledger, (span,)))
+        stretches = [inside] if len(inside) > _SPANS_MAX else [(span,) for span in inside]
+        for stretch in stretches:
+            pieces.append(await _stretch(client, ledger, stretch, wanted.from_ms))
     return pieces
 
 
@@ -152,8 +149,12 @@ class _Ledger:
         return Piece(origin, self.record, first, last, size, batches=True, offsets=offsets)
 
 
-async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans) -> Piece:
-    """The entries from the first to the last of some spans, which all lie in one ledger."""
+async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: int | None) -> Piece:
+    """The entries from the first to the last of some spans, which all lie in one ledger.
+
+    Where that is not the whole ledger, entries are looked up: by offset, and by time from where a record can be as
+    late as `from_ms`.
+    """
     item = ledger.item
     first, last = 0, ledger.last_entry
     reader = cluster.reader_of(client, ledger.record, last)
@@ -161,7 +162,28 @@ async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans) -> Piece:
         first = await entry_holding(reader, spans[0][0] - item.first_offset)
     if spans[-1][1] < item.next_offset:
         last = await entry_holding(reader, spans[-1][1] - 1 - item.first_offset)
+    if from_ms is not None and item.min_time_ms is not None and item.min_time_ms < from_ms:
+        first = await _first_since(reader, first, last, from_ms)
     return ledger.piece(first, last, spans)
+
+
+async def _first_since(reader: LedgerReader, first: int, last: int, from_ms: int) -> int:
+    """The first entry that can hold a record as late as `from_ms`, by bisection.
+
+    Headers carry the greatest time of the ledger so far, which never falls; whatever order records' own times have,
+    nothing before the entry that raises it to `from_ms` is as late.
+
+    Source: decision F-31.
+    """
+    if not is_batched(reader.metadata):
+        return first
+    while first < last:
+        middle = (first + last) // 2
+        if (await read_one(reader, middle)).header.ledger_max_ms < from_ms:
+            first = middle + 1
+        else:
+            last = middle
+    return first
 
 
 def _touches(wanted: Wanted, item: ItemDescription) -> bool:

@@ -13,6 +13,9 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
 
 from quire.spark.jobs import command, replay, to_parquet
 from quire.spark.local import session
@@ -32,16 +35,24 @@ def main() -> int:
     began = time.monotonic()
     spark = session(master=f"local[{given.cores}]", app_name="quire jobs", **{"spark.log.level": "ERROR"})
     started = round(time.monotonic() - began, 3)
-    status = 0
     try:
-        for line in sys.stdin:
-            if not line.strip():
-                continue
-            name, *arguments = json.loads(line)
-            job = JOBS[name]
-            status |= command.run_step(spark, job.parser().parse_args(arguments), job.step, started)
+        return run_lines(spark, sys.stdin, started)
     finally:
         spark.stop()
+
+
+def run_lines(spark: SparkSession, lines: Iterable[str], session_seconds: float) -> int:
+    """Run the steps of some lines; each prints its own line.
+
+    Returns:
+        0 when every step succeeded, else 1.
+    """
+    status = 0
+    for line in lines:
+        if line.strip():
+            name, *arguments = json.loads(line)
+            job = JOBS[name]
+            status |= command.run_step(spark, job.parser().parse_args(arguments), job.step, session_seconds)
     return status
 
 
