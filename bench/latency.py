@@ -57,6 +57,8 @@ def measure(pairs: int, count: int) -> list[Comparison]:
             results = {name: client.run("latency", SIZE, count) for name, client in clients.items()}
             for (peer, figure), comparison in comparisons.items():
                 comparison.add(results["Quire"][figure], {peer: results[peer][figure]}, load)
+            for name, result in results.items():
+                cpu[name].append(result["client_cpu_us"] + result["bookies_cpu_us"])
             say(
                 "  "
                 + ", ".join(f"{name} p50 {r['p50_us']} p99 {r['p99_us']} us" for name, r in results.items())

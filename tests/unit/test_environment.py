@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,23 @@ def test_without_arguments_it_explains_itself(programs):
     done = run(programs)
     assert done.returncode == 2
     assert "environment java" in done.stderr
+
+
+def test_a_python_that_was_named_is_taken(programs):
+    assert run(programs, "find-python", PYTHON=sys.executable).stdout.strip() == sys.executable
+
+
+def test_without_a_python_a_sentence_says_what_to_install(programs, tmp_path):
+    script = tmp_path / "tools" / "environment"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.read_text().replace(" /usr/bin/python3 /usr/bin/python3.11", ""))
+    done = subprocess.run(
+        [shutil.which("bash"), str(script), "find-python"],
+        env={"PATH": str(programs), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "apt-get install python3 python3-venv" in done.stderr
