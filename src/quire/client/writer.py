@@ -136,7 +136,11 @@ class LedgerWriter(WriterDriver):
         cost = (len(payload) + self._entry_overhead) * self._copies
         if not self._window.reserve(cost):
             await self._room(cost)
-        return EntryId(await self._put(payload, cost))
+        future = self._put(payload, cost)
+        if len(self._payloads) == 1 and not self._machine.pending:
+            # Nothing is on its way and nobody else has appended in this turn: there is nothing to wait for.
+            self._hand_over()
+        return EntryId(await future)
 
     def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
         """Append one entry without waiting; the future gives its id, and futures complete in the order of the calls.

@@ -37,6 +37,8 @@ from quire.storage.segment_format import (
 )
 
 BUFFERS_KEPT = 3
+BLANKED_BYTES = 1024 * 1024
+BLANKED_BYTES_MIN = 64 * 1024
 _CHECKSUM_AT: Final = RECORD_HEADER_BYTES - 4
 _PADDING = bytes(8)
 
@@ -288,6 +290,38 @@ class Journal:
         except (OSError, ValueError) as error:
             result = error
         self._written(group, result)
+        self._blank_ahead()
+
+    def _blank_ahead(self) -> None:
+        """Write zeros in front of a stream of small groups, if the file is a fresh one.
+
+        The first write to a reserved block makes the file system commit that the block is written now: a second write,
+        which all bookies of a disk wait for in turn (docs/decisions/006). What is put meanwhile goes to the worker,
+        behind the zeros. A stream of large groups does not come here: it would only write everything twice.
+        """
+        segment = self.current
+        if (
+            segment is None
+            or segment.recycled
+            or segment.blanked_end - segment.data_end >= BLANKED_BYTES_MIN
+            or self._jobs
+            or self._in_flight is not None
+            or self.failure is not None
+        ):
+            return
+        start = max(segment.blanked_end, segment.data_end)
+        end = min(start + BLANKED_BYTES, segment.header.segment_bytes)
+        if start < end:
+            self._jobs += 1
+            self._worker.submit(partial(segment.blank, start, end), partial(self._blanked, segment, end))
+
+    def _blanked(self, segment: Segment, end: int, result: object) -> None:
+        self._jobs -= 1
+        if isinstance(result, BaseException):
+            self._fail_waiting(self.fail(result))
+        else:
+            segment.blanked_end = end
+        self._check_idle()
 
     def _written(self, group: Group, result: object) -> None:
         self._in_flight = None

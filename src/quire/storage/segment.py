@@ -32,6 +32,7 @@ class Segment:
         header: its block 0.
         seed: what its checksums start from.
         data_end: where the next group goes; all below is given out.
+        blanked_end: below it, what is behind `data_end` has been written with zeros.
         first_lsn, last_lsn: of the records in it, 0 if none.
         before_lsn, before_checksum: of the group that was closed last, for the next one's header.
         table: its runs; None once it is sealed and the footer holds them.
@@ -46,6 +47,7 @@ class Segment:
         "_states_bytes",
         "before_checksum",
         "before_lsn",
+        "blanked_end",
         "data_end",
         "file",
         "first_lsn",
@@ -63,6 +65,7 @@ class Segment:
         self.header = header
         self.seed = seed
         self.data_end = BLOCK_BYTES
+        self.blanked_end = 0
         self.first_lsn = 0
         self.last_lsn = 0
         self.before_lsn = 0
@@ -158,6 +161,13 @@ class Segment:
             file.write_at(buffer, size - BLOCK_BYTES)
         file.sync()
         return trailer, directory
+
+    def blank(self, start: int, end: int) -> None:
+        """Write zeros where nothing was written yet. Runs on the worker; groups there come after it."""
+        assert self.file is not None
+        with mmap.mmap(-1, end - start) as buffer:
+            self.file.write_at(buffer, start)
+        self.file.sync()
 
     def unseal(self) -> None:
         """Blank the trailer: its records have to be read at the next start."""
