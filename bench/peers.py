@@ -89,7 +89,8 @@ class LoadClient:
     def _answer(self) -> dict[str, Any]:
         watchdog = threading.Timer(JOB_SECONDS, self._process.kill)
         watchdog.start()
-        line = _pipe(self._process.stdout).readline()
+        lines = iter(_pipe(self._process.stdout).readline, "")
+        line = next((line for line in lines if line.startswith("{")), "")  # a JVM may warn on the same stream
         watchdog.cancel()
         if not line:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])

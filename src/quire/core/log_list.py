@@ -333,7 +333,7 @@ class LogHead:
             raise MisuseError(msg, log=self.name, ledger_id=item.ledger_id)
         if item.is_open and item.first_offset is None and not self.open_items:
             item = replace(item, first_offset=self.closed_end)
-        return replace(self, items=(*self.items, item))._without_leftovers()
+        return replace(self, items=(*self.items, item)).without_leftovers()
 
     def with_completed(self, ledger_id: int, summary: LedgerSummary) -> LogHead:
         """The list once an open item's ledger has its end; the next item's first offset is fixed by it.
@@ -354,10 +354,10 @@ class LogHead:
                 items[place] = done = item.completed(item.first_offset, summary)
                 if place + 1 < len(items) and items[place + 1].first_offset is None:
                     items[place + 1] = replace(items[place + 1], first_offset=done.next_offset)
-                return replace(self, items=tuple(items))._without_leftovers()
+                return replace(self, items=tuple(items)).without_leftovers()
         return self
 
-    def _without_leftovers(self) -> LogHead:
+    def without_leftovers(self) -> LogHead:
         """Items that a truncation had to leave, open or last then, and that are neither now: their time has come.
 
         Left in the list they would get into a page, where nobody could tell them from ledgers that are gone.
