@@ -296,7 +296,7 @@ class Journal:
         """Write zeros in front of a stream of small groups, if the file is a fresh one.
 
         The first write to a reserved block makes the file system commit that the block is written now: a second write,
-        which all bookies of a disk wait for in turn (docs/decisions/006). What is put meanwhile goes to the worker,
+        which all bookies of a disk wait for in turn (docs/decisions/005). What is put meanwhile goes to the worker,
         behind the zeros. A stream of large groups does not come here: it would only write everything twice.
         """
         segment = self.current
