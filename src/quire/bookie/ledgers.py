@@ -105,6 +105,9 @@ class Ledgers:
             return Answer.ERROR
         if not recovery and (self.read_only or not storage.writable):
             return Answer.READ_ONLY
+        if not recovery and storage.suspects(request.ledger_id) and self._known(request.ledger_id) is None:
+            # It may have been fenced here before: whether the writer may go on, others must say.
+            return Answer.READ_ONLY
         machine = self._machine(request.ledger_id)
         lac_before = machine.facts.lac
         answer = machine.add(
@@ -277,11 +280,16 @@ class Ledgers:
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
         """Fence a ledger that this bookie may have lost entries of, and vouch for nothing in it."""
         machine = self._machine(facts.ledger_id)
-        machine.facts.fenced = machine.facts.limbo = True
         machine.facts.key = machine.facts.key or facts.key
         machine.facts.token = machine.facts.token or facts.token
-        self._machines[facts.ledger_id] = BookieLedgerMachine(machine.facts, known=True, rules=self._rules)
-        self._storage.put_facts(self._machines[facts.ledger_id].snapshot(), _WHEN_DURABLE, then)
+        machine.enter_limbo()
+
+        def durable(error: StorageError | None) -> None:
+            if error is None:
+                machine.fence_durable()
+            then(error)
+
+        self._storage.put_facts(machine.snapshot(), _WHEN_DURABLE, durable)
         self._schedule_flush()
 
     def delete(self, ledger_id: int, until_ms: int) -> None:
@@ -315,9 +323,11 @@ class Ledgers:
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)
         if machine is None:
-            # What may have been lost with a damaged record may have been this ledger: it starts in limbo then.
-            facts = LedgerFacts(ledger_id, limbo=self._storage.suspects(ledger_id))
+            facts = LedgerFacts(ledger_id)
             machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=False, rules=self._rules)
+            if self._storage.suspects(ledger_id):
+                # What was lost with a damaged record may have been this ledger's entries, and its fence.
+                machine.enter_limbo()
         return machine
 
     def _wake(self, ledger_id: int) -> None:

@@ -85,6 +85,7 @@ class BookieServer:
         self._connections: set[Connection] = set()
         self._answering: list[Connection] = []
         self._pending_bytes = 0
+        self._suspicious = False
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._address = ("", 0)
@@ -117,6 +118,7 @@ class BookieServer:
                 clock=self.clock,
             )
             self.ledgers = Ledgers(self.storage, self._send_answers)
+            self._suspicious = self.storage.report.suspects_unknown
             await self._listen()
             await self._show_cookie(self._identity)
             await self._register()
@@ -131,7 +133,7 @@ class BookieServer:
             loop.create_task(self._look_after(), name="look after connections and the disk"),
             loop.create_task(collector.run(self.clock), name="collect deleted ledgers"),
         ]
-        if self.storage.report.suspects_unknown:
+        if self._suspicious:
             self._tasks.append(
                 loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo")
             )
@@ -212,7 +214,9 @@ class BookieServer:
         self._registration = await self._registry.register(info, wait_ms=REGISTRATION_WAIT_MS)
 
     def _writable(self) -> bool:
-        return self.storage.writable and not self.ledgers.read_only and self.storage.failure is None
+        """Whether it takes new entries; not while it does not know which ledgers it may have lost."""
+        usable = self.storage.writable and self.storage.failure is None
+        return usable and not self.ledgers.read_only and not self._suspicious
 
     # --- looking after -------------------------------------------------------------------------------------------
 
@@ -269,6 +273,7 @@ class BookieServer:
         self.storage.clear_suspicion(_Done(done), None)
         self.storage.flush()
         await done
+        self._suspicious = False
 
     async def _suspect(self, ledgers: LedgerStore, ledger_id: LedgerId) -> None:
         if self.storage.facts(ledger_id) is not None:

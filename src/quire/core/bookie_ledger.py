@@ -136,6 +136,17 @@ class BookieLedgerMachine:
             return Answer.UNAUTHORISED
         return Answer.OK
 
+    def enter_limbo(self) -> None:
+        """Entries and fences of this ledger may be lost here: fence it, and vouch for nothing it does not hold.
+
+        Source: guide (003), "Recovery Phase 2": a negative must mean that the entry never was, nor ever will be, here.
+        """
+        self.facts.limbo = True
+        if not self.facts.fenced:
+            self.facts.fenced = True
+            self.fence = Fence.PENDING
+        self.dirty = True
+
     def clear_limbo(self) -> None:
         """Every entry that this bookie should hold has been put back: it may vouch again. The fence stays."""
         if self.facts.limbo:

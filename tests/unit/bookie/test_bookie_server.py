@@ -255,6 +255,68 @@ def test_limbo_gives_no_negatives_until_it_is_cleared(tmp_path: Path) -> None:
     in_world(tmp_path, work)
 
 
+class GatedStore(MemoryStore):
+    """A metadata store whose listings wait for a gate, so that a test sees what happens before they come."""
+
+    gate: asyncio.Event
+
+    async def list(self, *arguments: Any, **options: Any) -> Any:
+        await self.gate.wait()
+        return await super().list(*arguments, **options)
+
+
+def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_settled(tmp_path: Path) -> None:
+    """A rotten last group hides what was in it: perhaps a fence, perhaps a ledger that is not known any more."""
+
+    async def work(at: World) -> None:
+        lost, other, unheard = access(1), access(2), access(3)
+        records = LedgerStore(at.store)
+        for who in (lost, other):
+            record = new_ledger(
+                who.ledger_id,
+                [at.bookie],
+                write_quorum=1,
+                ack_quorum=1,
+                digest_type=DigestType.CRC32C,
+                password=b"secret",
+            )
+            await records.create(record)
+        assert await at.add(lost, [0]) is Answer.OK
+        end = at.server.storage._journal.current.data_end  # type: ignore[union-attr]
+        await at.server.stop(clean=False)
+        [segment] = (tmp_path / "bookie" / "segments").glob("*.seg")
+        with segment.open("r+b") as file:
+            file.seek(end)
+            file.write(b"\xaa" * 4096)
+
+        store = GatedStore(at.store._space)
+        store.gate = asyncio.Event()
+        at.server = BookieServer(at.config, store)
+        await at.server.start()
+        async with asyncio.timeout(20):
+            while (await at.client.info(at.bookie))[0] is not Answer.OK:
+                await at.client.bookies()
+        assert at.server.storage.report.suspects_unknown
+        assert not (await at.client.bookies())[at.bookie].writable
+        assert await at.add(lost, [1], lac=0) is Answer.FENCED, "known and not closed: fenced, in limbo"
+        assert (await at.read(lost, 1, 1)).vouched_through < 1
+        assert await at.add(other, [0]) is Answer.READ_ONLY
+        assert (await at.read(unheard, 0, 0)).answer is Answer.UNKNOWN
+
+        store.gate.set()
+        async with asyncio.timeout(20):
+            while at.server.storage.suspects(3):
+                await at.client.info(at.bookie)
+        assert (await at.read(unheard, 0, 0)).answer is Answer.NO_LEDGER, "it was never here"
+        assert await at.add(unheard, [0]) is Answer.OK
+        assert await at.add(other, [0]) is Answer.FENCED, (
+            "the record names this bookie: it may have been fenced here"
+        )
+        assert (await at.read(other, 0, 0)).vouched_through < 0
+
+    in_world(tmp_path, work)
+
+
 def test_a_deleted_ledger_is_collected_on_proof_and_stays_away(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         from quire.bookie.garbage import GarbageCollector
