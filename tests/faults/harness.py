@@ -15,6 +15,7 @@ import quire
 from quire.cli.local_cluster import LocalCluster
 
 STAMP = struct.Struct(">QQ")
+PATTERN = bytes(range(256)) * 64
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +39,8 @@ def run(work: Any) -> Any:
 
 def payload(writer: int, number: int, size: int = 200) -> bytes:
     """A payload that says whose it is, which, and whether it is whole."""
-    return STAMP.pack(writer, number) + bytes((number + i) & 0xFF for i in range(size - STAMP.size))
+    start = number & 0xFF
+    return STAMP.pack(writer, number) + PATTERN[start : start + size - STAMP.size]
 
 
 class Loader:
