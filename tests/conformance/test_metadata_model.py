@@ -93,7 +93,9 @@ class StoreMachine(RuleBasedStateMachine):
                     return AlreadyExistsError, None
                 staged[op.key] = (op.value, None)
                 continue
-            if isinstance(op, Require) and op.version is None and not found:
+            if isinstance(op, Require) and op.version is None:
+                if found:
+                    return VersionConflictError, None
                 continue
             if not found:
                 return KeyMissingError, None

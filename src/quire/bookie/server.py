@@ -140,7 +140,7 @@ class BookieServer:
         log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
 
     async def stop(self, *, clean: bool = True) -> None:
-        """Take the bookie down: unregister, answer what is on its way, mark the disk as cleanly stopped.
+        """Take the bookie down: unregister, answer what is on its way, mark the disk as cleanly stopped. Again is allowed.
 
         Args:
             clean: False leaves the disk as a crash would (for tests).
@@ -158,6 +158,8 @@ class BookieServer:
         await self._let_go(clean=clean)
 
     async def _let_go(self, *, clean: bool) -> None:
+        if self._identity is None:
+            return
         if self._server is not None:
             self._server.close()
         if hasattr(self, "ledgers"):
@@ -173,9 +175,8 @@ class BookieServer:
         if hasattr(self, "storage"):
             self.storage.close(clean=clean)
         self._worker.close()
-        if self._identity is not None:
-            self._identity.release()
-            self._identity = None
+        self._identity.release()
+        self._identity = None
 
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port
