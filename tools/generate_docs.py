@@ -110,7 +110,7 @@ def bench() -> str:
             ours, peer = (f"{claim[side]:,.0f} {claim['unit']}" for side in ("ours", "peer"))
             rows.append(
                 f"| {claim['claim']}: {claim['text']} | {ours} | {peer} "
-                f"| {claim['ratio']:.1f} ({claim['worst']:.1f}), {len(claim['pairs'])} pairs "
+                f"| {claim['ratio']:.2f} ({claim['worst']:.2f}), {len(claim['pairs'])} pairs "
                 f"| `{result['script']}`, {result['date']} |"
             )
         host = result["machine"]
@@ -122,12 +122,26 @@ def bench() -> str:
     return "\n".join(rows) + "\n\n" + "\n".join(machines) + "\n"
 
 
+def proof() -> str:
+    """The committed figures of the full rounds."""
+    paths = sorted((ROOT / "docs" / "proof").glob("*.json"))
+    if not paths:
+        return "No figures are committed yet: `make proof` makes them.\n"
+    rows = ["| what | figures | made |", "| --- | --- | --- |"]
+    for path in paths:
+        result = json.loads(path.read_text())
+        figures = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in result["figures"].items())
+        rows.append(f"| {result['proof'].replace('_', ' ')} | {figures} | {result['made'][:10]} |")
+    return "\n".join(rows) + "\n"
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "machine": machine,
     "formats": formats,
     "decisions": decisions,
     "tests": tests,
     "bench": bench,
+    "proof": proof,
 }
 
 
