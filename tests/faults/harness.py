@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -20,13 +21,14 @@ PATTERN = bytes(range(256)) * 64
 
 @contextlib.asynccontextmanager
 async def cluster(directory: Path, bookies: int) -> AsyncIterator[LocalCluster]:
-    """A started local cluster of real bookie processes; stopped at the end."""
+    """A started local cluster of real bookie processes; stopped at the end, and its data removed if all went well."""
     made = LocalCluster(directory, bookies)
     await asyncio.to_thread(made.start)
     try:
         yield made
     finally:
         await asyncio.to_thread(made.stop)
+    await asyncio.to_thread(shutil.rmtree, directory)
 
 
 def run(work: Any) -> Any:

@@ -13,10 +13,15 @@ import pytest
 
 import quire
 from faults.harness import Loader, cluster, pause, payload, run
+from quire.cli.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 Record = Callable[[str, dict[str, Any]], None]
 Rounds = Callable[[int, int], int]
+
+
+ROUNDS_A_CLUSTER = 10
+"""A full load writes gigabytes: after so many rounds a new cluster begins on an empty disk."""
 
 
 async def one_bookie_a_round(
@@ -24,30 +29,38 @@ async def one_bookie_a_round(
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"bookies": bookies, "rounds": rounds, "entries": 0, "fragments": 0, "holes": 0}
     began = time.monotonic()
-    async with cluster(directory, bookies) as local, quire.connect(local.uri) as client:
-        for number in range(rounds):
-            writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            loader = Loader(writer)
-            loading = asyncio.create_task(loader.run())
-            await loader.reaches(1)
-            await pause(chance)
-            victim = chance.randrange(bookies)
-            await asyncio.to_thread(local.kill, victim)
-            at_kill = loader.acknowledged
-            await loader.reaches(at_kill + 2000)
-            await asyncio.to_thread(local.restart, victim)
-            await loader.reaches(loader.acknowledged + 1000)
-            loader.stop()
-            await loading
-            assert not loader.failures, f"round {number}: {loader.failures}"
-            assert loader.acknowledged == loader.sent
-            await writer.close()
-            figures["fragments"] += len(writer.metadata.fragments)
-            figures["entries"] += loader.acknowledged
-            await judge(client, writer.ledger_id, loader.acknowledged, figures)
-            await client.delete_ledger(writer.ledger_id)
+    for first in range(0, rounds, ROUNDS_A_CLUSTER):
+        place = directory / f"from-{first}"
+        async with cluster(place, bookies) as local, quire.connect(local.uri) as client:
+            for number in range(first, min(first + ROUNDS_A_CLUSTER, rounds)):
+                await one_round(local, client, number, chance, figures)
     figures["seconds"] = round(time.monotonic() - began)
     return figures
+
+
+async def one_round(
+    local: LocalCluster, client: Any, number: int, chance: random.Random, figures: dict[str, Any]
+) -> None:
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    loader = Loader(writer)
+    loading = asyncio.create_task(loader.run())
+    await loader.reaches(1)
+    await pause(chance)
+    victim = chance.randrange(len(local.bookies))
+    await asyncio.to_thread(local.kill, victim)
+    at_kill = loader.acknowledged
+    await loader.reaches(at_kill + 2000)
+    await asyncio.to_thread(local.restart, victim)
+    await loader.reaches(loader.acknowledged + 1000)
+    loader.stop()
+    await loading
+    assert not loader.failures, f"round {number}: {loader.failures}"
+    assert loader.acknowledged == loader.sent
+    await writer.close()
+    figures["fragments"] += len(writer.metadata.fragments)
+    figures["entries"] += loader.acknowledged
+    await judge(client, writer.ledger_id, loader.acknowledged, figures)
+    await client.delete_ledger(writer.ledger_id)
 
 
 async def judge(client: Any, ledger_id: int, acknowledged: int, figures: dict[str, Any]) -> None:
@@ -76,36 +89,41 @@ def test_kill_one_bookie_a_round(
 
 async def all_at_once(directory: Path, rounds: int, chance: random.Random) -> dict[str, Any]:
     figures: dict[str, Any] = {"rounds": rounds, "acknowledged": 0, "read_back": 0}
-    async with cluster(directory, 3) as local:
-        for _ in range(rounds):
-            async with quire.connect(local.uri) as client:
-                writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-                loader = Loader(writer)
-                loading = asyncio.create_task(loader.run())
-                await loader.reaches(1)
-                await pause(chance)
-                for bookie in local.bookies:
-                    assert bookie.process is not None
-                    bookie.process.kill()
-                for index in range(3):
-                    await asyncio.to_thread(local.kill, index)
-                await writer.abandon()
-                await loading
-                acknowledged = loader.acknowledged
-            for index in range(3):
-                await asyncio.to_thread(local.restart, index)
-            async with quire.connect(local.uri) as client:
-                reader = await client.open_ledger(writer.ledger_id)
-                assert reader.last_add_confirmed >= acknowledged - 1
-                number = 0
-                async for entry in reader.read(0, reader.last_add_confirmed):
-                    assert bytes(entry.payload) == payload(0, number)
-                    number += 1
-                assert number >= acknowledged
-                figures["acknowledged"] += acknowledged
-                figures["read_back"] += number
-                await client.delete_ledger(writer.ledger_id)
+    for first in range(0, rounds, ROUNDS_A_CLUSTER):
+        async with cluster(directory / f"from-{first}", 3) as local:
+            for _ in range(first, min(first + ROUNDS_A_CLUSTER, rounds)):
+                await everyone_dies(local, chance, figures)
     return figures
+
+
+async def everyone_dies(local: LocalCluster, chance: random.Random, figures: dict[str, Any]) -> None:
+    async with quire.connect(local.uri) as client:
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        loader = Loader(writer)
+        loading = asyncio.create_task(loader.run())
+        await loader.reaches(1)
+        await pause(chance)
+        for bookie in local.bookies:
+            assert bookie.process is not None
+            bookie.process.kill()
+        for index in range(3):
+            await asyncio.to_thread(local.kill, index)
+        await writer.abandon()
+        await loading
+        acknowledged = loader.acknowledged
+    for index in range(3):
+        await asyncio.to_thread(local.restart, index)
+    async with quire.connect(local.uri) as client:
+        reader = await client.open_ledger(writer.ledger_id)
+        assert reader.last_add_confirmed >= acknowledged - 1
+        number = 0
+        async for entry in reader.read(0, reader.last_add_confirmed):
+            assert bytes(entry.payload) == payload(0, number)
+            number += 1
+        assert number >= acknowledged
+        figures["acknowledged"] += acknowledged
+        figures["read_back"] += number
+        await client.delete_ledger(writer.ledger_id)
 
 
 def test_kill_all_bookies_at_once(

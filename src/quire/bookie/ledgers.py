@@ -168,13 +168,18 @@ class Ledgers:
             then(Answer.ERROR)
             return
 
+        waits = self._rules.answer_waits_for_durable_fence()
+
         def durable(error: StorageError | None) -> None:
             if error is None:
                 machine.fence_durable()
-            then(Answer.OK if error is None else Answer.ERROR)
+            if waits:
+                then(Answer.OK if error is None else Answer.ERROR)
 
         self._storage.put_facts(machine.snapshot(), _WHEN_DURABLE, durable)
         self._schedule_flush()
+        if not waits:
+            then(Answer.OK)
 
     def read(self, request: Request, first: int, last: int, bytes_max: int) -> Found:
         """What this bookie has of first..last and what it vouches for; a fence has been set before, if asked for."""

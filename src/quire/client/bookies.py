@@ -117,7 +117,6 @@ class BookieClient:
         self._adds: dict[AddSink, _Adds] = {}
         self._known: dict[BookieId, BookieInfo] = {}
         self._watch: asyncio.Task[None] | None = None
-        self._seen = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -139,18 +138,6 @@ class BookieClient:
         """The bookies that take new entries, by the last list seen, in a fixed order."""
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
 
-    async def wait_for_writable(self, count: int, timeout_ms: int) -> list[BookieId]:
-        """Wait until `count` bookies are writable; whatever there is when the time is over."""
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        while len(self.writable()) < count:
-            self._seen.clear()
-            remaining = deadline - asyncio.get_running_loop().time()
-            try:
-                await asyncio.wait_for(self._seen.wait(), max(remaining, 0))
-            except TimeoutError:
-                break
-        return self.writable()
-
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once."""
         for bookie, info in known.items():
@@ -165,7 +152,6 @@ class BookieClient:
                 async with self._registry.watch() as changes:
                     async for _ in changes:
                         self._take(await self._registry.available())
-                        self._seen.set()
             except QuireError as error:
                 log.warning("the list of bookies cannot be followed now: %s", error)
                 await asyncio.sleep(RETRY_SECONDS_MAX)

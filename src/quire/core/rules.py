@@ -182,11 +182,6 @@ def answer_waits_for_durable_fence() -> bool:
     return True
 
 
-def fence_before_lookup() -> bool:
-    """A fencing read sets the fence first and looks second (X27)."""
-    return True
-
-
 def lac_after_add(known: int, header_lac: int, *, recovery: bool) -> int:
     """A bookie's LAC only rises, and recovery adds do not raise it (decision F-19)."""
     return known if recovery else max(known, header_lac)
@@ -254,7 +249,6 @@ class Rules:
     recovery_end: Callable[[int, int], int] = recovery_end
     add_allowed: Callable[..., bool] = add_allowed
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
-    fence_before_lookup: Callable[[], bool] = fence_before_lookup
     lac_after_add: Callable[..., int] = lac_after_add
     negative_answer: Callable[..., Answer] = negative_answer
     deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds

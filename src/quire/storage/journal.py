@@ -84,7 +84,6 @@ class Journal:
         self._in_flight: Group | None = None
         self._to_seal: deque[Segment] = deque()
         self._jobs = 0
-        self._no_space_ahead = False
         self._refused: list[Item] = []
         self._idle: list[Callable[[], None]] = []
         self.current = current
@@ -229,7 +228,6 @@ class Journal:
             raise self.fail(error) from error
         if not there:
             self.full = True
-        self._no_space_ahead = False
         segment = self._files.take(self.next_sequence, self.last_lsn + 1, space)
         if segment is None:
             raise self._disk_full()
@@ -384,12 +382,11 @@ class Journal:
 
     def _spare_made(self, name: str, result: object) -> None:
         self._jobs -= 1
-        if isinstance(result, OSError) and result.errno in NO_SPACE:
-            self._no_space_ahead = True  # tried again when the space is needed, and refused by name then
-        elif isinstance(result, BaseException):
-            self._fail_waiting(self.fail(result))
-        else:
+        if not isinstance(result, BaseException):
             self._files.add_spare(name)
+        elif not isinstance(result, OSError) or result.errno not in NO_SPACE:
+            # A full disk is no failure: the space is asked for again when it is needed, and refused by name then.
+            self._fail_waiting(self.fail(result))
         self._check_idle()
 
     def look_for_space(self) -> None:
