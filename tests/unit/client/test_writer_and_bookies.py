@@ -55,7 +55,8 @@ class Cluster:
         await self.servers.pop(number).stop()
 
     async def writer(self, size=3, write=3, ack=2, digest=DigestType.CRC32C):
-        bookies = await self.bookies.wait_for_writable(size, 5000)
+        await until_async(lambda: len(self.bookies.writable()) >= size, "enough writable bookies")
+        bookies = self.bookies.writable()
         record = new_ledger(
             await self.ledgers.next_id(),
             sorted(bookies)[:size],
