@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -97,6 +97,10 @@ class _Peer:
     connecting: asyncio.Task[None] | None = None
 
 
+def _nobody_asks(bookie: BookieId) -> None:
+    """What `BookieClient.on_return` is until somebody wants to be told."""
+
+
 class BookieClient:
     """Connections to the bookies of one cluster, made on first use and again after a loss.
 
@@ -119,6 +123,7 @@ class BookieClient:
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+        self.on_return: Callable[[BookieId], None] = _nobody_asks
 
     # --- who is there ----------------------------------------------------------------------------------------------
 
@@ -139,8 +144,13 @@ class BookieClient:
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
 
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
-        """A newer list: a bookie that came back, or moved, may be tried at once."""
+        """A newer list: a bookie that came back, or moved, may be tried at once.
+
+        `on_return` is told of one that was not registered for a while and is again: it has started anew.
+        """
         for bookie, info in known.items():
+            if self._watch is not None and bookie not in self._known:
+                self.on_return(bookie)
             peer = self._peers.get(bookie)
             if peer is not None and info != self._known.get(bookie):
                 peer.retry_at, peer.failures = 0.0, 0

@@ -92,6 +92,8 @@ class Client:
         self.chance = chance
         self.config = config or ClientConfig()
         self._quarantine = Quarantine(self.config.quarantine_ms)
+        # A bookie that was away and has registered anew is no longer the one that failed.
+        bookies.on_return = self._quarantine.forgive
         self._background: set[asyncio.Task[None]] = set()
 
     # --- ledgers -------------------------------------------------------------------------------------------------

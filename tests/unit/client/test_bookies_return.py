@@ -1,0 +1,35 @@
+"""A bookie that was gone and registers again is known to have come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.client.bookies import BookieClient
+from quire.core.ids import BookieId
+from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.memory import MemoryStore
+from support.waiting import until_async
+
+
+def test_who_registers_again_is_reported_once() -> None:
+    async def work() -> None:
+        store = MemoryStore()
+        registry = BookieRegistry(store)
+        client = BookieClient(registry, store.instance_id)
+        returned: list[BookieId] = []
+        client.on_return = returned.append
+        stays = await registry.register(BookieInfo(BookieId("b1.aaaaa"), "127.0.0.1", 1))
+        goes = await registry.register(BookieInfo(BookieId("b2.bbbbb"), "127.0.0.1", 2))
+        await client.start()
+        assert returned == [], "who is there from the beginning has not come back"
+        await goes.close()
+        await until_async(lambda: client.writable() == ["b1.aaaaa"], "the loss to be seen")
+        again = await registry.register(BookieInfo(BookieId("b2.bbbbb"), "127.0.0.1", 2))
+        await until_async(lambda: len(client.writable()) == 2, "the return to be seen")
+        assert returned == ["b2.bbbbb"]
+        for registration in (stays, again):
+            await registration.close()
+        await client.close()
+        await store.close()
+
+    asyncio.run(work())
