@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -13,3 +14,7 @@ settings.register_profile(
     derandomize=not os.environ.get("QUIRE_PROOF"),
 )
 settings.load_profile("quire")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts this in the background has Ctrl-C ignored, and the programs under test would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
