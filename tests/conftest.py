@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from hypothesis import HealthCheck, settings
+
+from support.rounds import PROOF
 
 settings.register_profile(
     "quire",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize=not os.environ.get("QUIRE_PROOF"),
+    derandomize=not PROOF,
 )
 settings.load_profile("quire")
 

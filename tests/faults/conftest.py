@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
-PROOF = bool(os.environ.get("QUIRE_PROOF"))
+from support.rounds import PROOF
+from support.rounds import rounds as rounds_of_this_run
+
 SEED = int(os.environ.get("QUIRE_SEED", time.time_ns() & 0xFFFFFFFF if PROOF else 20261121))
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "proof"
 
@@ -33,7 +35,7 @@ def chance() -> random.Random:
 @pytest.fixture
 def rounds() -> Callable[[int, int], int]:
     """`rounds(full, reduced)`: how many rounds this run makes."""
-    return lambda full, reduced: int(os.environ.get("QUIRE_ROUNDS", full if PROOF else reduced))
+    return lambda full, reduced: rounds_of_this_run(reduced, full)
 
 
 @pytest.fixture

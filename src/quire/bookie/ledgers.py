@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.rules import RULES, Rules
@@ -45,7 +45,7 @@ class _WhenDurable:
 
 
 NOBODY = _Nobody()
-_WHEN_DURABLE = _WhenDurable()
+WHEN_DURABLE = _WhenDurable()
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class Ledgers:
         if answer is not Answer.OK:
             then(answer)
             return
-        if not machine.dirty and machine.fence.value == "durable":
+        if not machine.dirty and machine.fence is Fence.DURABLE:
             then(Answer.OK)
             return
         if self._storage.failure is not None:
@@ -171,13 +171,10 @@ class Ledgers:
         waits = self._rules.answer_waits_for_durable_fence()
 
         def durable(error: StorageError | None) -> None:
-            if error is None:
-                machine.fence_durable()
             if waits:
                 then(Answer.OK if error is None else Answer.ERROR)
 
-        self._storage.put_facts(machine.snapshot(), _WHEN_DURABLE, durable)
-        self._schedule_flush()
+        self._journal_facts(machine, durable)
         if not waits:
             then(Answer.OK)
 
@@ -276,11 +273,7 @@ class Ledgers:
             then(Answer.OK)
             return
 
-        def durable(error: StorageError | None) -> None:
-            then(Answer.OK if error is None else Answer.ERROR)
-
-        self._storage.put_facts(machine.snapshot(), _WHEN_DURABLE, durable)
-        self._schedule_flush()
+        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
         """Fence a ledger that this bookie may have lost entries of, and vouch for nothing in it."""
@@ -289,13 +282,7 @@ class Ledgers:
         machine.facts.token = machine.facts.token or facts.token
         machine.enter_limbo()
 
-        def durable(error: StorageError | None) -> None:
-            if error is None:
-                machine.fence_durable()
-            then(error)
-
-        self._storage.put_facts(machine.snapshot(), _WHEN_DURABLE, durable)
-        self._schedule_flush()
+        self._journal_facts(machine, then)
 
     def delete(self, ledger_id: int, until_ms: int) -> None:
         """Drop a ledger's entries and refuse adds to it until the wall clock passes `until_ms`."""
@@ -334,6 +321,19 @@ class Ledgers:
                 # What was lost with a damaged record may have been this ledger's entries, and its fence.
                 machine.enter_limbo()
         return machine
+
+    def _journal_facts(
+        self, machine: BookieLedgerMachine, then: Callable[[StorageError | None], None]
+    ) -> None:
+        """Journal what a ledger's machine knows; once that is durable so is its fence, and `then` is told."""
+
+        def durable(error: StorageError | None) -> None:
+            if error is None:
+                machine.fence_durable()
+            then(error)
+
+        self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
+        self._schedule_flush()
 
     def _wake(self, ledger_id: int) -> None:
         if ledger_id in self._polls:

@@ -18,7 +18,7 @@ from typing import Any
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.garbage import GarbageCollector
-from quire.bookie.ledgers import Ledgers
+from quire.bookie.ledgers import WHEN_DURABLE, Ledgers
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import (
@@ -271,7 +271,7 @@ class BookieServer:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 60.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.storage.clear_suspicion(_Done(done), None)
+        self.storage.clear_suspicion(WHEN_DURABLE, lambda error: _settle(done, error))
         self.storage.flush()
         await done
         self._suspicious = False
@@ -357,16 +357,6 @@ class BookieServer:
             "storage": storage.statistics(),
             "damages": [str(damage) for damage in storage.report.damages],
         }
-
-
-class _Done:
-    """A sink that settles a future."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def stored(self, tag: object, error: StorageError | None) -> None:  # noqa: ARG002 - one put, no tag
-        _settle(self._future, error)
 
 
 def _settle(future: asyncio.Future[None], error: StorageError | None) -> None:
