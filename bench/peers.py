@@ -184,17 +184,19 @@ class JavaPeer:
         return "Apache BookKeeper"
 
     def _compile(self) -> Path:
-        source = TOOLS / "java-bench" / "JavaBench.java"
+        sources = sorted((TOOLS / "java-bench").glob("*.java"))
         classes = self.directory / "classes"
         built = classes / "JavaBench.class"
-        if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:
+        if not built.exists() or built.stat().st_mtime < max(file.stat().st_mtime for file in sources):
             classpath = (self.directory / "classpath").read_text().strip()
-            subprocess.run(
-                ["javac", "-nowarn", "-cp", classpath, "-d", str(classes), str(source)],
-                check=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+            done = subprocess.run(
+                ["javac", "-nowarn", "-cp", classpath, "-d", str(classes), *map(str, sources)],
+                check=False,
+                capture_output=True,
+                text=True,
             )
+            if done.returncode:
+                raise PeerMissingError(f"javac failed on tools/java-bench:\n{done.stderr}")
         return classes
 
     def _env_file(self) -> dict[str, str]:
