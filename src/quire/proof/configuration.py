@@ -1,0 +1,70 @@
+"""How large a world is explored and what may go wrong in it. A budget is part of a configuration's name.
+
+Source: protocol document (001), "Ledgers": E >= Qw >= Qa.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One world of one ledger.
+
+    Attributes:
+        bookies: how many there are; those beyond `ensemble` are spares.
+        ensemble: E, like `write_quorum` Qw and `ack_quorum` Qa.
+        entries: how many appends the writer's caller makes, each a run of one.
+        in_flight: how many of them may be unconfirmed at a time.
+        recoverers: clients that recover the ledger, each at any time.
+        reruns: how often a recoverer whose run did not end in a close begins again, all together.
+        window: entries that one round of recovery reads asks for.
+        timeouts: requests that are given up while they, or their answers, are still on their way.
+        crashes: bookies that stop and start again with what their disk holds.
+        breaks: connections that break: what is under way may still arrive, after what is sent later.
+        lost_swaps: compare-and-swaps of which the client never hears.
+        damages: entries that a bookie can no longer read.
+        deletions: whether the ledger's owner may delete it.
+        journal: without it a crash loses everything, and the bookie starts by fencing and by vouching for nothing.
+        closes: whether the writer's caller may close.
+        explicit_lac: whether the writer tells bookies a LAC that no later add carries.
+        absent: whether a spare may stay unfound, so that a slot becomes absent.
+    """
+
+    bookies: int = 2
+    ensemble: int = 2
+    write_quorum: int = 2
+    ack_quorum: int = 2
+    entries: int = 1
+    in_flight: int = 2
+    recoverers: int = 1
+    reruns: int = 0
+    window: int = 1
+    timeouts: int = 0
+    crashes: int = 0
+    breaks: int = 0
+    lost_swaps: int = 0
+    damages: int = 0
+    deletions: int = 0
+    journal: bool = True
+    closes: bool = False
+    explicit_lac: bool = False
+    absent: bool = False
+
+    @property
+    def name(self) -> str:
+        """The configuration on one line: the size, then each budget that is not the usual one."""
+        size = f"{self.bookies} bookies {self.ensemble}/{self.write_quorum}/{self.ack_quorum} N={self.entries}"
+        usual = Configuration()
+        skipped = {"bookies", "ensemble", "write_quorum", "ack_quorum", "entries"}
+        rest = [
+            f"{field.name.replace('_', ' ')}={_plain(getattr(self, field.name))}"
+            for field in fields(self)
+            if field.name not in skipped and getattr(self, field.name) != getattr(usual, field.name)
+        ]
+        return " ".join([size, *rest])
+
+
+def _plain(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

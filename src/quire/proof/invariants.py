@@ -1,0 +1,255 @@
+"""What must hold in every state of a ledger's world, by name.
+
+Source: protocol document (001), "Guarantees"; protocol reference 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from quire.core.errors import CorruptMetadataError
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.quorum import covers_exactly, write_set
+from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.writer import WriterMachine
+from quire.proof.bookies import BookieState
+from quire.proof.clients import Client, bookie_number
+from quire.proof.world import State, Store, World
+
+INVARIANTS: Final = {
+    "I1": "no acknowledged loss: a ledger that is closed at L holds every acknowledged entry, so none is above L",
+    "I2": "readable: an acknowledged entry is on enough bookies of its write set in the record's fragment",
+    "I3": "closed is complete: every entry up to a closed end is on at least Qa bookies of its write set",
+    "I4": "one end: once CLOSED, state and last entry never change",
+    "I5": "order: callers hear of 0, 1, 2, ... without a gap; no LAC falls; LAC <= LAP",
+    "I6": "fragments: the record, and every client's copy of it, is a possible one",
+    "I7": "fence effective: whoever reads forward has durably fenced enough of the original ensemble",
+    "I8": "negative is stable: an entry that was judged not recoverable never becomes acknowledged",
+    "I9": "fenced stays: a fence that was answered never falls, crashes included; no normal add is stored after it",
+    "I10": "LAC is true: a bookie's LAC is not above what was acknowledged or, after the close, not above the end",
+    "I11": "read once, read always: what a reader beside may read is never above a closed end",
+    "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
+    "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
+    "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
+    "F1": "no deadlock: while a client has something to do, a step is possible",
+}
+"""Names and texts. `W` is the check of X8: no reader needs it, re-replication does."""
+
+NAMES: Final = tuple(INVARIANTS)
+
+
+class BookieView(NamedTuple):
+    """What invariants look at in one bookie."""
+
+    held: int
+    lac: int
+    fence_is_durable: bool
+    fault: tuple[str, str] | None
+
+
+class ClientView(NamedTuple):
+    """What invariants look at in one client."""
+
+    told: int
+    fenced: tuple[int, ...]
+    """The bookies of R of a recoverer that reads forward, else nothing."""
+    verdict: int | None
+    fault: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that does not hold, and how."""
+
+    invariant: str
+    text: str
+
+
+class Watch:
+    """Looks at states. Equal views are judged once.
+
+    Args:
+        world: whose states.
+        names: the invariants that are looked at.
+    """
+
+    def __init__(self, world: World, names: Iterable[str] = NAMES) -> None:
+        self._world = world
+        self._names = frozenset(names)
+        unknown = self._names - INVARIANTS.keys()
+        if unknown:
+            msg = f"no such invariant: {', '.join(sorted(unknown))}"
+            raise ValueError(msg)
+        self._bookies: dict[int, BookieView] = {}
+        self._clients: dict[int, ClientView] = {}
+        self._judged: dict[Any, Violation | None] = {}
+        self._views: dict[Any, int] = {}
+        self._bookie_views: dict[int, int] = {}
+        self._client_views: dict[int, int] = {}
+
+    def __call__(self, state: State) -> Violation | None:
+        """The violation in a state, if there is one."""
+        world = self._world
+        bookie_views, client_views = self._bookie_views, self._client_views
+        try:
+            key = (
+                *[bookie_views[number] for number in state[: world.n]],
+                state[world.at_store],
+                *[client_views[number] for number in state[world.at_client : world.at_link]],
+            )
+        except KeyError:
+            for number in state[: world.n]:
+                self._see_bookie(number)
+            for number in state[world.at_client : world.at_link]:
+                self._see_client(number)
+            return self(state)
+        try:
+            return self._judged[key]
+        except KeyError:
+            violation = self._judged[key] = self._judge(state)
+            return violation
+
+    def deadlock(self, state: State) -> Violation | None:
+        """F1's cheap half, asked of a state without a next step."""
+        if "F1" not in self._names:
+            return None
+        waiting = [
+            name
+            for name, client in zip(self._world.names, self._world.clients_of(state), strict=True)
+            if client.machine is not None and _waits(client)
+        ]
+        return Violation("F1", f"{' and '.join(waiting)} wait for ever") if waiting else None
+
+    # --- views -----------------------------------------------------------------------------------------------------
+
+    def _number(self, view: Any) -> int:
+        return self._views.setdefault(view, len(self._views))
+
+    def _see_bookie(self, number: int) -> None:
+        if number not in self._bookies:
+            bookie: BookieState = self._world.bookies.parts[number]
+            fault = bookie.fault if bookie.fault and bookie.fault[0] in self._names else None
+            view = BookieView(bookie.held, bookie.lac, bookie.fence_is_durable, fault)
+            self._bookies[number] = view
+            self._bookie_views[number] = self._number(view)
+
+    def _see_client(self, number: int) -> None:
+        if number not in self._clients:
+            client = self._world.clients.parts[number]
+            fault = client.fault if client.fault and client.fault[0] in self._names else None
+            fenced: tuple[int, ...] = ()
+            machine = client.machine
+            if isinstance(machine, RecoveryMachine) and machine.status in (
+                RecoveryStatus.READING,
+                RecoveryStatus.MEASURING,
+                RecoveryStatus.CLOSING,
+            ):
+                fenced = tuple(bookie_number(name) for name in machine._read_ensemble)  # noqa: SLF001
+            view = ClientView(client.told, fenced, client.verdict, fault)
+            self._clients[number] = view
+            self._client_views[number] = self._number(view)
+
+    # --- judging ---------------------------------------------------------------------------------------------------
+
+    def _judge(self, state: State) -> Violation | None:
+        world, names = self._world, self._names
+        bookies = [self._bookies[number] for number in state[: world.n]]
+        clients = [self._clients[number] for number in state[world.at_client : world.at_link]]
+        store = world.stores.parts[state[world.at_store]]
+        for part in (*bookies, *clients, store):
+            if part.fault is not None and part.fault[0] in names:
+                return Violation(*part.fault)
+        told = clients[0].told
+        found = (
+            self._loss(store, told)
+            or self._record(store, clients)
+            or self._copies(store, told, bookies)
+            or self._fences(store, clients, bookies)
+            or self._lacs(store, told, bookies)
+        )
+        return found if found is None or found.invariant in names else None
+
+    def _loss(self, store: Store, told: int) -> Violation | None:
+        end = _end(store.record)
+        if end is not None and told > end:
+            which = "I1" if "I1" in self._names else "I12"
+            return Violation(which, f"entry {told} was acknowledged, the ledger ends at {end}")
+        return None
+
+    def _record(self, store: Store, clients: list[ClientView]) -> Violation | None:
+        if "I12" in self._names and store.closes > 1:
+            return Violation("I12", "the record was closed twice")
+        if "I6" in self._names and store.record is not None:
+            try:
+                store.record.checked()
+            except CorruptMetadataError as error:
+                return Violation("I6", str(error))
+        if "I8" in self._names:
+            for client in clients[1:]:
+                if client.verdict is not None and clients[0].told >= client.verdict:
+                    return Violation("I8", f"entry {client.verdict} was judged not recoverable and acknowledged")
+        return None
+
+    def _copies(self, store: Store, told: int, bookies: list[BookieView]) -> Violation | None:
+        record = store.record
+        if record is None:
+            return None
+        configuration = self._world.configuration
+        needed = record.ack_quorum
+        if not configuration.journal:
+            needed = max(1, needed - configuration.crashes)
+        if "I2" in self._names:
+            for entry in range(told + 1):
+                copies = self._copies_of(record, entry, bookies)
+                if copies < needed:
+                    return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
+        end = _end(record)
+        if "I3" in self._names and end is not None:
+            for entry in range(end + 1):
+                copies = self._copies_of(record, entry, bookies)
+                if copies < needed:
+                    return Violation("I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies")
+        return None
+
+    def _copies_of(self, record: LedgerMetadata, entry: int, bookies: list[BookieView]) -> int:
+        ensemble = record.ensemble_of(entry)
+        slots = write_set(entry, record.ensemble_size, record.write_quorum)
+        return sum(bookies[bookie_number(ensemble[slot])].held >> entry & 1 for slot in slots)
+
+    def _fences(self, store: Store, clients: list[ClientView], bookies: list[BookieView]) -> Violation | None:
+        record = store.record
+        if "I7" not in self._names or record is None:
+            return None
+        for client in clients[1:]:
+            if client.fenced:
+                known = sum(1 << slot for slot, b in enumerate(client.fenced) if bookies[b].fence_is_durable)
+                if not self._world.configuration.journal and not self._world.configuration.crashes:
+                    continue
+                if not covers_exactly(known, record.ensemble_size, record.write_quorum, record.ack_quorum):
+                    return Violation("I7", "a recoverer reads forward and the durable fences do not cover")
+        return None
+
+    def _lacs(self, store: Store, told: int, bookies: list[BookieView]) -> Violation | None:
+        end = _end(store.record)
+        for number, bookie in enumerate(bookies):
+            if "I10" in self._names and bookie.lac > told and (end is None or bookie.lac > end):
+                return Violation("I10", f"bookie b{number} says that {bookie.lac} is confirmed, and it is not")
+            if "I11" in self._names and end is not None and bookie.lac > end:
+                text = f"a reader beside may have read entry {bookie.lac}, the ledger ends at {end}"
+                return Violation("I11", text)
+        return None
+
+
+def _end(record: LedgerMetadata | None) -> int | None:
+    return record.last_entry if record is not None and record.state is LedgerState.CLOSED else None
+
+
+def _waits(client: Client) -> bool:
+    machine = client.machine
+    if isinstance(machine, WriterMachine):
+        return not client.idle and (bool(machine.pending) or machine.asked.name != "NOTHING")
+    return not client.idle
+
+

@@ -1,0 +1,98 @@
+"""What travels between clients and bookies, as plain tuples, and the state of one connection.
+
+| request | fields | answer's payload |
+| --- | --- | --- |
+| `add` | slot, run, first, last, lac | none |
+| `lac` | lac | nobody waits |
+| `fence` | slot | the bookie's LAC |
+| `read` | slot, first, last, whether it fences | entries, vouched through, unknown ranges |
+| `put` | slot, bookie, first, last, period, residues, lac | none |
+| `delete` | | nobody waits |
+
+An answer is (request, `Answer`, payload). A connection carries both in order; what was under way when it broke may
+arrive beside what is sent on the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+from quire.core.answers import Answer
+
+Request: TypeAlias = tuple[Any, ...]
+Reply: TypeAlias = tuple[Request, Answer, Any]
+
+
+class Link(NamedTuple):
+    """One client's connection to one bookie.
+
+    Attributes:
+        requests: (request, whether the client still waits), oldest first.
+        replies: oldest first.
+        broken: requests of connections that broke, oldest first; nobody waits for them.
+    """
+
+    requests: tuple[tuple[Request, bool], ...] = ()
+    replies: tuple[Reply, ...] = ()
+    broken: tuple[Request, ...] = ()
+
+    def sent(self, request: Request) -> Link:
+        """With one more request."""
+        return self._replace(requests=(*self.requests, (request, request[0] not in ("lac", "delete"))))
+
+    def answered(self, reply: Reply) -> Link:
+        """With one more reply."""
+        return self._replace(replies=(*self.replies, reply))
+
+    def given_up(self, request: Request) -> Link:
+        """The client does not wait for this one any more; it may still happen."""
+        requests = tuple((each, waits and each != request) for each, waits in self.requests)
+        return self._replace(
+            requests=requests, replies=tuple(reply for reply in self.replies if reply[0] != request)
+        )
+
+    def cut(self) -> Link:
+        """The connection broke: each waiting request fails, though it may still arrive."""
+        failed = tuple((request, Answer.UNREACHABLE, None) for request, waits in self.requests if waits)
+        return Link((), (*self.replies, *failed), (*self.broken, *(request for request, _ in self.requests)))
+
+    def died(self) -> Link:
+        """The bookie is gone: what did not reach it never will."""
+        failed = tuple((request, Answer.UNREACHABLE, None) for request, waits in self.requests if waits)
+        return Link((), (*self.replies, *failed))
+
+
+def entries_text(first: int, last: int) -> str:
+    """A range as transcripts write it."""
+    return f"{first}..{last}"
+
+
+def request_text(request: Request) -> str:
+    """A request as transcripts write it."""
+    match request:
+        case ("add", _, _, first, last, lac):
+            return f"add {first}..{last} lac={lac}"
+        case ("lac", lac):
+            return f"explicit lac={lac}"
+        case ("fence", _):
+            return "fence, read lac"
+        case ("read", _, first, last, fence):
+            return f"{'fence, ' if fence else ''}read {first}..{last}"
+        case ("put", _, _, first, last, period, residues, lac):
+            share = "" if period == 1 else f" classes {[r for r in range(period) if residues >> r & 1]} of {period}"
+            return f"recovery add {first}..{last}{share} lac={lac}"
+    return str(request[0])
+
+
+def reply_text(reply: Reply) -> str:
+    """A reply as transcripts write it."""
+    request, answer, payload = reply
+    text = f"{answer.name} to {request_text(request)}"
+    if request[0] == "fence" and answer is Answer.OK:
+        return f"{text}: lac {payload}"
+    if request[0] == "read" and answer is Answer.OK:
+        entries, through, unknown = payload
+        return f"{text}: has {list(entries) or 'nothing'}, vouches through {through}" + (
+            f", unknown {list(unknown)}" if unknown else ""
+        )
+    return text

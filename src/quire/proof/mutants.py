@@ -1,0 +1,407 @@
+"""Taking exactly one fix out: what is swapped, where it shows, which invariant breaks, after how many steps.
+
+A mutant is a `Switches` that differs from what ships in one part. Nothing here is reached by production code.
+
+Source: protocol reference 10; docs/decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from quire.core import rules as shipped
+from quire.core.answers import NEGATIVES, Answer
+from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.effects import Confirmed
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.rules import RULES, AddOutcome, CloseOutcome, Rules
+from quire.core.writer import WriterMachine
+from quire.proof.bookies import BookieDriver, BookieState, Waiting
+from quire.proof.configuration import Configuration
+from quire.proof.snapshot import frozen
+from quire.proof.switches import SHIPPED, Switches
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fix taken out.
+
+    Attributes:
+        name: its row in the table of defects and mutations, or the rule's name.
+        what: what is wrong now.
+        switches: what runs instead.
+        configuration: where it shows.
+        violated: the invariant that breaks.
+        rules: the rules that are swapped.
+    """
+
+    name: str
+    what: str
+    switches: Switches
+    configuration: Configuration
+    violated: str
+    rules: tuple[str, ...] = field(default=())
+
+
+def _rules(name: str, what: str, configuration: Configuration, violated: str, **swapped: Any) -> Mutant:
+    switches = replace(SHIPPED, rules=replace(RULES, **swapped))
+    return Mutant(name, what, switches, configuration, violated, tuple(swapped))
+
+
+# --- classes with a fix taken out -----------------------------------------------------------------------------------
+
+
+class UnorderedWriter(WriterMachine):
+    """X17: the LAC is the highest confirmed entry, whatever lies below it."""
+
+    __slots__ = ()
+
+    def adds_acked(self, slot: int, bookie: Any, run: int) -> None:
+        """Count the acknowledgement; a confirmed run anywhere confirms everything before it."""
+        acked = self._acked.get(run)
+        if acked is None or self.ensemble[slot] != bookie:
+            return
+        self._acked[run] = acked | 1 << slot
+        if not self._is_confirmed(run):
+            return
+        first, last = self.lac + 1, self._runs[run].last
+        for number in [number for number in self._runs if number <= run]:
+            self.confirmed_length += self._runs[number].payload_bytes
+            del self._runs[number], self._acked[number]
+        self._head, self.lac = run + 1, last
+        self.out.append(Confirmed(first, last))
+
+
+class LostWithoutLimbo(BookieDriver):
+    """D3: a bookie that may have lost entries and fences starts as if nothing had happened."""
+
+    def start_unclean(self, state: BookieState) -> BookieState:
+        """Nothing is done before it serves."""
+        return state
+
+
+class LimboWithoutFence(BookieDriver):
+    """D4: it vouches for nothing, and takes the old writer's adds."""
+
+    def start_unclean(self, state: BookieState) -> BookieState:
+        """Limbo only."""
+        machine = self.machine(state)
+        machine.facts.limbo = True
+        return self._with(state, machine)
+
+
+class FenceWithoutLimbo(BookieDriver):
+    """D5: it takes no adds, and vouches for what it may have lost."""
+
+    def start_unclean(self, state: BookieState) -> BookieState:
+        """The fence only."""
+        state = super().start_unclean(state)
+        machine = self.machine(state)
+        machine.facts.limbo = False
+        return self._with(state, machine)
+
+
+class LooksBeforeItFences(BookieDriver):
+    """X27: a fencing read finds its answer first and sets the flag in a later step."""
+
+    def deliver(self, state: BookieState, client: int, request: Any, *, waits: bool) -> Any:
+        """Look at once; the fence is half done until the next step of this bookie."""
+        if request[0] == "read" and request[4] and not (state.facts and frozen(state.facts)[4]):
+            waiting = (client, request, waits)
+            replies = self.look(state, waiting, Answer.OK)
+            journal = (*state.journal, ("half", replies, waiting))
+            return state._replace(journal=journal), [], "looks, and will fence later"
+        return super().deliver(state, client, request, waits=waits)
+
+    def sync(self, state: BookieState) -> Any:
+        """The half-done fence is carried out, with the answer that was found before."""
+        kind, replies, waiting = state.journal[0]
+        if kind != "half":
+            return super().sync(state)
+        after, _, _ = super()._fence(state._replace(journal=state.journal[1:]), (*waiting[:2], False))
+        return after, replies
+
+
+class ChecksThenStores(BookieDriver):
+    """X28: an add is checked in one step and stored in the next, and a fence may come between."""
+
+    def _store(self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool) -> Any:  # noqa: ARG002
+        """Admit now, store later."""
+        return state._replace(journal=(*state.journal, ("admitted", None, waiting))), [], "admits"
+
+    def sync(self, state: BookieState) -> Any:
+        """What was admitted is stored, whatever came between."""
+        kind, _, waiting = state.journal[0]
+        if kind != "admitted":
+            return super().sync(state)
+        machine = self.machine(state)
+        fenced = machine.facts.fenced
+        lac = waiting[1][-1]
+        machine.add(key=b"k" * 20, token=0, digest_type=0, lac=lac, recovery=True)
+        rest = state._replace(journal=state.journal[1:])
+        after, _, _ = BookieDriver._store(
+            self, rest, machine, waiting, refuse=fenced and waiting[1][0] == "add"
+        )
+        return after, []
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+TWO = Configuration()
+TWO_ONE = Configuration(ack_quorum=1)
+THREE = Configuration(3, 3, 3, 2)
+SPARE = Configuration(3, 2, 2, 2, timeouts=1)
+SPARE_ONE = Configuration(3, 2, 2, 1, timeouts=1)
+
+
+def _timeout_is_negative(answer: Answer) -> bool:
+    return answer in NEGATIVES or answer is Answer.TIMED_OUT
+
+
+def _one_answer_less(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
+    return any(
+        shipped.covers(known | 1 << slot, ensemble_size, write_quorum, ack_quorum)
+        for slot in range(ensemble_size)
+    )
+
+
+def _raised_by_every_add(known: int, header_lac: int, *, recovery: bool) -> int:  # noqa: ARG001
+    return max(known, header_lac)
+
+
+def _fenced_is_a_failed_bookie(answer: Answer) -> AddOutcome:
+    return AddOutcome.STORED if answer is Answer.FENCED else shipped.add_outcome(answer)
+
+
+def _close_takes_any_end(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
+    outcome = shipped.close_outcome(record, last_confirmed)
+    return CloseOutcome.SUCCESS if outcome is CloseOutcome.CONFLICT else outcome
+
+
+def _only_positions(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
+    return write_set[:ack_quorum]
+
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    _rules("D1", "recovery reads do not fence", TWO, "I1", recovery_read_fences=lambda: False),
+    _rules(
+        "D2",
+        "recovery starts at the LAC only",
+        Configuration(3, 2, 2, 1, entries=2, timeouts=2),
+        "I6",
+        recovery_start=lambda highest_lac, last_fragment_first: highest_lac,  # noqa: ARG005
+    ),
+    Mutant(
+        "D3",
+        "no journal, and a bookie that lost everything starts as if nothing had happened",
+        replace(SHIPPED, bookie=LostWithoutLimbo),
+        Configuration(crashes=1, journal=False),
+        "I1",
+    ),
+    Mutant(
+        "D4",
+        "no journal: limbo without a fence",
+        replace(SHIPPED, bookie=LimboWithoutFence),
+        Configuration(crashes=1, journal=False, reruns=1),
+        "I1",
+    ),
+    Mutant(
+        "D5",
+        "no journal: a fence without limbo",
+        replace(SHIPPED, bookie=FenceWithoutLimbo),
+        Configuration(crashes=1, journal=False),
+        "I1",
+    ),
+    _rules(
+        "D7",
+        "a negative answer to a fencing read leaves before the fence is durable",
+        Configuration(crashes=1),
+        "I1",
+        answer_waits_for_durable_fence=lambda: False,
+    ),
+    _rules(
+        "D8",
+        "recovery adds carry an advancing LAC, and bookies take it",
+        Configuration(entries=2, recoverers=2),
+        "I10",
+        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,  # noqa: ARG005
+        lac_after_add=_raised_by_every_add,
+    ),
+    _rules(
+        "X1",
+        "acknowledged at Qa - 1",
+        TWO,
+        "I2",
+        confirms=lambda acked, mask, ack_quorum: (acked & mask).bit_count() >= ack_quorum - 1,
+    ),
+    _rules(
+        "X2",
+        "Qw - Qa negatives decide",
+        TWO_ONE,
+        "I1",
+        negative_votes_needed=lambda write_quorum, ack_quorum: write_quorum - ack_quorum,
+    ),
+    _rules("X3", "the fence is covered with one answer too few", THREE, "I7", covers=_one_answer_less),
+    _rules(
+        "X4",
+        "the ledger is closed at the LAC that was heard",
+        TWO_ONE,
+        "I1",
+        recovery_end=lambda last_recovered, highest_lac: highest_lac,  # noqa: ARG005
+    ),
+    _rules(
+        "X5",
+        "a time-out counts as a negative",
+        Configuration(timeouts=1),
+        "I1",
+        counts_as_negative=_timeout_is_negative,
+    ),
+    _rules(
+        "X6",
+        "a fenced bookie takes normal adds",
+        TWO,
+        "I1",
+        add_allowed=lambda *, fenced, recovery: True,  # noqa: ARG005
+    ),
+    _rules("X7", "recovery closes without waiting for its adds", TWO, "I3", recovery_waits_for_its_adds=lambda: False),
+    _rules("X8", "recovery adds go to Qa of the write set only", THREE, "W", write_back_set=_only_positions),
+    _rules(
+        "X9", "a new fragment starts at LAP + 1", SPARE, "I2", new_fragment_start=lambda lac, lap: lap + 1  # noqa: ARG005
+    ),
+    _rules(
+        "X10",
+        "a new fragment starts at the LAC",
+        replace(SPARE, entries=2),
+        "I2",
+        new_fragment_start=lambda lac, lap: max(0, lac),  # noqa: ARG005
+    ),
+    _rules("X11", "success is not unset for a replaced bookie", SPARE, "I2", acks_to_unset=lambda changed_slots: 0),  # noqa: ARG005
+    _rules(
+        "X12",
+        "acknowledged while a change is in flight",
+        replace(SPARE, entries=2),
+        "I2",
+        may_acknowledge_while_changing=lambda: True,
+    ),
+    _rules(
+        "X13",
+        "an ensemble change does not look at the state that it rereads",
+        SPARE_ONE,
+        "I3",
+        writer_may_change=lambda record: True,  # noqa: ARG005
+    ),
+    _rules(
+        "X14",
+        "a recovery publishes its ensemble changes at once",
+        SPARE_ONE,
+        "I2",
+        publish_change_during_recovery=lambda: True,
+    ),
+    _rules(
+        "X15",
+        "recovery reads from replacements",
+        replace(SPARE_ONE, entries=3, in_flight=3, window=2),
+        "I1",
+        recovery_reads_from_original_ensemble=lambda: False,
+    ),
+    Mutant(
+        "X16",
+        "a writer closes without a compare-and-swap",
+        replace(SHIPPED, blind_closes=True),
+        Configuration(ack_quorum=1, closes=True),
+        "I4",
+    ),
+    Mutant(
+        "X17",
+        "acknowledged out of order",
+        replace(SHIPPED, writer=UnorderedWriter),
+        Configuration(3, 3, 2, 1, entries=2),
+        "I2",
+    ),
+    _rules(
+        "X18",
+        "a fenced bookie refuses recovery adds",
+        TWO,
+        "F1",
+        add_allowed=lambda *, fenced, recovery: not fenced,  # noqa: ARG005
+    ),
+    Mutant(
+        "X27",
+        "a fencing read looks up the entry before it sets the flag",
+        replace(SHIPPED, bookie=LooksBeforeItFences),
+        Configuration(crashes=1),
+        "I1",
+    ),
+    Mutant(
+        "X28",
+        "add and fence are not serialised",
+        replace(SHIPPED, bookie=ChecksThenStores),
+        Configuration(crashes=1),
+        "I9",
+    ),
+    _rules(
+        "X29",
+        "a corrupt replica answers that it has no such entry",
+        Configuration(damages=1),
+        "I1",
+        negative_answer=lambda *, limbo, damaged: Answer.UNKNOWN if limbo else Answer.NO_ENTRY,  # noqa: ARG005
+    ),
+    _rules("X30", "a late add brings a deleted ledger back", Configuration(deletions=1), "I9", deleted_refuses_adds=lambda: False),
+    _rules(
+        "F-19",
+        "recovery adds raise a bookie's LAC, and a Java recoverer's headers carry an advancing one",
+        Configuration(entries=2, recoverers=2),
+        "I11",
+        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,  # noqa: ARG005
+        lac_after_add=_raised_by_every_add,
+    ),
+    _rules("F-21", "a writer goes on when absent slots leave no ack quorum", Configuration(timeouts=1), "I13", can_still_confirm=lambda absent, mask, ack_quorum: True),  # noqa: ARG005
+    _rules(
+        "add_outcome",
+        "a refusal for the fence counts as stored",
+        TWO,
+        "I2",
+        add_outcome=_fenced_is_a_failed_bookie,
+    ),
+    _rules(
+        "may_go_on_after_unknown",
+        "a swap of unknown outcome is not settled before callers are told",
+        Configuration(3, 2, 2, 1, entries=1, timeouts=1, lost_swaps=1, absent=True),
+        "I2",
+        may_go_on_after_unknown=lambda unknown_version, version: True,  # noqa: ARG005
+    ),
+    _rules(
+        "close_outcome",
+        "a writer takes any closed end for its own",
+        Configuration(ack_quorum=1, closes=True),
+        "I12",
+        close_outcome=_close_takes_any_end,
+    ),
+    _rules(
+        "counts_as_known",
+        "any answer, a time-out too, counts as fenced",
+        Configuration(timeouts=1, ack_quorum=1),
+        "I7",
+        counts_as_known=lambda answer: True,  # noqa: ARG005
+    ),
+    _rules(
+        "positive_votes_needed",
+        "an entry counts as recoverable without a copy",
+        TWO,
+        "I3",
+        positive_votes_needed=lambda write_quorum, ack_quorum: 0,  # noqa: ARG005
+    ),
+)
+"""In the order of the table. Those of the log are in `log_mutants.py`."""
+
+BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
+
+
+def rules_without_mutant(rules: Rules = RULES, *more: Mutant) -> list[str]:
+    """The rules that no mutant swaps."""
+    swapped = {name for mutant in (*MUTANTS, *more) for name in mutant.rules}
+    return [name for name in type(rules).__dataclass_fields__ if name not in swapped and name != "no_entry"]
+
+

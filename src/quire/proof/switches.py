@@ -1,0 +1,35 @@
+"""Which classes and judgements a world is made of. The default is what ships; a mutant replaces one part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.core.log import LogMachine
+from quire.core.recovery import RecoveryMachine
+from quire.core.rules import RULES, Rules
+from quire.core.writer import WriterMachine
+from quire.proof.bookies import BookieDriver
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What runs.
+
+    Attributes:
+        rules: the judgements of every machine.
+        writer, recovery, log: the machines.
+        bookie: how a bookie carries out requests.
+        blind_closes: the store takes a writer's close whatever the version (the swap is left out).
+        blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling.
+    """
+
+    rules: Rules = RULES
+    writer: type[WriterMachine] = WriterMachine
+    recovery: type[RecoveryMachine] = RecoveryMachine
+    log: type[LogMachine] = LogMachine
+    bookie: type[BookieDriver] = BookieDriver
+    blind_closes: bool = False
+    blind_lists: str = ""
+
+
+SHIPPED = Switches()
