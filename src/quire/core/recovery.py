@@ -648,7 +648,7 @@ class RecoveryMachine:
             assert self._rules.covers(
                 self._known, record.ensemble_size, record.write_quorum, record.ack_quorum
             )
-            assert self._start >= record.last_fragment.first_entry - 1, "never below the last fragment"
+            assert self._start >= record.last_fragment.first_entry - 1, "I6: never below the last fragment"
             assert all(self._start < first <= self.lap + 1 for first in firsts), (
                 "changes hold what is written back"
             )

@@ -70,9 +70,17 @@ class BookieState(NamedTuple):
         """Whether a crash would leave the fence."""
         return bool(self.disk.facts and LedgerFacts(*self.disk.facts).fenced)
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it refuses normal adds now."""
+        return bool(self.facts and LedgerFacts(*self.facts).fenced)
+
 
 class BookieDriver:
     """Carries out requests on a `BookieState`; a mutant overrides one method."""
+
+    steps_apart = False
+    """Whether what waits in the journal is a step of its own even when no crash can come between."""
 
     def __init__(self, configuration: Configuration, rules: Rules) -> None:
         self.configuration = configuration
@@ -226,7 +234,9 @@ class BookieDriver:
         )
         if not self.configuration.journal and in_last_fragment and not closed:
             after = self.start_unclean(after)
-        if state.answered_fence and not (after.facts and LedgerFacts(*after.facts).fenced):
+        decided = closed or not in_last_fragment
+        excused = decided and not self.configuration.journal
+        if state.answered_fence and not excused and not (after.facts and LedgerFacts(*after.facts).fenced):
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
         return after
 

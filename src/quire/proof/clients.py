@@ -19,6 +19,7 @@ from quire.core.answers import Answer
 from quire.core.errors import QuireError
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.quorum import write_set
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
@@ -28,6 +29,7 @@ from quire.proof.messages import Reply, Request
 from quire.proof.snapshot import clone, state_of
 
 WRITER_DONE = (Status.CLOSED, Status.ENDED, Status.ABANDONED)
+ENDING = (*WRITER_DONE, Status.CLOSING)
 PATIENCE = WriterLimits(retry_ms_min=0, retry_ms_max=0)
 """The explorer has no clock: a timer may fire at any time."""
 Fault = tuple[str, str]
@@ -189,7 +191,7 @@ class WriterDriver(ClientDriver):
 
     def new(self, machine: WriterMachine) -> Client:
         """A writer that has not written."""
-        return self._client(machine, NO_ENTRY, self.configuration.entries, None)
+        return self.client(machine, NO_ENTRY, self.configuration.entries, None)
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """The ensemble that the writer sends to."""
@@ -222,10 +224,11 @@ class WriterDriver(ClientDriver):
     def _outcome(self, client: Client, running: _Running) -> Outcome:
         machine = running.machine
         left = client.left if machine.lap == client.machine.lap else client.left - 1
-        after = self._client(machine, running.told, left, running.fault or client.fault)
+        after = self.client(machine, running.told, left, running.fault or client.fault)
         return Outcome(after, tuple(running.sends), tuple(running.asks), tuple(running.said), running.chosen)
 
-    def _client(self, machine: WriterMachine, told: int, left: int, fault: Fault | None) -> Client:
+    def client(self, machine: WriterMachine, told: int, left: int, fault: Fault | None) -> Client:
+        """The writer with this machine."""
         if machine.status in WRITER_DONE:
             left = 0
             key: tuple[Any, ...] = ("writer", machine.status.name, machine.lac, told, fault)
@@ -286,7 +289,15 @@ class WriterDriver(ClientDriver):
         name = bookie_name(bookie)
         if answer is Answer.OK:
             return self.step(client, lambda m: m.adds_acked(slot, name, run))
-        return self.step(client, lambda m: m.add_failed(slot, name, run, answer))
+        outcomes = self.step(client, lambda m: m.add_failed(slot, name, run, answer))
+        pending = run in client.machine._acked and not client.machine._is_confirmed(run)  # noqa: SLF001
+        if answer is Answer.FENCED and pending and client.machine.ensemble[slot] == name:
+            fault = ("F3", f"{name} is fenced, and the writer goes on")
+            outcomes = [
+                each if each.client.machine.status in ENDING else replace(each, client=with_fault(each.client, fault))
+                for each in outcomes
+            ]
+        return outcomes
 
     def heeds(self, client: Client, reply: Reply) -> bool:
         """Whether an answer can still change anything."""
@@ -370,14 +381,39 @@ class RecoveryDriver(ClientDriver):
             verdict = machine.lap + 1
         result = running.result or ("" if machine.status is not RecoveryStatus.ENDED else client.result)
         fault = running.fault or client.fault
+        fault = fault or self._judged(client, running, result)
         if fault is None:
             settle(machine)
+        after = self.client(machine, verdict, result, fault)
+        return Outcome(after, tuple(running.sends), tuple(running.asks), tuple(running.said), running.chosen)
+
+    def client(self, machine: RecoveryMachine, verdict: int | None, result: str, fault: Fault | None) -> Client:
+        """The recoverer with this machine."""
         if machine.status is RecoveryStatus.ENDED:
             key: tuple[Any, ...] = ("recoverer", "ended", result, verdict, fault)
         else:
             key = ("recoverer", state_of(machine), verdict, fault)
-        after = Client(key, machine, verdict=verdict, result=result, fault=fault)
-        return Outcome(after, tuple(running.sends), tuple(running.asks), tuple(running.said), running.chosen)
+        return Client(key, machine, verdict=verdict, result=result, fault=fault)
+
+    def _judged(self, client: Client, running: _Running, result: str) -> Fault | None:
+        """What only the step itself shows: was everything written back to the whole write set; why did it end."""
+        machine = running.machine
+        if result not in ("", "closed") and self.configuration.is_faultless:
+            return "F1", f"nothing went wrong, and the recovery came to: {result}"
+        failed = machine._delayed | machine._replacing | machine._absent  # noqa: SLF001
+        for entry in range(client.machine.lap + 1, machine.lap + 1):
+            if client.machine.status is not RecoveryStatus.READING or machine.status is RecoveryStatus.ENDED:
+                continue
+            slots = write_set(entry, self.configuration.ensemble, self.configuration.write_quorum)
+            sent = {
+                put[1]
+                for _, put in running.sends
+                if put[0] == "put" and put[3] <= entry <= put[4] and put[6] >> entry % put[5] & 1
+            }
+            missing = [slot for slot in slots if slot not in sent and not failed >> slot & 1]
+            if missing:
+                return "W", f"entry {entry} was not written back to slots {missing}"
+        return None
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -428,6 +464,11 @@ class RecoveryDriver(ClientDriver):
         if found:
             return self.step(client, lambda m: m.length_found(m.lap + 1))
         return self.step(client, lambda m: m.length_unavailable(()))
+
+
+def with_fault(client: Client, fault: Fault) -> Client:
+    """A client that did something against an invariant; what it did first counts."""
+    return client if client.fault else replace(client, key=(*client.key, fault), fault=fault)
 
 
 def settle(machine: RecoveryMachine) -> None:

@@ -65,6 +65,12 @@ class Configuration:
         ]
         return " ".join([size, *rest])
 
+    @property
+    def is_faultless(self) -> bool:
+        """Whether nothing can go wrong in it."""
+        faults = (self.timeouts, self.crashes, self.breaks, self.lost_swaps, self.damages, self.deletions)
+        return not any(faults)
+
 
 def _plain(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

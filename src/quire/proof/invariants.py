@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from quire.core.errors import CorruptMetadataError
+from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import covers_exactly, write_set
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
@@ -32,8 +33,11 @@ INVARIANTS: Final = {
     "I11": "read once, read always: what a reader beside may read is never above a closed end",
     "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
+    "M": "legal transitions: every swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
+    "P": "no phantom: nothing is recovered that was never written",
+    "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
-    "F1": "no deadlock: while a client has something to do, a step is possible",
+    "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
 }
 """Names and texts. `W` is the check of X8: no reader needs it, re-replication does."""
 
@@ -46,6 +50,7 @@ class BookieView(NamedTuple):
     held: int
     lac: int
     fence_is_durable: bool
+    """Or, without a journal, set: a start after a crash sets it anew."""
     fault: tuple[str, str] | None
 
 
@@ -56,6 +61,7 @@ class ClientView(NamedTuple):
     fenced: tuple[int, ...]
     """The bookies of R of a recoverer that reads forward, else nothing."""
     verdict: int | None
+    lap: int
     fault: tuple[str, str] | None
 
 
@@ -131,7 +137,8 @@ class Watch:
         if number not in self._bookies:
             bookie: BookieState = self._world.bookies.parts[number]
             fault = bookie.fault if bookie.fault and bookie.fault[0] in self._names else None
-            view = BookieView(bookie.held, bookie.lac, bookie.fence_is_durable, fault)
+            stays = bookie.fence_is_durable if self._world.configuration.journal else bookie.is_fenced
+            view = BookieView(bookie.held, bookie.lac, stays, fault)
             self._bookies[number] = view
             self._bookie_views[number] = self._number(view)
 
@@ -147,7 +154,7 @@ class Watch:
                 RecoveryStatus.CLOSING,
             ):
                 fenced = tuple(bookie_number(name) for name in machine._read_ensemble)  # noqa: SLF001
-            view = ClientView(client.told, fenced, client.verdict, fault)
+            view = ClientView(client.told, fenced, client.verdict, machine.lap if machine else NO_ENTRY, fault)
             self._clients[number] = view
             self._client_views[number] = self._number(view)
 
@@ -186,6 +193,10 @@ class Watch:
                 store.record.checked()
             except CorruptMetadataError as error:
                 return Violation("I6", str(error))
+        if "P" in self._names:
+            for client in clients[1:]:
+                if client.lap >= self._world.configuration.entries:
+                    return Violation("P", f"entry {client.lap} was recovered and never written")
         if "I8" in self._names:
             for client in clients[1:]:
                 if client.verdict is not None and clients[0].told >= client.verdict:
@@ -224,9 +235,9 @@ class Watch:
             return None
         for client in clients[1:]:
             if client.fenced:
+                if not self._world.configuration.journal and _end(record) is not None:
+                    continue  # who starts anew need not fence what is closed
                 known = sum(1 << slot for slot, b in enumerate(client.fenced) if bookies[b].fence_is_durable)
-                if not self._world.configuration.journal and not self._world.configuration.crashes:
-                    continue
                 if not covers_exactly(known, record.ensemble_size, record.write_quorum, record.ack_quorum):
                     return Violation("I7", "a recoverer reads forward and the durable fences do not cover")
         return None

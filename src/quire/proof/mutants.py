@@ -106,12 +106,14 @@ class FenceWithoutLimbo(BookieDriver):
 class LooksBeforeItFences(BookieDriver):
     """X27: a fencing read finds its answer first and sets the flag in a later step."""
 
+    steps_apart = True
+
     def deliver(self, state: BookieState, client: int, request: Any, *, waits: bool) -> Any:
         """Look at once; the fence is half done until the next step of this bookie."""
         if request[0] == "read" and request[4] and not (state.facts and frozen(state.facts)[4]):
             waiting = (client, request, waits)
             replies = self.look(state, waiting, Answer.OK)
-            journal = (*state.journal, ("half", replies, waiting))
+            journal = (*state.journal, ("half", tuple(replies), waiting))
             return state._replace(journal=journal), [], "looks, and will fence later"
         return super().deliver(state, client, request, waits=waits)
 
@@ -126,6 +128,8 @@ class LooksBeforeItFences(BookieDriver):
 
 class ChecksThenStores(BookieDriver):
     """X28: an add is checked in one step and stored in the next, and a fence may come between."""
+
+    steps_apart = True
 
     def _store(self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool) -> Any:  # noqa: ARG002
         """Admit now, store later."""
@@ -172,7 +176,7 @@ def _raised_by_every_add(known: int, header_lac: int, *, recovery: bool) -> int:
 
 
 def _fenced_is_a_failed_bookie(answer: Answer) -> AddOutcome:
-    return AddOutcome.STORED if answer is Answer.FENCED else shipped.add_outcome(answer)
+    return AddOutcome.BOOKIE_FAILED if answer is Answer.FENCED else shipped.add_outcome(answer)
 
 
 def _close_takes_any_end(record: LedgerMetadata, last_confirmed: int) -> CloseOutcome:
@@ -185,7 +189,7 @@ def _only_positions(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    _rules("D1", "recovery reads do not fence", TWO, "I1", recovery_read_fences=lambda: False),
+    _rules("D1", "recovery reads do not fence", Configuration(breaks=1), "I1", recovery_read_fences=lambda: False),
     _rules(
         "D2",
         "recovery starts at the LAC only",
@@ -265,7 +269,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "I1",
         add_allowed=lambda *, fenced, recovery: True,  # noqa: ARG005
     ),
-    _rules("X7", "recovery closes without waiting for its adds", TWO, "I3", recovery_waits_for_its_adds=lambda: False),
+    _rules("X7", "recovery closes without waiting for its adds", Configuration(window=2), "I3", recovery_waits_for_its_adds=lambda: False),
     _rules("X8", "recovery adds go to Qa of the write set only", THREE, "W", write_back_set=_only_positions),
     _rules(
         "X9", "a new fragment starts at LAP + 1", SPARE, "I2", new_fragment_start=lambda lac, lap: lap + 1  # noqa: ARG005
@@ -302,7 +306,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _rules(
         "X15",
         "recovery reads from replacements",
-        replace(SPARE_ONE, entries=3, in_flight=3, window=2),
+        replace(SPARE_ONE, entries=2),
         "I1",
         recovery_reads_from_original_ensemble=lambda: False,
     ),
@@ -331,14 +335,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "X27",
         "a fencing read looks up the entry before it sets the flag",
         replace(SHIPPED, bookie=LooksBeforeItFences),
-        Configuration(crashes=1),
+        Configuration(breaks=1),
         "I1",
     ),
     Mutant(
         "X28",
         "add and fence are not serialised",
         replace(SHIPPED, bookie=ChecksThenStores),
-        Configuration(crashes=1),
+        TWO,
         "I9",
     ),
     _rules(
@@ -353,16 +357,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "F-19",
         "recovery adds raise a bookie's LAC, and a Java recoverer's headers carry an advancing one",
         Configuration(entries=2, recoverers=2),
-        "I11",
+        "I10",
         recovery_header_lac=lambda lac_at_start, lac_now: lac_now,  # noqa: ARG005
         lac_after_add=_raised_by_every_add,
     ),
-    _rules("F-21", "a writer goes on when absent slots leave no ack quorum", Configuration(timeouts=1), "I13", can_still_confirm=lambda absent, mask, ack_quorum: True),  # noqa: ARG005
+    _rules("F-21", "a writer goes on when absent slots leave no ack quorum", Configuration(timeouts=1), "F1", can_still_confirm=lambda absent, mask, ack_quorum: True),  # noqa: ARG005
     _rules(
         "add_outcome",
-        "a refusal for the fence counts as stored",
-        TWO,
-        "I2",
+        "a refusal for the fence counts as a failure of that bookie only",
+        TWO_ONE,
+        "F3",
         add_outcome=_fenced_is_a_failed_bookie,
     ),
     _rules(
@@ -390,7 +394,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "positive_votes_needed",
         "an entry counts as recoverable without a copy",
         TWO,
-        "I3",
+        "P",
         positive_votes_needed=lambda write_quorum, ack_quorum: 0,  # noqa: ARG005
     ),
 )

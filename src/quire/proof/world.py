@@ -111,6 +111,18 @@ Move: TypeAlias = tuple[Label, State]
 ClientMove: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple[tuple[Any, ...], ...]]
 
 
+def legal(old: LedgerMetadata, new: LedgerMetadata) -> bool:
+    """Whether a swap is one that the protocol knows: state by state, and fragments only where they may change.
+
+    Source: protocol document (001), "Ledgers"; protocol reference 1.5.
+    """
+    if old.state is LedgerState.OPEN:
+        return new.state is not LedgerState.IN_RECOVERY or new.fragments == old.fragments
+    if old.state is LedgerState.IN_RECOVERY:
+        return new.state is LedgerState.CLOSED
+    return new == old
+
+
 class World:
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
@@ -188,7 +200,7 @@ class World:
         self._own_moves(state, moves)
         self._store_moves(state, moves)
         budget = self.budgets.parts[state[self.at_budget]]
-        if budget.crashes:
+        if not self._syncs_at_once(state):
             self._syncs(state, moves)
         if any(budget):
             self._faults(state, budget, moves)
@@ -242,7 +254,9 @@ class World:
         number = state[-1]
         at_once = self._at_once.get(number)
         if at_once is None:
-            at_once = self._at_once[number] = not self.budgets.parts[number].crashes
+            at_once = self._at_once[number] = not (
+                self.budgets.parts[number].crashes or self.bookie_driver.steps_apart
+            )
         return at_once
 
     def _deliver(self, client: int, bookie: int, bookie_at: int, link_at: int, at_once: bool) -> list[Any]:  # noqa: FBT001
@@ -456,6 +470,8 @@ class World:
             ask.record.state is not LedgerState.CLOSED or ask.record.last_entry != old.last_entry
         ):
             fault = fault or ("I4", f"a closed ledger changed: {record_text(old)} became {record_text(ask.record)}")
+        if not legal(old, ask.record):
+            fault = fault or ("M", f"not a legal change: {record_text(old)} became {record_text(ask.record)}")
         closes = min(2, store.closes + closing)
         return Store(ask.record, store.version + 1, closes, fault), "written"
 
