@@ -215,8 +215,13 @@ class BookieDriver:
         machine.fence_durable()
         return self._with(state, machine)
 
-    def crashed(self, state: BookieState, *, in_last_fragment: bool, closed: bool) -> BookieState:
-        """The bookie stops, and starts again with what its disk holds."""
+    def crashed(self, state: BookieState, *, listed: bool, closed: bool) -> BookieState:
+        """The bookie stops, and starts again with what its disk holds.
+
+        Args:
+            listed: the record names this bookie in a fragment.
+            closed: the record says CLOSED.
+        """
         disk = state.disk
         facts = LedgerFacts(*disk.facts) if disk.facts else None
         if facts is None and disk.held:
@@ -232,18 +237,19 @@ class BookieDriver:
             answered_fence=state.answered_fence,
             fault=state.fault,
         )
-        if not self.configuration.journal and in_last_fragment and not closed:
-            after = self.start_unclean(after)
-        decided = closed or not in_last_fragment
-        excused = decided and not self.configuration.journal
+        if not self.configuration.journal and listed:
+            after = self.start_unclean(after, closed=closed)
+        excused = not listed and not self.configuration.journal
         if state.answered_fence and not excused and not (after.facts and LedgerFacts(*after.facts).fenced):
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
         return after
 
-    def start_unclean(self, state: BookieState) -> BookieState:
-        """Before it serves, a bookie that may have lost what it held fences its open ledgers and puts them in limbo.
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
+        """Before it serves, a bookie that may have lost what it held fences its ledgers and puts them in limbo.
 
-        Source: protocol reference 5.6.
+        Closed ledgers as well: the old writer may be alive, and a fence that was lost would let it write to this one.
+
+        Source: protocol reference 5.6; `bookie/server.py`.
         """
         machine = self.machine(state)
         machine.enter_limbo()

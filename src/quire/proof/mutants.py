@@ -77,7 +77,7 @@ class UnorderedWriter(WriterMachine):
 class LostWithoutLimbo(BookieDriver):
     """D3: a bookie that may have lost entries and fences starts as if nothing had happened."""
 
-    def start_unclean(self, state: BookieState) -> BookieState:
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
         """Nothing is done before it serves."""
         return state
 
@@ -85,7 +85,7 @@ class LostWithoutLimbo(BookieDriver):
 class LimboWithoutFence(BookieDriver):
     """D4: it vouches for nothing, and takes the old writer's adds."""
 
-    def start_unclean(self, state: BookieState) -> BookieState:
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
         """Limbo only."""
         machine = self.machine(state)
         machine.facts.limbo = True
@@ -95,12 +95,20 @@ class LimboWithoutFence(BookieDriver):
 class FenceWithoutLimbo(BookieDriver):
     """D5: it takes no adds, and vouches for what it may have lost."""
 
-    def start_unclean(self, state: BookieState) -> BookieState:
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
         """The fence only."""
-        state = super().start_unclean(state)
+        state = super().start_unclean(state, closed=closed)
         machine = self.machine(state)
         machine.facts.limbo = False
         return self._with(state, machine)
+
+
+class LimboOfOpenLedgersOnly(BookieDriver):
+    """The text of the reference: only ledgers whose record is not CLOSED are fenced at an unclean start."""
+
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
+        """A closed ledger is left as it is."""
+        return state if closed else super().start_unclean(state, closed=closed)
 
 
 class LooksBeforeItFences(BookieDriver):
@@ -218,6 +226,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Configuration(crashes=1, journal=False),
         "I1",
     ),
+    Mutant(
+        "limbo-of-open-only",
+        "no journal: closed ledgers are not fenced anew at an unclean start, and the old writer lives",
+        replace(SHIPPED, bookie=LimboOfOpenLedgersOnly),
+        Configuration(crashes=1, journal=False),
+        "I1",
+    ),
     _rules(
         "D7",
         "a negative answer to a fencing read leaves before the fence is durable",
@@ -293,7 +308,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "X13",
         "an ensemble change does not look at the state that it rereads",
         SPARE_ONE,
-        "I3",
+        "M",
         writer_may_change=lambda record: True,  # noqa: ARG005
     ),
     _rules(

@@ -611,8 +611,10 @@ class World:
             before = self.bookies.parts[state[bookie]]
             if before.facts is None and not before.journal:
                 continue
-            here = store.record is not None and bookie_name(bookie) in store.record.last_fragment.ensemble
-            after = self.bookie_driver.crashed(before, in_last_fragment=here, closed=closed)
+            listed = store.record is not None and any(
+                bookie_name(bookie) in fragment.ensemble for fragment in store.record.fragments
+            )
+            after = self.bookie_driver.crashed(before, listed=listed, closed=closed)
             new = list(state)
             new[bookie] = self.bookies.number(after)
             for client in range(self.count):
