@@ -1,0 +1,80 @@
+"""The mutants of the log: one fix of opening or rolling taken out of each.
+
+Source: protocol reference 10, X19 to X22 and X34; decisions F-10, F-30.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from quire.core.rules import RULES
+from quire.proof.log_world import LogConfiguration
+from quire.proof.switches import SHIPPED, Switches
+
+
+@dataclass(frozen=True, slots=True)
+class LogMutant:
+    """One fix taken out; the fields are those of `mutants.Mutant`."""
+
+    name: str
+    what: str
+    switches: Switches
+    configuration: LogConfiguration
+    violated: str
+    rules: tuple[str, ...] = ()
+
+
+def _rules(name: str, what: str, configuration: LogConfiguration, violated: str, **swapped: Any) -> LogMutant:
+    switches = replace(SHIPPED, rules=replace(RULES, **swapped))
+    return LogMutant(name, what, switches, configuration, violated, tuple(swapped))
+
+
+TWO = LogConfiguration()
+
+LOG_MUTANTS: Final[tuple[LogMutant, ...]] = (
+    _rules(
+        "X19",
+        "an opener fences the last ledger only",
+        TWO,
+        "L6",
+        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-1:]),  # noqa: ARG005
+    ),
+    _rules(
+        "X20-fence",
+        "an opener fences nothing",
+        TWO,
+        "L3",
+        ledgers_to_fence=lambda ledger_ids, open_ids: [],  # noqa: ARG005
+    ),
+    LogMutant("X20-swap", "an opener writes the list without a swap", replace(SHIPPED, blind_lists="open"), TWO, "L3"),
+    _rules(
+        "X21",
+        "a leader serves before its list is written",
+        LogConfiguration(handles=1),
+        "L1",
+        may_serve=lambda *, list_written: True,  # noqa: ARG005
+    ),
+    LogMutant("X22", "a roll writes the list without a swap", replace(SHIPPED, blind_lists="roll"), TWO, "L3"),
+    _rules(
+        "X34",
+        "a second roll before the previous ledger is closed",
+        LogConfiguration(handles=2, ledgers=4, writes=2),
+        "L6",
+        may_roll=lambda open_items: True,  # noqa: ARG005
+    ),
+    _rules(
+        "F-10",
+        "an opener fences the last two places only, and a sink has put ledgers behind",
+        LogConfiguration(handles=2, ledgers=4, writes=0, adopts=2),
+        "L3",
+        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-2:]),  # noqa: ARG005
+    ),
+    _rules(
+        "F-30",
+        "the next ledger gets entries before the former's last is confirmed",
+        TWO,
+        "L7",
+        may_send_to_next=lambda *, previous_confirmed: True,  # noqa: ARG005
+    ),
+)

@@ -1,0 +1,504 @@
+"""The world of one log: handles that open it, lead it, roll it and are deposed, on the log's machine of `core`.
+
+Ledgers are as the ledger's world proves them: an add lands or is refused, a recovery closes what it fences at what has
+landed. What a handle asks for is carried out in any order, each request and each answer a step of its own; a swap whose
+answer is lost may land later, or never.
+
+Source: ledgers to logs (000); protocol reference 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from quire.core import log_effects as fx
+from quire.core.errors import QuireError
+from quire.core.ids import LedgerId
+from quire.core.log import LogMachine, LogStatus
+from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogPage
+from quire.proof.invariants import Violation
+from quire.proof.snapshot import clone, state_of
+from quire.proof.switches import SHIPPED, Switches
+from quire.proof.world import Label, Table
+
+LOG_INVARIANTS: Final = {
+    "L1": "every acknowledged write is in a ledger of the list, and no listed ledger is deleted",
+    "L2": "the list's ledgers in order give the writes in the order of acknowledgement, no gap, no duplicate",
+    "L3": "after a newer leader's swap nobody else has an open ledger in the list: one leader can be acknowledged",
+    "L4": "the list only grows at its end and shrinks at its front",
+    "L5": "two readers see lists of which one is a prefix of the other",
+    "L6": "only ledgers that the list calls open, at most two, may be not closed",
+    "L7": "what the log keeps of each writer is a prefix of that writer's appends",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfiguration:
+    """One world of one log.
+
+    Attributes:
+        handles: how often the log is opened.
+        ledgers: how many can be created.
+        writes: how many records are appended, by all handles.
+        lost_swaps: swaps of which a handle never hears.
+        adopts: closed ledgers that a sink puts behind the last one, whatever is open (a rule left out, F-10).
+    """
+
+    handles: int = 2
+    ledgers: int = 4
+    writes: int = 3
+    lost_swaps: int = 0
+    adopts: int = 0
+
+    @property
+    def name(self) -> str:
+        """The configuration on one line."""
+        name = f"log {self.handles} clients {self.ledgers} ledgers {self.writes} writes"
+        name += f" lost swaps={self.lost_swaps}" if self.lost_swaps else ""
+        return name + (f" adopts={self.adopts}" if self.adopts else "")
+
+
+class Ledger(NamedTuple):
+    """A ledger as bookies and its record have it: whose, the records that landed, whether it is closed."""
+
+    owner: int
+    records: tuple[tuple[int, int], ...] = ()
+    closed: bool = False
+    deleted: bool = False
+
+
+class Flight(NamedTuple):
+    """One append on its way: which ledger, which number, and what became of it."""
+
+    ledger: int
+    number: int
+    fate: str = ""
+    seen: int = 0
+    """How many writes had been acknowledged when this one began: it comes after them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handle:
+    """One handle and its driver's few fields.
+
+    Attributes:
+        machine: never changed; a step works on a copy.
+        state: the number of the machine's state.
+        work: what was asked and not answered.
+        target: the ledger that appends go to; `draining` the one that gets no more.
+        confirmed: the ledger of each acknowledged append.
+        flights: appends on their way.
+    """
+
+    machine: Any
+    state: int = -1
+    work: tuple[tuple[Any, ...], ...] = ()
+    target: int = 0
+    draining: int = 0
+    appended: int = 0
+    confirmed: tuple[int, ...] = ()
+    flights: tuple[Flight, ...] = ()
+    fault: tuple[str, str] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal keys mean equal behaviour."""
+        machine = self.machine
+        if machine.status is LogStatus.ENDED:
+            return ("ended", tuple(w for w in self.work if w[0] in ("late", "delete")), self.fault)
+        return (
+            self.state,
+            self.work,
+            self.target,
+            self.draining,
+            self.appended,
+            self.confirmed,
+            self.flights,
+            self.fault,
+        )
+
+
+class LogState(NamedTuple):
+    """One state of the world."""
+
+    head: int
+    version: int
+    ledgers: tuple[Ledger, ...]
+    handles: tuple[int, ...]
+    written: int
+    lost_swaps: int
+    adopts: int
+    acked: tuple[tuple[int, int, int], ...]
+    fault: tuple[str, str] | None = None
+
+
+class LogWorld:
+    """Every state that one log's world can come to."""
+
+    def __init__(self, configuration: LogConfiguration, switches: Switches = SHIPPED) -> None:
+        self.configuration = configuration
+        self.switches = switches
+        self.heads: Table[LogHead] = Table()
+        self.handles: Table[Handle] = Table(lambda handle: handle.key)
+        self.machines: Table[LogMachine] = Table(state_of)
+        self._stepped: dict[Any, tuple[Label, int]] = {}
+
+    def initial(self) -> LogState:
+        """An empty log; nobody leads it."""
+        head = self.heads.number(LogHead(b"\x07" * 16, "orders"))
+        c = self.configuration
+        return LogState(head, 1, (), (), 0, c.lost_swaps, c.adopts, ())
+
+    def successors(self, state: LogState) -> list[tuple[Label, LogState]]:
+        """Every next step: a label and the state after it."""
+        moves = list(self._opens(state))
+        for who, number in enumerate(state.handles):
+            handle = self.handles.parts[number]
+            moves += self._works(state, who, handle)
+            if handle.machine.status is not LogStatus.ENDED:
+                moves += self._leads(state, who, handle)
+        if state.adopts:
+            moves.append(self._adopts(state))
+        return moves
+
+    # --- a handle ----------------------------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        state: LogState,
+        who: int,
+        handle: Handle,
+        put: Callable[[LogMachine], object],
+        command: str,
+        *told: object,
+    ) -> tuple[Label, LogState]:
+        """Give a handle's machine one input; `command` and `told` name it, so that it is worked out once."""
+        key = (who, handle.key, command, told)
+        found = self._stepped.get(key)
+        if found is None:
+            label, after = self._worked_out(who, handle, put, command)
+            found = self._stepped[key] = label, self.handles.number(after)
+        handles = (*state.handles[:who], found[1], *state.handles[who + 1 :])
+        return found[0], state._replace(handles=handles)
+
+    def _worked_out(
+        self, who: int, handle: Handle, put: Callable[[LogMachine], object], command: str
+    ) -> tuple[Label, Handle]:
+        """Run the machine on a copy; what it asks for becomes its handle's work."""
+        machine = clone(handle.machine)
+        machine.out = []
+        fault = handle.fault
+        said: list[str] = []
+        try:
+            put(machine)
+            said = [_said(effect) for effect in machine.out]
+            machine.check()
+        except (QuireError, AssertionError) as error:
+            text = str(error)
+            name = text.split(":", 1)[0]
+            fault = fault or (name if name in LOG_INVARIANTS else "L6", text)
+        handle = replace(handle, machine=machine, fault=fault)
+        for effect in machine.out:
+            handle = self._takes(handle, effect)
+        machine.out = []
+        handle = self._drained(handle)
+        handle = replace(handle, state=self.machines.number(handle.machine))
+        return Label(f"handle {who}", command, tuple(said), kind=command.split()[0]), handle
+
+    def _takes(self, handle: Handle, effect: fx.Effect) -> Handle:
+        match effect:
+            case fx.Serve(ledger_id) | fx.SwitchLedger(ledger_id):
+                return replace(handle, target=int(ledger_id))
+            case fx.DrainLedger(ledger_id):
+                return replace(handle, draining=int(ledger_id))
+            case fx.ReadHead():
+                return replace(handle, work=(*handle.work, ("read",)))
+            case fx.RecoverLedger(item):
+                return replace(handle, work=(*handle.work, ("recover", int(item.ledger_id))))
+            case fx.CreateLedger():
+                return replace(handle, work=(*handle.work, ("create",)))
+            case fx.WriteHead(head, version):
+                return replace(handle, work=(*handle.work, ("swap", self.heads.number(head), version)))
+            case fx.DeleteLedger(ledger_id):
+                return replace(handle, work=(*handle.work, ("delete", int(ledger_id))))
+            case fx.BackOff():
+                return replace(handle, work=(*handle.work, ("retry",)))
+            case fx.CloseLedger(ledger_id):
+                return replace(handle, work=(*handle.work, ("close", int(ledger_id))))
+            case fx.Ended():
+                kept = tuple(("late", *w[1:]) if w[0] == "swap" else w for w in handle.work)
+                return replace(handle, work=kept, flights=())
+        return handle
+
+    def _drained(self, handle: Handle) -> Handle:
+        """The driver's answer once nothing is on its way to a ledger that is drained: part of the same turn."""
+        ledger = handle.draining
+        if not ledger or any(flight.ledger == ledger for flight in handle.flights):
+            return handle
+        machine = clone(handle.machine)
+        machine.drained(LedgerId(ledger), handle.confirmed.count(ledger))
+        out, machine.out = machine.out, []
+        handle = replace(handle, machine=machine, draining=0)
+        for effect in out:
+            handle = self._takes(handle, effect)
+        return handle
+
+    def _with(self, state: LogState, who: int, handle: Handle) -> LogState:
+        handles = (*state.handles[:who], self.handles.number(handle), *state.handles[who + 1 :])
+        return state._replace(handles=handles)
+
+    def _opens(self, state: LogState) -> Iterator[tuple[Label, LogState]]:
+        if len(state.handles) < self.configuration.handles:
+            who = len(state.handles)
+            machine = self.switches.log(f"h{who}", name_page=_page_name, rules=self.switches.rules)
+            wider = state._replace(handles=(*state.handles, -1))
+            yield self._step(wider, who, Handle(machine), lambda m: m.open(), "open")
+
+    def _leads(self, state: LogState, who: int, handle: Handle) -> Iterator[tuple[Label, LogState]]:
+        machine = handle.machine
+        if handle.target and handle.target != handle.draining and state.written < self.configuration.writes:
+            flight = Flight(handle.target, handle.appended, seen=len(state.acked))
+            after = replace(handle, appended=handle.appended + 1, flights=(*handle.flights, flight))
+            label = Label(f"handle {who}", f"append {flight.number} to ledger {flight.ledger}", (), kind="append")
+            yield label, self._with(state, who, after)._replace(written=state.written + 1)
+        if machine.may_roll and len(state.ledgers) < self.configuration.ledgers:
+            yield self._step(state, who, handle, lambda m: m.roll(), "roll")
+        seen: set[int] = set()
+        for place, flight in enumerate(handle.flights):
+            if flight.ledger not in seen and flight.fate:
+                yield self._hears_of(state, who, handle, place)
+            seen.add(flight.ledger)
+        landing: set[int] = set()
+        for place, flight in enumerate(handle.flights):
+            if not flight.fate and flight.ledger not in landing:
+                landing.add(flight.ledger)
+                yield self._lands(state, who, handle, place)
+
+    def _lands(self, state: LogState, who: int, handle: Handle, place: int) -> tuple[Label, LogState]:
+        """The oldest add to a ledger is on its bookies, or is refused: the ledger was fenced."""
+        flight = handle.flights[place]
+        ledger = state.ledgers[flight.ledger - 1]
+        fate = "refused" if ledger.closed or ledger.deleted else "stored"
+        flights = (*handle.flights[:place], flight._replace(fate=fate), *handle.flights[place + 1 :])
+        after = self._with(state, who, replace(handle, flights=flights))
+        if fate == "stored":
+            stored = ledger._replace(records=(*ledger.records, (who, flight.number)))
+            after = after._replace(ledgers=_put(state.ledgers, flight.ledger, stored))
+        return Label(f"ledger {flight.ledger}", f"takes {flight.number} from handle {who}", (fate,), kind=fate), after
+
+    def _hears_of(self, state: LogState, who: int, handle: Handle, place: int) -> tuple[Label, LogState]:
+        flight = handle.flights[place]
+        rest = (*handle.flights[:place], *handle.flights[place + 1 :])
+        if flight.fate == "refused":
+            after = replace(handle, flights=rest)
+            return self._step(
+                state, who, after, lambda m: m.ledger_failed(LedgerId(flight.ledger), "fenced"),
+                f"hears that ledger {flight.ledger} is fenced",
+            )
+        after = replace(handle, flights=rest, confirmed=(*handle.confirmed, flight.ledger))
+        label, told = self._step(state, who, after, lambda _: None, f"acknowledges {flight.number}")
+        return label, told._replace(acked=(*state.acked, (who, flight.number, flight.seen)))
+
+    # --- what handles asked for --------------------------------------------------------------------------------------
+
+    def _works(self, state: LogState, who: int, handle: Handle) -> Iterator[tuple[Label, LogState]]:
+        for place, work in enumerate(handle.work):
+            rest = replace(handle, work=(*handle.work[:place], *handle.work[place + 1 :]))
+            kind = work[0]
+            if kind in ("swap", "late"):
+                yield from self._swaps(state, who, rest, work)
+            elif kind == "delete":
+                ledger = state.ledgers[work[1] - 1]._replace(deleted=True, closed=True)
+                after = self._with(state, who, rest)._replace(ledgers=_put(state.ledgers, work[1], ledger))
+                yield Label(f"handle {who}", f"deletes ledger {work[1]}", (), kind="delete"), after
+            elif handle.machine.status is not LogStatus.ENDED:
+                yield from self._asks(state, who, rest, work)
+
+    def _asks(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[tuple[Label, LogState]]:
+        kind = work[0]
+        if kind == "read":
+            head = self.heads.parts[state.head]
+            yield self._step(state, who, rest, lambda m: m.head_read(head, state.version), "reads the list", state.head, state.version)
+        elif kind == "recover":
+            yield self._recovers(state, who, rest, work[1])
+        elif kind == "recovered":
+            summary = LedgerSummary(len(state.ledgers[work[1] - 1].records))
+            command = f"hears that ledger {work[1]} is recovered"
+            yield self._step(state, who, rest, lambda m: m.recovered(LedgerId(work[1]), summary), command, summary.records)
+        elif kind == "create":
+            if len(state.ledgers) < self.configuration.ledgers:
+                wider = state._replace(ledgers=(*state.ledgers, Ledger(who)))
+                number = len(wider.ledgers)
+                yield self._step(wider, who, rest, lambda m: m.created(LedgerId(number), 0), f"creates ledger {number}")
+        elif kind == "retry":
+            yield self._step(state, who, rest, lambda m: m.retry(), "retries")
+        elif kind == "close":
+            yield self._closes(state, who, rest, work[1])
+        elif kind == "answer":
+            yield self._answered(state, who, rest, work[1], work[2])
+
+    def _recovers(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+        """The fence lands and the ledger is closed; its opener hears of it later."""
+        closed = state.ledgers[ledger_id - 1]._replace(closed=True)
+        after = replace(rest, work=(*rest.work, ("recovered", ledger_id)))
+        label = Label(f"handle {who}", f"fences and closes ledger {ledger_id}", (), kind="recover")
+        return label, self._with(state, who, after)._replace(ledgers=_put(state.ledgers, ledger_id, closed))
+
+    def _closes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+        ledger = state.ledgers[ledger_id - 1]
+        mine = rest.confirmed.count(ledger_id)
+        if ledger.closed and len(ledger.records) != mine:
+            return self._step(
+                state, who, rest, lambda m: m.ledger_failed(LedgerId(ledger_id), "closed elsewhere"),
+                f"cannot close ledger {ledger_id}",
+            )
+        closed = ledger._replace(closed=True, records=ledger.records[:mine])
+        after = state._replace(ledgers=_put(state.ledgers, ledger_id, closed))
+        summary = LedgerSummary(mine)
+        return self._step(
+            after, who, rest, lambda m: m.ledger_closed(LedgerId(ledger_id), summary), f"closes ledger {ledger_id}", mine
+        )
+
+    def _swaps(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[tuple[Label, LogState]]:
+        """The swap reaches the store; or its handle gives up hearing of it, and it is late."""
+        kind, head, version = work
+        new = self._taken(state, who, head, version)
+        answer = "conflict" if new is None else "written"
+        after = rest if kind == "late" else replace(rest, work=(*rest.work, ("answer", answer, state.version + 1)))
+        swapped = self._with(state, who, after)
+        if new is not None:
+            fault = state.fault or self._list_fault(self.heads.parts[state.head], self.heads.parts[new])
+            swapped = swapped._replace(head=new, version=state.version + 1, fault=fault)
+        ids = list(self.heads.parts[head].ledger_ids)
+        yield Label("store", f"takes v{version}: {ids} from handle {who}", (answer,), kind=f"swap {answer}"), swapped
+        if kind == "swap" and state.lost_swaps and self.handles.parts[state.handles[who]].machine.status is not LogStatus.ENDED:
+            late = replace(rest, work=(*rest.work, ("late", head, version)))
+            spent = state._replace(lost_swaps=state.lost_swaps - 1)
+            yield self._step(spent, who, late, lambda m: m.head_unknown(), "hears nothing of its swap")
+
+    def _taken(self, state: LogState, who: int, head: int, version: int) -> int | None:
+        """The head that the store has after a swap, None after a conflict."""
+        if version == state.version:
+            return head
+        blind = self.switches.blind_lists
+        machine = self.handles.parts[state.handles[who]].machine
+        opening = machine.status is LogStatus.SWAPPING
+        if (blind == "open" and opening) or (blind == "roll" and not opening):
+            now, asked = self.heads.parts[state.head], self.heads.parts[head]
+            added = [item for item in asked.items if now.item(item.ledger_id) is None]
+            merged = replace(now, items=(*now.items, *added))
+            return self.heads.number(merged.with_leader(asked.leader) if opening else merged)
+        return None
+
+    def _answered(self, state: LogState, who: int, rest: Handle, answer: str, version: int) -> tuple[Label, LogState]:
+        if answer == "written":
+            return self._step(state, who, rest, lambda m: m.head_written(version), "hears that the list is written", version)
+        return self._step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
+
+    def _adopts(self, state: LogState) -> tuple[Label, LogState]:
+        """A sink puts a closed ledger at the list's end, whatever is open (the placement rule of F-10 is out)."""
+        head = self.heads.parts[state.head]
+        number = len(state.ledgers) + 1
+        item = LogItem(LedgerId(number), state=ItemState.CLOSED, first_offset=0, next_offset=0)
+        new = self.heads.number(replace(head, items=(*head.items, item)))
+        after = state._replace(
+            head=new, version=state.version + 1, adopts=state.adopts - 1,
+            ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
+        )
+        return Label("sink", f"puts ledger {number} on the list", (), kind="adopt"), after
+
+    # --- what must hold ----------------------------------------------------------------------------------------------
+
+    def _list_fault(self, old: LogHead, new: LogHead) -> tuple[str, str] | None:
+        before, after = list(old.ledger_ids), list(new.ledger_ids)
+        dropped = new.dropped_items - old.dropped_items
+        if after[: len(before) - dropped] != before[dropped:]:
+            return "L4", f"the list {before} became {after}"
+        return None
+
+
+class LogWatch:
+    """Looks at states of a log's world."""
+
+    def __init__(self, world: LogWorld, names: tuple[str, ...] = tuple(LOG_INVARIANTS)) -> None:
+        self._world = world
+        self._names = frozenset(names)
+
+    def __call__(self, state: LogState) -> Violation | None:
+        """The violation in a state, if there is one."""
+        for found in self._found(state):
+            if found is not None and found[0] in self._names:
+                return Violation(*found)
+        return None
+
+    def _found(self, state: LogState) -> Iterator[tuple[str, str] | None]:
+        yield state.fault
+        for number in state.handles:
+            yield self._world.handles.parts[number].fault
+        head = self._world.heads.parts[state.head]
+        listed = [int(ledger_id) for ledger_id in head.ledger_ids]
+        yield from self._ledgers(state, head, listed)
+        kept = [record for ledger_id in listed for record in state.ledgers[ledger_id - 1].records]
+        yield from self._records(state, kept)
+
+    def _ledgers(self, state: LogState, head: LogHead, listed: list[int]) -> Iterator[tuple[str, str] | None]:
+        """L1 about deletion, L3, L6."""
+        leader = head.leader.holder
+        for ledger_id in listed:
+            ledger = state.ledgers[ledger_id - 1]
+            item = head.item(ledger_id)
+            assert item is not None
+            if ledger.deleted:
+                yield "L1", f"ledger {ledger_id} is in the list and deleted"
+            if not ledger.closed and f"h{ledger.owner}" != leader:
+                yield "L3", f"{leader or 'nobody'} leads, and handle {ledger.owner} can write to ledger {ledger_id}"
+            if not ledger.closed and not item.is_open:
+                yield "L6", f"the list calls ledger {ledger_id} closed, and it is not"
+        if len(head.open_items) > 2:  # noqa: PLR2004 - the previous one and the current one
+            yield "L6", f"the list calls {len(head.open_items)} ledgers open"
+
+    def _records(self, state: LogState, kept: list[tuple[int, int]]) -> Iterator[tuple[str, str] | None]:
+        """L1, L2, L7."""
+        acked = [record[:2] for record in state.acked]
+        missing = [record for record in acked if record not in kept]
+        if missing:
+            yield "L1", f"write {missing[0][1]} of handle {missing[0][0]} was acknowledged and is not in the log"
+        places = {record: place for place, record in enumerate(kept)}
+        late = any(
+            places.get(before, -1) > places.get(record[:2], len(kept))
+            for record in state.acked
+            for before in acked[: record[2]]
+        )
+        if late or len(places) != len(kept):
+            yield "L2", "the log's order is not the order of acknowledgement"
+        for who in range(len(state.handles)):
+            numbers = [number for owner, number in kept if owner == who]
+            if numbers != list(range(len(numbers))):
+                yield "L7", f"the log keeps {numbers} of handle {who}"
+
+
+def _page_name(page: LogPage) -> str:
+    return f"{page.level}:" + ",".join(str(item.ledger_id) for item in page.items)
+
+
+def _put(ledgers: tuple[Ledger, ...], ledger_id: int, ledger: Ledger) -> tuple[Ledger, ...]:
+    return (*ledgers[: ledger_id - 1], ledger, *ledgers[ledger_id:])
+
+
+def _said(effect: fx.Effect) -> str:
+    match effect:
+        case fx.WriteHead(head, version):
+            return f"-> store write v{version}: {list(head.ledger_ids)}"
+        case fx.RecoverLedger(item):
+            return f"-> recover ledger {item.ledger_id}"
+        case fx.Serve(ledger_id):
+            return f"=> serve on ledger {ledger_id}"
+        case fx.SwitchLedger(ledger_id):
+            return f"=> switch to ledger {ledger_id}"
+        case fx.Ended(reason):
+            return f"=> ended: {reason.value}"
+        case fx.CloseLedger(ledger_id) | fx.DeleteLedger(ledger_id) | fx.DrainLedger(ledger_id):
+            return f"-> {type(effect).__name__.removesuffix('Ledger').lower()} ledger {ledger_id}"
+    return f"-> {type(effect).__name__}"
