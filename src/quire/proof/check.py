@@ -1,0 +1,86 @@
+"""One check: a world, its invariants, the search; what the command line and the tests call.
+
+Source: protocol reference 9 and 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from quire.proof.configuration import Configuration
+from quire.proof.explorer import Result, explore
+from quire.proof.invariants import INVARIANTS, NAMES, Watch
+from quire.proof.log_mutants import LOG_MUTANTS, LogMutant
+from quire.proof.log_world import LOG_INVARIANTS, LogConfiguration, LogWatch, LogWorld
+from quire.proof.mutants import MUTANTS, Mutant
+from quire.proof.story import state_rows, transcript
+from quire.proof.switches import SHIPPED, Switches
+from quire.proof.symmetry import Symmetry
+from quire.proof.world import World
+
+AnyConfiguration: TypeAlias = Configuration | LogConfiguration
+AnyMutant: TypeAlias = Mutant | LogMutant
+
+EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in (*MUTANTS, *LOG_MUTANTS)}
+EVERY_INVARIANT: dict[str, str] = {**INVARIANTS, **LOG_INVARIANTS}
+
+
+@dataclass(slots=True)
+class Check:
+    """A search and its world, so that what it found can be shown."""
+
+    world: World | LogWorld
+    result: Result
+    header: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The counterexample as a transcript."""
+        return transcript(self.header, self.result.path, self.result.violation)
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The violating state as a table."""
+        return state_rows(self.world, self.result.path[-1][1])
+
+
+def check(
+    configuration: AnyConfiguration,
+    switches: Switches = SHIPPED,
+    *,
+    invariants: Iterable[str] | None = None,
+    mutant: str = "",
+    **limits: Any,
+) -> Check:
+    """Explore one world.
+
+    Args:
+        invariants: which are looked at, all by default.
+        mutant: its name, for the transcript's header.
+        limits: as of `explore`: progress, states_max, seconds_max, count_kinds.
+    """
+    header = (configuration.name, *((f"mutant {mutant}: {EVERY_MUTANT[mutant].what}",) if mutant else ()))
+    world: World | LogWorld
+    if isinstance(configuration, LogConfiguration):
+        world = LogWorld(configuration, switches)
+        names = tuple(LOG_INVARIANTS if invariants is None else invariants)
+        return Check(world, explore(world, LogWatch(world, names), **limits), header)
+    world = World(configuration, switches)
+    watch = Watch(world, NAMES if invariants is None else invariants)
+    result = explore(world, watch, watch.deadlock, canonical=Symmetry(world), **limits)
+    return Check(world, result, header)
+
+
+def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
+    """Explore a mutant where it shows.
+
+    Args:
+        only_named: look at the invariant of its row only, so that the shortest way to that one is found.
+    """
+    mutant = EVERY_MUTANT[name]
+    names = (mutant.violated,) if only_named else None
+    return check(mutant.configuration, mutant.switches, invariants=names, mutant=name, **limits)
+
+

@@ -1,0 +1,118 @@
+"""A counterexample as text that a person can read, and that can be played again.
+
+The form is that of golden transcripts: who does what, `----`, everything that was said. The last lines name the
+invariant and show the state that breaks it.
+
+Source: `core/transcript.py`; docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quire.core.transcript import NOTHING, block, record_text
+from quire.core.writer import WriterMachine
+from quire.proof.bookies import BookieState
+from quire.proof.explorer import Explorable
+from quire.proof.invariants import Violation
+from quire.proof.log_world import LogState, LogWorld
+from quire.proof.world import Label, State, World
+
+
+def transcript(header: Sequence[str], path: Sequence[tuple[Any, Any]], violation: Violation | None) -> str:
+    """The way to a violation.
+
+    Args:
+        header: comments above it: configuration, mutant.
+        path: (label, state after it), the first with label None.
+    """
+    parts = ["".join(f"# {line}\n" for line in header)]
+    parts += [block(f"{label.actor}: {label.command}", label.said or (NOTHING,)) for label, _ in path[1:]]
+    if violation is not None:
+        parts.append(f"# VIOLATED {violation.invariant}: {violation.text}\n")
+    return "\n".join(parts)
+
+
+def commands(text: str) -> list[str]:
+    """The commands of a transcript, in order."""
+    lines = text.splitlines()
+    return [line for line, after in zip(lines, lines[1:], strict=False) if after == "----"]
+
+
+class CannotReplayError(Exception):
+    """A step of a transcript is not possible in this world."""
+
+
+def replayed(world: Explorable, steps: Sequence[str]) -> list[tuple[Any, Any]]:
+    """The path that a transcript's commands take through a world.
+
+    A command that several moves share (a choice of the driver) takes the first of them that the rest can follow.
+
+    Raises:
+        CannotReplayError: naming the step.
+    """
+    frontier: list[list[tuple[Any, Any]]] = [[(None, world.initial())]]
+    for number, step in enumerate(steps, 1):
+        following = [
+            [*path, (label, after)]
+            for path in frontier
+            for label, after in world.successors(path[-1][1])
+            if f"{label.actor}: {label.command}" == step
+        ]
+        if not following:
+            msg = f"step {number} is not possible: {step}"
+            raise CannotReplayError(msg)
+        frontier = following
+    return frontier[0]
+
+
+def state_rows(world: World | LogWorld, state: Any) -> list[tuple[str, str]]:
+    """A state as (part, what it is), for the table under a counterexample."""
+    if isinstance(world, LogWorld):
+        return _log_rows(world, state)
+    return _ledger_rows(world, state)
+
+
+def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
+    store = world.stores.parts[state[world.at_store]]
+    rows = [("record", record_text(store.record) if store.record else "deleted")]
+    for number in range(world.n):
+        rows.append((f"b{number}", _bookie_text(world.bookies.parts[state[number]])))
+    for name, client in zip(world.names, world.clients_of(state), strict=True):
+        machine = client.machine
+        if machine is None:
+            rows.append((name, "not started"))
+        elif isinstance(machine, WriterMachine):
+            rows.append((name, f"{machine.status.value}, acknowledged through {client.told}, LAP {machine.lap}"))
+        else:
+            end = f", {client.result}" if client.result else f", LAC {machine.lac}, LAP {machine.lap}"
+            rows.append((name, f"{machine.status.value}{end}"))
+    return rows
+
+
+def _bookie_text(bookie: BookieState) -> str:
+    held = " ".join(str(entry) for entry in range(bookie.held.bit_length()) if bookie.held >> entry & 1)
+    fence = "fenced" if bookie.is_fenced else "not fenced"
+    durable = " (not durable)" if bookie.is_fenced and not bookie.fence_is_durable else ""
+    return f"entries {held or 'none'}, {fence}{durable}, LAC {bookie.lac}"
+
+
+def _log_rows(world: LogWorld, state: LogState) -> list[tuple[str, str]]:
+    head = world.heads.parts[state.head]
+    items = " ".join(f"{item.ledger_id}{'' if item.is_open else ' closed'}" for item in head.items)
+    rows = [("list", f"[{items}], leader {head.leader.holder or 'nobody'}, epoch {head.leader.epoch}")]
+    for number, ledger in enumerate(state.ledgers, 1):
+        what = "deleted" if ledger.deleted else "closed" if ledger.closed else "open"
+        rows.append((f"ledger {number}", f"{what}, of handle {ledger.owner}, writes {list(ledger.records)}"))
+    for number, at in enumerate(state.handles):
+        machine = world.handles.parts[at].machine
+        rows.append((f"handle {number}", f"{machine.status.value}, epoch {machine.epoch}"))
+    return rows
+
+
+def lanes(path: Sequence[tuple[Label | None, Any]]) -> list[str]:
+    """The actors of a path, in the order of their first step; whoever is only written to comes last."""
+    actors = [label.actor for label, _ in path if label is not None]
+    others = [label.other for label, _ in path if label is not None and label.other]
+    return list(dict.fromkeys([*actors, *others]))
