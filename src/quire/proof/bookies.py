@@ -107,8 +107,9 @@ class BookieDriver:
         if kind == "delete":
             machine = self.machine(state)
             machine.facts.deleted_until_ms = 1
-            state = self._with(state, machine)._replace(held=0, damaged=0, journal=(), dirty=False)
-            return state._replace(disk=Disk(0, NO_ENTRY, state.facts)), [], "drops the ledger, keeps its tombstone"
+            state = self._with(state, machine)._replace(held=0, damaged=0, dirty=False)
+            record = ("tombstone", state.facts, None)
+            return state._replace(journal=(*state.journal, record)), [], "drops the ledger, keeps its tombstone"
         if kind == "fence" or request[4]:
             return self._fence(state, waiting)
         return state, self.look(state, waiting, Answer.OK), "looks"
@@ -197,8 +198,12 @@ class BookieDriver:
             after = state._replace(
                 journal=journal, disk=disk._replace(held=disk.held | content[0], lac=max(disk.lac, content[1]))
             )
+        elif kind == "tombstone":
+            after = state._replace(journal=journal, disk=Disk(0, NO_ENTRY, content))
         else:
             after = state._replace(journal=journal, disk=disk._replace(facts=content))
+        if kind == "tombstone":
+            return after, replies
         if kind == "facts" and waiting is None:
             return self._fence_settled(after), replies
         if kind == "facts":

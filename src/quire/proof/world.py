@@ -690,6 +690,8 @@ class World:
             if before.facts is not None:
                 after, _, _ = self.bookie_driver.deliver(before, 0, ("delete",), waits=False)
                 new[bookie] = self.bookies.number(after)
+        if self._syncs_at_once(state):
+            self._settle_disks(new)
         moves.append((Label("owner", "deletes the ledger", (), kind="delete"), tuple(new)))
 
     # --- pieces ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,201 @@
+"""`quire check`: explore the machines that ship in a small world, every interleaving, every fault of the budget."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quire.cli.options import JsonOption
+from quire.cli.output import Output
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from quire.proof.check import AnyConfiguration, Check
+    from quire.proof.explorer import Progress
+
+MutantOption = Annotated[
+    str, typer.Option("--mutant", metavar="NAME", help="Take one fix out: D1, X5, ... (see --list-mutants).")
+]
+
+
+def check(  # noqa: PLR0913 - each budget is an option
+    bookies: Annotated[int, typer.Option(min=1, help="Bookies; those beyond the ensemble are spares.")] = 2,
+    ensemble: Annotated[int, typer.Option(min=1, help="E.")] = 2,
+    write_quorum: Annotated[int, typer.Option(min=1, help="Qw.")] = 2,
+    ack_quorum: Annotated[int, typer.Option(min=1, help="Qa.")] = 2,
+    entries: Annotated[int, typer.Option(min=0, help="Appends of the writer.")] = 1,
+    in_flight: Annotated[int, typer.Option(min=1, help="Appends that may be unconfirmed at a time.")] = 2,
+    clients: Annotated[int, typer.Option(min=1, help="Clients that recover; with --log, handles.")] = 1,
+    reruns: Annotated[int, typer.Option(min=0, help="Recoveries that begin again.")] = 0,
+    window: Annotated[int, typer.Option(min=1, help="Entries of one round of recovery reads.")] = 1,
+    timeouts: Annotated[int, typer.Option(min=0, help="Requests given up that still arrive.")] = 0,
+    crashes: Annotated[int, typer.Option(min=0, help="Bookies that crash and start again.")] = 0,
+    breaks: Annotated[int, typer.Option(min=0, help="Connections that break.")] = 0,
+    lost_swaps: Annotated[int, typer.Option(min=0, help="Swaps whose answer is lost.")] = 0,
+    damages: Annotated[int, typer.Option(min=0, help="Entries that rot.")] = 0,
+    deletions: Annotated[int, typer.Option(min=0, help="Deletions by the owner.")] = 0,
+    journal: Annotated[bool, typer.Option("--journal/--no-journal", help="Bookies keep a journal.")] = True,
+    closes: Annotated[bool, typer.Option("--closes", help="The writer may close.")] = False,
+    explicit_lac: Annotated[bool, typer.Option("--explicit-lac", help="The writer tells its LAC.")] = False,
+    absent: Annotated[bool, typer.Option("--absent", help="A spare may stay unfound.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")] = False,
+    ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
+    mutant: MutantOption = "",
+    list_mutants: Annotated[bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")] = False,
+    invariant: Annotated[
+        list[str] | None, typer.Option("--invariant", metavar="NAME", help="Look at this one only; may be repeated.")
+    ] = None,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Every configuration of the continuous set.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="With --continuous: processes side by side.")] = 2,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Give up, incomplete, after so long.")] = None,
+    states: Annotated[int | None, typer.Option(min=1, help="Give up, incomplete, after so many states.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="DIR", help="Write a counterexample's transcript and diagram here.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explore the shipped state machines breadth first and show the shortest way to a broken invariant, if there is one.
+
+    Exit code 0: every state visited, nothing broken. 1: an invariant broke, or the search was given up.
+    """
+    from quire.proof import check as proof
+    from quire.proof.configuration import Configuration
+    from quire.proof.log_world import LogConfiguration
+
+    out = Output(as_json=as_json)
+    if list_mutants:
+        out.rows("", ("name", "what", "violated", "configuration"), _mutants())
+        return
+    if continuous:
+        _continuous(out, workers)
+        return
+    configuration: AnyConfiguration
+    if log:
+        configuration = LogConfiguration(max(clients, 1), ledgers, entries, lost_swaps)
+    else:
+        configuration = Configuration(
+            bookies, ensemble, write_quorum, ack_quorum, entries, in_flight, clients, reruns, window, timeouts,
+            crashes, breaks, lost_swaps, damages, deletions, journal, closes, explicit_lac, absent,
+        )
+    limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}
+    if mutant:
+        done = _explored_mutant(proof, mutant, limits)
+    else:
+        _refuse_unknown(proof.EVERY_INVARIANT, invariant or [])
+        done = proof.check(configuration, invariants=invariant or None, count_kinds=True, **limits)
+    _show(out, done, save)
+
+
+def _refuse_unknown(known: dict[str, str], names: list[str]) -> None:
+    for name in names:
+        if name not in known:
+            msg = f"there is no invariant {name!r}; there are {', '.join(known)}"
+            raise MisuseError(msg)
+
+
+def _explored_mutant(proof: Any, name: str, limits: dict[str, Any]) -> Check:
+    if name not in proof.EVERY_MUTANT:
+        msg = f"there is no mutant {name!r}; see --list-mutants"
+        raise MisuseError(msg)
+    return proof.check_mutant(name, **limits)  # type: ignore[no-any-return]
+
+
+def _mutants() -> list[dict[str, object]]:
+    from quire.proof.check import EVERY_MUTANT
+
+    return [
+        {"name": each.name, "what": each.what, "violated": each.violated, "configuration": each.configuration.name}
+        for each in EVERY_MUTANT.values()
+    ]
+
+
+def _reporter() -> Any:
+    """Say on stderr how far the search is; on a terminal on one line."""
+    started = time.monotonic()
+    terminal = sys.stderr.isatty()
+    last = started
+
+    def report(progress: Progress) -> None:
+        nonlocal last
+        if not terminal and time.monotonic() - last < 2.0:  # noqa: PLR2004 - seconds between plain lines
+            return
+        last = time.monotonic()
+        text = (
+            f"{progress.states:,} states, {progress.rate:,.0f} transitions/s, depth {progress.depth}, "
+            f"frontier {progress.frontier:,}"
+        )
+        sys.stderr.write(f"\r\033[K{text}" if terminal else f"{text}\n")
+        sys.stderr.flush()
+
+    return report
+
+
+def _show(out: Output, done: Check, save: Path | None) -> None:
+    result = done.result
+    violation = result.violation
+    facts: dict[str, object] = {
+        "configuration": done.header[0],
+        "mutant": done.header[1] if len(done.header) > 1 else None,
+        "states": result.states,
+        "transitions": result.transitions,
+        "depth": result.depth,
+        "seconds": round(result.seconds, 2),
+        "rate": round(result.rate),
+        "complete": result.complete,
+        "violated": violation.invariant if violation else None,
+        "why": violation.text if violation else None,
+        "steps": len(result.path) - 1 if violation else None,
+        "transcript": done.text if violation else None,
+    }
+    lines = ["", *done.header]
+    lines.append(
+        f"{result.states:,} states, {result.transitions:,} transitions, depth {result.depth}, "
+        f"{result.seconds:.1f} s, {result.rate:,.0f} transitions/s"
+    )
+    if violation:
+        from quire.proof.check import EVERY_INVARIANT
+
+        lines += ["", done.text, *(f"{part:12} {what}" for part, what in done.rows), ""]
+        lines.append(f"{violation.invariant} is: {EVERY_INVARIANT[violation.invariant]}")
+    else:
+        lines.append("complete: nothing broken" if result.complete else "given up before the end: nothing broken so far")
+    out.result(facts, "\n".join(lines))
+    if violation and save is not None:
+        _save(out, done, save)
+    if violation or not result.complete:
+        raise typer.Exit(1)
+
+
+def _save(out: Output, done: Check, folder: Path) -> None:
+    from quire.proof.diagram import page, svg
+
+    folder.mkdir(parents=True, exist_ok=True)
+    result = done.result
+    assert result.violation is not None
+    (folder / "counterexample.txt").write_text(done.text)
+    (folder / "counterexample.svg").write_text(svg(result.path, result.violation))
+    title = f"{result.violation.invariant} broken: {'; '.join(done.header)}"
+    (folder / "counterexample.html").write_text(page(title, result.path, result.violation, done.rows, done.text))
+    out.note(f"written to {folder}: counterexample.txt, .svg, .html")
+
+
+def _continuous(out: Output, workers: int) -> None:
+    from quire.proof.continuous import CONTINUOUS, lines
+
+    bad = 0
+    for line in lines((*CONTINUOUS, None), workers):
+        facts = asdict(line)
+        facts["kinds"] = dict(line.kinds)
+        text = (
+            f"{line.name:60} {line.states:>10,} states {line.transitions:>11,} transitions  depth {line.depth:>2}  "
+            f"{line.seconds:6.1f} s  {line.violation or ('complete' if line.complete else 'incomplete')}"
+        )
+        out.result(facts, text + (f"\n\n{line.transcript}" if line.transcript else ""))
+        bad += bool(line.violation) or not line.complete
+    if bad:
+        raise typer.Exit(1)

@@ -1,0 +1,101 @@
+"""The configurations that every change is explored in, completely, on as many cores as there are.
+
+Source: checking reference, "Configurations and expected counts"; docs/testing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Final
+
+from quire.proof.calibration import ClassicWorld
+from quire.proof.check import AnyConfiguration, check
+from quire.proof.configuration import Configuration
+from quire.proof.explorer import explore
+from quire.proof.log_world import LogConfiguration
+
+LARGE: Final[tuple[AnyConfiguration, ...]] = (
+    Configuration(3, 2, 2, 1, recoverers=2, reruns=1, timeouts=1),
+    Configuration(3, 2, 2, 1, entries=2, timeouts=1),
+    Configuration(4, 3, 3, 2, timeouts=1),
+    Configuration(4, 4, 3, 2),
+    Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, closes=True),
+    Configuration(2, 2, 2, 2, recoverers=2, closes=True),
+    Configuration(3, 3, 3, 2, crashes=1, journal=False),
+    Configuration(3, 3, 3, 2, timeouts=1, absent=True),
+    Configuration(3, 3, 3, 2, crashes=1),
+    Configuration(3, 3, 2, 1, entries=2),
+    Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True),
+    Configuration(3, 3, 2, 2, entries=2),
+    LogConfiguration(2, 3, 1, lost_swaps=1),
+    Configuration(2, 2, 2, 2, crashes=1, breaks=1),
+    LogConfiguration(2, 4, 1),
+    LogConfiguration(2, 3, 2),
+    Configuration(3, 3, 3, 2, damages=1),
+)
+"""Largest first, so that no core waits long for the other at the end."""
+
+SMALL: Final[tuple[AnyConfiguration, ...]] = (
+    Configuration(2, 2, 2, 2, deletions=1, crashes=1),
+    Configuration(3, 3, 3, 2),
+    Configuration(2, 2, 2, 2, crashes=2),
+    Configuration(2, 2, 2, 2, crashes=1, closes=True),
+    Configuration(2, 2, 2, 2, timeouts=1, closes=True, explicit_lac=True),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
+    Configuration(2, 2, 2, 2, breaks=1),
+    Configuration(2, 2, 2, 1, timeouts=1, reruns=1),
+    Configuration(2, 2, 2, 2, crashes=1),
+    LogConfiguration(1, 4, 2, lost_swaps=1),
+    Configuration(2, 2, 2, 2),
+)
+"""Seconds altogether: part of the fast tests."""
+
+CONTINUOUS: Final = (*LARGE, *SMALL)
+CALIBRATION: Final = "calibration: classic specification 2 bookies Qw 2 Qa 1"
+CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)
+"""TLC: 285,773 distinct, 982,019 generated with the initial state, depth 28 with the initial state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one configuration came to."""
+
+    name: str
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    complete: bool
+    violation: str
+    transcript: str
+    kinds: tuple[tuple[str, int], ...]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """What is pinned: distinct states, transitions, depth."""
+        return self.states, self.transitions, self.depth
+
+
+def line_of(configuration: AnyConfiguration | None) -> Line:
+    """Explore one configuration; None is the calibration."""
+    if configuration is None:
+        world = ClassicWorld()
+        result, name, text = explore(world, world.violation), CALIBRATION, ""
+    else:
+        done = check(configuration, count_kinds=True)
+        result, name = done.result, configuration.name
+        text = done.text if result.violation else ""
+    violation = f"{result.violation.invariant}: {result.violation.text}" if result.violation else ""
+    return Line(
+        name, result.states, result.transitions, result.depth, result.seconds, result.complete, violation, text,
+        tuple(sorted(result.kinds.items())),
+    )
+
+
+def lines(configurations: tuple[AnyConfiguration | None, ...], workers: int = 2) -> Iterator[Line]:
+    """Explore configurations side by side, in processes of their own; each as soon as it is done."""
+    with ProcessPoolExecutor(workers, max_tasks_per_child=1) as pool:
+        for done in as_completed([pool.submit(line_of, each) for each in configurations]):
+            yield done.result()
