@@ -23,7 +23,7 @@ MutantOption = Annotated[
 ]
 
 
-def check(  # noqa: PLR0913 - each budget is an option
+def check(
     bookies: Annotated[int, typer.Option(min=1, help="Bookies; those beyond the ensemble are spares.")] = 2,
     ensemble: Annotated[int, typer.Option(min=1, help="E.")] = 2,
     write_quorum: Annotated[int, typer.Option(min=1, help="Qw.")] = 2,
@@ -43,19 +43,31 @@ def check(  # noqa: PLR0913 - each budget is an option
     closes: Annotated[bool, typer.Option("--closes", help="The writer may close.")] = False,
     explicit_lac: Annotated[bool, typer.Option("--explicit-lac", help="The writer tells its LAC.")] = False,
     absent: Annotated[bool, typer.Option("--absent", help="A spare may stay unfound.")] = False,
-    log: Annotated[bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")] = False,
+    log: Annotated[
+        bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
+    ] = False,
     ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
     mutant: MutantOption = "",
-    list_mutants: Annotated[bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")] = False,
+    list_mutants: Annotated[
+        bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
+    ] = False,
     invariant: Annotated[
-        list[str] | None, typer.Option("--invariant", metavar="NAME", help="Look at this one only; may be repeated.")
+        list[str] | None,
+        typer.Option("--invariant", metavar="NAME", help="Look at this one only; may be repeated."),
     ] = None,
-    continuous: Annotated[bool, typer.Option("--continuous", help="Every configuration of the continuous set.")] = False,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Every configuration of the continuous set.")
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, help="With --continuous: processes side by side.")] = 2,
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="Give up, incomplete, after so long.")] = None,
-    states: Annotated[int | None, typer.Option(min=1, help="Give up, incomplete, after so many states.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Give up, incomplete, after so long.")
+    ] = None,
+    states: Annotated[
+        int | None, typer.Option(min=1, help="Give up, incomplete, after so many states.")
+    ] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="DIR", help="Write a counterexample's transcript and diagram here.")
+        Path | None,
+        typer.Option("--save", metavar="DIR", help="Write a counterexample's transcript and diagram here."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,8 +91,25 @@ def check(  # noqa: PLR0913 - each budget is an option
         configuration = LogConfiguration(max(clients, 1), ledgers, entries, lost_swaps)
     else:
         configuration = Configuration(
-            bookies, ensemble, write_quorum, ack_quorum, entries, in_flight, clients, reruns, window, timeouts,
-            crashes, breaks, lost_swaps, damages, deletions, journal, closes, explicit_lac, absent,
+            bookies,
+            ensemble,
+            write_quorum,
+            ack_quorum,
+            entries,
+            in_flight,
+            clients,
+            reruns,
+            window,
+            timeouts,
+            crashes,
+            breaks,
+            lost_swaps,
+            damages,
+            deletions,
+            journal,
+            closes,
+            explicit_lac,
+            absent,
         )
     limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}
     if mutant:
@@ -109,7 +138,12 @@ def _mutants() -> list[dict[str, object]]:
     from quire.proof.check import EVERY_MUTANT
 
     return [
-        {"name": each.name, "what": each.what, "violated": each.violated, "configuration": each.configuration.name}
+        {
+            "name": each.name,
+            "what": each.what,
+            "violated": each.violated,
+            "configuration": each.configuration.name,
+        }
         for each in EVERY_MUTANT.values()
     ]
 
@@ -122,7 +156,7 @@ def _reporter() -> Any:
 
     def report(progress: Progress) -> None:
         nonlocal last
-        if not terminal and time.monotonic() - last < 2.0:  # noqa: PLR2004 - seconds between plain lines
+        if not terminal and time.monotonic() - last < 2.0:
             return
         last = time.monotonic()
         text = (
@@ -163,7 +197,11 @@ def _show(out: Output, done: Check, save: Path | None) -> None:
         lines += ["", done.text, *(f"{part:12} {what}" for part, what in done.rows), ""]
         lines.append(f"{violation.invariant} is: {EVERY_INVARIANT[violation.invariant]}")
     else:
-        lines.append("complete: nothing broken" if result.complete else "given up before the end: nothing broken so far")
+        lines.append(
+            "complete: nothing broken"
+            if result.complete
+            else "given up before the end: nothing broken so far"
+        )
     out.result(facts, "\n".join(lines))
     if violation and save is not None:
         _save(out, done, save)
@@ -180,7 +218,9 @@ def _save(out: Output, done: Check, folder: Path) -> None:
     (folder / "counterexample.txt").write_text(done.text)
     (folder / "counterexample.svg").write_text(svg(result.path, result.violation))
     title = f"{result.violation.invariant} broken: {'; '.join(done.header)}"
-    (folder / "counterexample.html").write_text(page(title, result.path, result.violation, done.rows, done.text))
+    (folder / "counterexample.html").write_text(
+        page(title, result.path, result.violation, done.rows, done.text)
+    )
     out.note(f"written to {folder}: counterexample.txt, .svg, .html")
 
 

@@ -109,14 +109,16 @@ class BookieDriver:
             machine.facts.deleted_until_ms = 1
             state = self._with(state, machine)._replace(held=0, damaged=0, dirty=False)
             record = ("tombstone", state.facts, None)
-            return state._replace(journal=(*state.journal, record)), [], "drops the ledger, keeps its tombstone"
+            return (
+                state._replace(journal=(*state.journal, record)),
+                [],
+                "drops the ledger, keeps its tombstone",
+            )
         if kind == "fence" or request[4]:
             return self._fence(state, waiting)
         return state, self.look(state, waiting, Answer.OK), "looks"
 
-    def _add(
-        self, state: BookieState, waiting: Waiting
-    ) -> tuple[BookieState, list[tuple[int, Reply]], str]:
+    def _add(self, state: BookieState, waiting: Waiting) -> tuple[BookieState, list[tuple[int, Reply]], str]:
         _, request, _ = waiting
         machine = self.machine(state)
         recovery = request[0] == "put"
@@ -124,7 +126,7 @@ class BookieDriver:
         answer = machine.add(key=KEY, token=0, digest_type=0, lac=request[-1], recovery=recovery)
         if answer is not Answer.OK:
             return state, reply_to(waiting, answer), f"refuses: {answer.name}"
-        return self._store(state, machine, waiting, refuse=not recovery and was_fenced or bool(was_deleted))
+        return self._store(state, machine, waiting, refuse=(not recovery and was_fenced) or bool(was_deleted))
 
     def _store(
         self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool
@@ -136,7 +138,9 @@ class BookieDriver:
         recovery = waiting[1][0] == "put"
         lac = NO_ENTRY if recovery else waiting[1][-1]
         journal.append(("run", (bits, self.rules.lac_after_add(NO_ENTRY, lac, recovery=recovery)), waiting))
-        fault = ("I9", "a bookie stored a normal add after it was fenced or deleted") if refuse else state.fault
+        fault = (
+            ("I9", "a bookie stored a normal add after it was fenced or deleted") if refuse else state.fault
+        )
         after = self._with(state, machine)._replace(
             held=state.held | bits, damaged=state.damaged & ~bits, journal=tuple(journal), fault=fault
         )
@@ -159,7 +163,11 @@ class BookieDriver:
         after = self._with(state, machine)._replace(journal=(*state.journal, record))
         if waits:
             return after, [], "fences, waits for its disk"
-        return after._replace(answered_fence=waiting[2]), self.look(after, waiting, Answer.OK), "fences, answers at once"
+        return (
+            after._replace(answered_fence=waiting[2]),
+            self.look(after, waiting, Answer.OK),
+            "fences, answers at once",
+        )
 
     def look(self, state: BookieState, waiting: Waiting, answer: Answer) -> list[tuple[int, Reply]]:
         """The answer to a read, or to a fence, from what is here now."""
@@ -167,7 +175,9 @@ class BookieDriver:
         if answer is not Answer.OK:
             return reply_to(waiting, answer)
         if state.facts is None:
-            return reply_to(waiting, Answer.NO_LEDGER, NO_ENTRY if request[0] == "fence" else ((), request[3], ()))
+            return reply_to(
+                waiting, Answer.NO_LEDGER, NO_ENTRY if request[0] == "fence" else ((), request[3], ())
+            )
         facts = LedgerFacts(*state.facts)
         if facts.deleted_until_ms:
             payload = NO_ENTRY if request[0] == "fence" else ((), request[3], ())
@@ -191,12 +201,14 @@ class BookieDriver:
     def sync(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]]]:
         """The oldest waiting record becomes durable; its answer leaves."""
         (kind, content, waiting), journal = state.journal[0], state.journal[1:]
-        disk, replies = state.disk, []
+        disk = state.disk
+        replies: list[tuple[int, Reply]] = []
         if not self.configuration.journal:
             after = state._replace(journal=journal)
         elif kind == "run":
             after = state._replace(
-                journal=journal, disk=disk._replace(held=disk.held | content[0], lac=max(disk.lac, content[1]))
+                journal=journal,
+                disk=disk._replace(held=disk.held | content[0], lac=max(disk.lac, content[1])),
             )
         elif kind == "tombstone":
             after = state._replace(journal=journal, disk=Disk(0, NO_ENTRY, content))
@@ -249,7 +261,7 @@ class BookieDriver:
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
         return after
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
         """Before it serves, a bookie that may have lost what it held fences its ledgers and puts them in limbo.
 
         Closed ledgers as well: the old writer may be alive, and a fence that was lost would let it write to this one.

@@ -128,7 +128,7 @@ class ClassicWorld:
                     entries[bookie] |= 1 << entry
                     lacs[bookie] = lac
                     after = state._replace(entries=tuple(entries), lacs=tuple(lacs))
-                answer = ("added", bookie, client, entry, recovery, not refused)
+                answer: Message = ("added", bookie, client, entry, recovery, not refused)
                 yield from ((f"bookie {kind}", each) for each in self._send(after, sent, [answer], message))
             elif kind == "fence":
                 after = state._replace(fenced=state.fenced | 1 << bookie)
@@ -159,16 +159,18 @@ class ClassicWorld:
             adds = [("add", bookie, who, entry, client.lac, False) for bookie in range(self.bookies)]
             yield from (("send", each) for each in self._send(after, sent, adds))
         yield from self._added(state, sent, who, client, recovery=False)
+        withdrawn = client._replace(status="withdrawn")
         for message, count in sent.items():
-            if count == DELIVERED and message[0] == "added" and message[2] == who and not message[4] and not message[5]:
-                if self._earliest(sent, message):
-                    yield "fenced", self._processed(self._with(state, who, client._replace(status="withdrawn")), message)
+            if count != DELIVERED or message[0] != "added" or message[2] != who:
+                continue
+            if not message[4] and not message[5] and self._earliest(sent, message):
+                yield "fenced", self._processed(self._with(state, who, withdrawn), message)
         if state.status == "open" and client.version == state.version:
             closed = client._replace(version=client.version + 1, status="closed")
             record = state._replace(status="closed", end=client.lac, version=state.version + 1)
             yield "close", self._with(record, who, closed)
         if state.status != "open":
-            yield "withdraw", self._with(state, who, client._replace(status="withdrawn", version=None))
+            yield "withdraw", self._with(state, who, withdrawn._replace(version=None))
 
     def _added(
         self, state: Classic, sent: dict[Message, int], who: int, client: ClassicClient, *, recovery: bool
@@ -218,11 +220,11 @@ class ClassicWorld:
         if client.phase == 2:
             yield from self._answers(state, sent, who, client)
             yield from self._writes_back(state, sent, who, client)
-            if state.status == "recovery" and client.version == state.version:
-                if client.last is not None and not client.pending:
-                    closed = client._replace(status="closed", version=client.version + 1)
-                    record = state._replace(status="closed", end=client.last, version=state.version + 1)
-                    yield "close", self._with(record, who, closed)
+            current = state.status == "recovery" and client.version == state.version
+            if current and client.last is not None and not client.pending:
+                closed = client._replace(status="closed", version=state.version + 1)
+                record = state._replace(status="closed", end=client.last, version=state.version + 1)
+                yield "close", self._with(record, who, closed)
 
     def _fenced(
         self, state: Classic, sent: dict[Message, int], who: int, client: ClassicClient
@@ -239,7 +241,12 @@ class ClassicWorld:
         self, state: Classic, sent: dict[Message, int], who: int, client: ClassicClient
     ) -> Iterator[tuple[str, Classic]]:
         for message, count in sent.items():
-            if count != DELIVERED or message[0] != "answer" or message[2] != who or message[3] != client.reading:
+            if (
+                count != DELIVERED
+                or message[0] != "answer"
+                or message[2] != who
+                or message[3] != client.reading
+            ):
                 continue
             responses = client.responses | {(message[1], message[4])}
             after = self._verdict(sent, who, client, responses)
@@ -253,7 +260,11 @@ class ClassicWorld:
             yield "answer", self._processed(self._with(state, who, after), message)
 
     def _verdict(
-        self, sent: dict[Message, int], who: int, client: ClassicClient, responses: frozenset[tuple[int, bool]]
+        self,
+        sent: dict[Message, int],
+        who: int,
+        client: ClassicClient,
+        responses: frozenset[tuple[int, bool]],
     ) -> ClassicClient | None:
         """The client after its read was judged, None while it needs more."""
         done = client._replace(reading=None, responses=frozenset())
@@ -292,7 +303,11 @@ class ClassicWorld:
     def violation(self, state: Classic) -> Violation | None:
         """The specification's own invariants: no divergence, and acknowledged entries are readable."""
         for client in state.clients:
-            if state.status == "closed" and client.status in ("open", "closed", "withdrawn") and client.lac > state.end:
+            if (
+                state.status == "closed"
+                and client.status in ("open", "closed", "withdrawn")
+                and client.lac > state.end
+            ):
                 return Violation("I1", f"entry {client.lac} was acknowledged, the ledger ends at {state.end}")
             if client.status in ("open", "closed"):
                 for entry in range(1, client.lac + 1):

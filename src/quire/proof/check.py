@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import Result, explore
-from quire.proof.invariants import INVARIANTS, NAMES, Watch
+from quire.proof.invariants import INVARIANTS, LOG_INVARIANTS, NAMES, Watch
 from quire.proof.log_mutants import LOG_MUTANTS, LogMutant
-from quire.proof.log_world import LOG_INVARIANTS, LogConfiguration, LogWatch, LogWorld
+from quire.proof.log_watch import LogWatch
+from quire.proof.log_world import LogConfiguration, LogWorld
 from quire.proof.mutants import MUTANTS, Mutant
 from quire.proof.story import state_rows, transcript
 from quire.proof.switches import SHIPPED, Switches
@@ -23,7 +24,12 @@ from quire.proof.world import World
 AnyConfiguration: TypeAlias = Configuration | LogConfiguration
 AnyMutant: TypeAlias = Mutant | LogMutant
 
-EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in (*MUTANTS, *LOG_MUTANTS)}
+
+def _every() -> tuple[AnyMutant, ...]:
+    return (*MUTANTS, *LOG_MUTANTS)
+
+
+EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in _every()}
 EVERY_INVARIANT: dict[str, str] = {**INVARIANTS, **LOG_INVARIANTS}
 
 
@@ -82,5 +88,3 @@ def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
     mutant = EVERY_MUTANT[name]
     names = (mutant.violated,) if only_named else None
     return check(mutant.configuration, mutant.switches, invariants=names, mutant=name, **limits)
-
-

@@ -55,7 +55,9 @@ class Configuration:
     @property
     def name(self) -> str:
         """The configuration on one line: the size, then each budget that is not the usual one."""
-        size = f"{self.bookies} bookies {self.ensemble}/{self.write_quorum}/{self.ack_quorum} N={self.entries}"
+        size = (
+            f"{self.bookies} bookies {self.ensemble}/{self.write_quorum}/{self.ack_quorum} N={self.entries}"
+        )
         usual = Configuration()
         skipped = {"bookies", "ensemble", "write_quorum", "ack_quorum", "entries"}
         rest = [

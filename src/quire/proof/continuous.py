@@ -89,7 +89,14 @@ def line_of(configuration: AnyConfiguration | None) -> Line:
         text = done.text if result.violation else ""
     violation = f"{result.violation.invariant}: {result.violation.text}" if result.violation else ""
     return Line(
-        name, result.states, result.transitions, result.depth, result.seconds, result.complete, violation, text,
+        name,
+        result.states,
+        result.transitions,
+        result.depth,
+        result.seconds,
+        result.complete,
+        violation,
+        text,
         tuple(sorted(result.kinds.items())),
     )
 

@@ -32,6 +32,12 @@ svg { font: 12px system-ui, sans-serif; }
 """
 
 
+ARROW_TIP = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+    '<path d="M0 0 L8 4 L0 8 z" fill="#2463a8"/></marker></defs>'
+)
+
+
 class Arrow(NamedTuple):
     """One message: from which lane and row to which, and its text. `row` None: nobody took it."""
 
@@ -75,12 +81,13 @@ def svg(path: Sequence[tuple[Any, Any]], violation: Violation | None) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
         f"<style>{STYLE}</style>",
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0 L8 4 L0 8 z" fill="#2463a8"/></marker></defs>',
+        ARROW_TIP,
     ]
     for actor in actors:
         parts.append(f'<text class="head" x="{x[actor]}" y="{TOP - 34}">{escape(actor)}</text>')
-        parts.append(f'<line class="lane" x1="{x[actor]}" y1="{TOP - 24}" x2="{x[actor]}" y2="{height - ROW}"/>')
+        parts.append(
+            f'<line class="lane" x1="{x[actor]}" y1="{TOP - 24}" x2="{x[actor]}" y2="{height - ROW}"/>'
+        )
     parts += [_arrow(arrow, x) for arrow in arrows(path) if arrow.source in x and arrow.target in x]
     for row, (label, _) in enumerate(path[1:]):
         parts.append(_step(label, x[label.actor], TOP + ROW * row))
@@ -105,7 +112,9 @@ def _arrow(arrow: Arrow, x: dict[str, int]) -> str:
 
 def _step(label: Any, x: int, y: int) -> str:
     taken = TAKEN.match(label.command)
-    short = label.command if taken is None else f"{label.command.split()[0]} {taken['request'] or taken['reply']}"
+    short = (
+        label.command if taken is None else f"{label.command.split()[0]} {taken['request'] or taken['reply']}"
+    )
     short = short if len(short) <= 32 else short[:31] + "…"
     title = escape("\n".join([label.command, *label.said]))
     half = 88
@@ -115,7 +124,13 @@ def _step(label: Any, x: int, y: int) -> str:
     )
 
 
-def page(title: str, path: Sequence[tuple[Any, Any]], violation: Violation | None, rows: Sequence[tuple[str, str]], text: str) -> str:
+def page(
+    title: str,
+    path: Sequence[tuple[Any, Any]],
+    violation: Violation | None,
+    rows: Sequence[tuple[str, str]],
+    text: str,
+) -> str:
     """The diagram, the state that breaks the invariant, and the transcript, as one HTML page without scripts."""
     table = "".join(f"<tr><th>{escape(part)}</th><td>{escape(what)}</td></tr>" for part, what in rows)
     return (

@@ -142,7 +142,9 @@ def explore(
                     last_report = now
                     frontier = len(level) - index + len(following)
                     progress(Progress(len(came_from), transitions, depth, frontier, now - begun))
-                if (states_max and len(came_from) > states_max) or (seconds_max and now - begun > seconds_max):
+                if (states_max and len(came_from) > states_max) or (
+                    seconds_max and now - begun > seconds_max
+                ):
                     result.states, result.transitions, result.depth = len(came_from), transitions, depth
                     result.seconds, result.kinds = now - begun, kinds
                     return result

@@ -17,7 +17,8 @@ from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.writer import WriterMachine
 from quire.proof.bookies import BookieState
 from quire.proof.clients import Client, bookie_number
-from quire.proof.world import State, Store, World
+from quire.proof.parts import State, Store
+from quire.proof.world import World
 
 INVARIANTS: Final = {
     "I1": "no acknowledged loss: a ledger that is closed at L holds every acknowledged entry, so none is above L",
@@ -40,6 +41,16 @@ INVARIANTS: Final = {
     "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
 }
 """Names and texts. `W` is the check of X8: no reader needs it, re-replication does."""
+
+LOG_INVARIANTS: Final = {
+    "L1": "every acknowledged write is in a ledger of the list, and no listed ledger is deleted",
+    "L2": "the list's ledgers in order give the writes in the order of acknowledgement, no gap, no duplicate",
+    "L3": "after a newer leader's swap nobody else has an open ledger in the list: one leader can be acknowledged",
+    "L4": "the list only grows at its end and shrinks at its front",
+    "L5": "two readers see lists of which one is a prefix of the other",
+    "L6": "only ledgers that the list calls open, at most two, may be not closed",
+    "L7": "what the log keeps of each writer is a prefix of that writer's appends",
+}
 
 NAMES: Final = tuple(INVARIANTS)
 
@@ -153,8 +164,10 @@ class Watch:
                 RecoveryStatus.MEASURING,
                 RecoveryStatus.CLOSING,
             ):
-                fenced = tuple(bookie_number(name) for name in machine._read_ensemble)  # noqa: SLF001
-            view = ClientView(client.told, fenced, client.verdict, machine.lap if machine else NO_ENTRY, fault)
+                fenced = tuple(bookie_number(name) for name in machine._read_ensemble)
+            view = ClientView(
+                client.told, fenced, client.verdict, machine.lap if machine else NO_ENTRY, fault
+            )
             self._clients[number] = view
             self._client_views[number] = self._number(view)
 
@@ -165,9 +178,10 @@ class Watch:
         bookies = [self._bookies[number] for number in state[: world.n]]
         clients = [self._clients[number] for number in state[world.at_client : world.at_link]]
         store = world.stores.parts[state[world.at_store]]
-        for part in (*bookies, *clients, store):
-            if part.fault is not None and part.fault[0] in names:
-                return Violation(*part.fault)
+        faults = [*(each.fault for each in bookies), *(each.fault for each in clients), store.fault]
+        for fault in faults:
+            if fault is not None and fault[0] in names:
+                return Violation(*fault)
         told = clients[0].told
         found = (
             self._loss(store, told)
@@ -200,7 +214,9 @@ class Watch:
         if "I8" in self._names:
             for client in clients[1:]:
                 if client.verdict is not None and clients[0].told >= client.verdict:
-                    return Violation("I8", f"entry {client.verdict} was judged not recoverable and acknowledged")
+                    return Violation(
+                        "I8", f"entry {client.verdict} was judged not recoverable and acknowledged"
+                    )
         return None
 
     def _copies(self, store: Store, told: int, bookies: list[BookieView]) -> Violation | None:
@@ -215,13 +231,17 @@ class Watch:
             for entry in range(told + 1):
                 copies = self._copies_of(record, entry, bookies)
                 if copies < needed:
-                    return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
+                    return Violation(
+                        "I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}"
+                    )
         end = _end(record)
         if "I3" in self._names and end is not None:
             for entry in range(end + 1):
                 copies = self._copies_of(record, entry, bookies)
                 if copies < needed:
-                    return Violation("I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies")
+                    return Violation(
+                        "I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies"
+                    )
         return None
 
     def _copies_of(self, record: LedgerMetadata, entry: int, bookies: list[BookieView]) -> int:
@@ -246,7 +266,9 @@ class Watch:
         end = _end(store.record)
         for number, bookie in enumerate(bookies):
             if "I10" in self._names and bookie.lac > told and (end is None or bookie.lac > end):
-                return Violation("I10", f"bookie b{number} says that {bookie.lac} is confirmed, and it is not")
+                return Violation(
+                    "I10", f"bookie b{number} says that {bookie.lac} is confirmed, and it is not"
+                )
             if "I11" in self._names and end is not None and bookie.lac > end:
                 text = f"a reader beside may have read entry {bookie.lac}, the ledger ends at {end}"
                 return Violation("I11", text)
@@ -262,5 +284,3 @@ def _waits(client: Client) -> bool:
     if isinstance(machine, WriterMachine):
         return not client.idle and (bool(machine.pending) or machine.asked.name != "NOTHING")
     return not client.idle
-
-

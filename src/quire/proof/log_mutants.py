@@ -38,43 +38,51 @@ LOG_MUTANTS: Final[tuple[LogMutant, ...]] = (
         "an opener fences the last ledger only",
         TWO,
         "L6",
-        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-1:]),  # noqa: ARG005
+        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-1:]),
     ),
     _rules(
         "X20-fence",
         "an opener fences nothing",
         TWO,
         "L3",
-        ledgers_to_fence=lambda ledger_ids, open_ids: [],  # noqa: ARG005
+        ledgers_to_fence=lambda ledger_ids, open_ids: [],
     ),
-    LogMutant("X20-swap", "an opener writes the list without a swap", replace(SHIPPED, blind_lists="open"), TWO, "L3"),
+    LogMutant(
+        "X20-swap",
+        "an opener writes the list without a swap",
+        replace(SHIPPED, blind_lists="open"),
+        TWO,
+        "L3",
+    ),
     _rules(
         "X21",
         "a leader serves before its list is written",
         LogConfiguration(handles=1),
         "L1",
-        may_serve=lambda *, list_written: True,  # noqa: ARG005
+        may_serve=lambda *, list_written: True,
     ),
-    LogMutant("X22", "a roll writes the list without a swap", replace(SHIPPED, blind_lists="roll"), TWO, "L3"),
+    LogMutant(
+        "X22", "a roll writes the list without a swap", replace(SHIPPED, blind_lists="roll"), TWO, "L3"
+    ),
     _rules(
         "X34",
         "a second roll before the previous ledger is closed",
         LogConfiguration(handles=2, ledgers=4, writes=2),
         "L6",
-        may_roll=lambda open_items: True,  # noqa: ARG005
+        may_roll=lambda open_items: True,
     ),
     _rules(
         "F-10",
         "an opener fences the last two places only, and a sink has put ledgers behind",
         LogConfiguration(handles=2, ledgers=4, writes=0, adopts=2),
         "L3",
-        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-2:]),  # noqa: ARG005
+        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-2:]),
     ),
     _rules(
         "F-30",
         "the next ledger gets entries before the former's last is confirmed",
         TWO,
         "L7",
-        may_send_to_next=lambda *, previous_confirmed: True,  # noqa: ARG005
+        may_send_to_next=lambda *, previous_confirmed: True,
     ),
 )

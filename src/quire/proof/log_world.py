@@ -11,27 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from quire.core import log_effects as fx
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
 from quire.core.log import LogMachine, LogStatus
 from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogPage
-from quire.proof.invariants import Violation
+from quire.proof.invariants import LOG_INVARIANTS
+from quire.proof.parts import Label, Table
 from quire.proof.snapshot import clone, state_of
 from quire.proof.switches import SHIPPED, Switches
-from quire.proof.world import Label, Table
-
-LOG_INVARIANTS: Final = {
-    "L1": "every acknowledged write is in a ledger of the list, and no listed ledger is deleted",
-    "L2": "the list's ledgers in order give the writes in the order of acknowledgement, no gap, no duplicate",
-    "L3": "after a newer leader's swap nobody else has an open ledger in the list: one leader can be acknowledged",
-    "L4": "the list only grows at its end and shrinks at its front",
-    "L5": "two readers see lists of which one is a prefix of the other",
-    "L6": "only ledgers that the list calls open, at most two, may be not closed",
-    "L7": "what the log keeps of each writer is a prefix of that writer's appends",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +195,7 @@ class LogWorld:
         machine.out = []
         handle = self._drained(handle)
         handle = replace(handle, state=self.machines.number(handle.machine))
-        return Label(f"handle {who}", command, tuple(said), kind=command.split()[0]), handle
+        return Label(f"handle {who}", command, tuple(said), kind=command.split(maxsplit=1)[0]), handle
 
     def _takes(self, handle: Handle, effect: fx.Effect) -> Handle:
         match effect:
@@ -261,7 +251,9 @@ class LogWorld:
         if handle.target and handle.target != handle.draining and state.written < self.configuration.writes:
             flight = Flight(handle.target, handle.appended, seen=len(state.acked))
             after = replace(handle, appended=handle.appended + 1, flights=(*handle.flights, flight))
-            label = Label(f"handle {who}", f"append {flight.number} to ledger {flight.ledger}", (), kind="append")
+            label = Label(
+                f"handle {who}", f"append {flight.number} to ledger {flight.ledger}", (), kind="append"
+            )
             yield label, self._with(state, who, after)._replace(written=state.written + 1)
         if machine.may_roll and len(state.ledgers) < self.configuration.ledgers:
             yield self._step(state, who, handle, lambda m: m.roll(), "roll")
@@ -286,7 +278,9 @@ class LogWorld:
         if fate == "stored":
             stored = ledger._replace(records=(*ledger.records, (who, flight.number)))
             after = after._replace(ledgers=_put(state.ledgers, flight.ledger, stored))
-        return Label(f"ledger {flight.ledger}", f"takes {flight.number} from handle {who}", (fate,), kind=fate), after
+        return Label(
+            f"ledger {flight.ledger}", f"takes {flight.number} from handle {who}", (fate,), kind=fate
+        ), after
 
     def _hears_of(self, state: LogState, who: int, handle: Handle, place: int) -> tuple[Label, LogState]:
         flight = handle.flights[place]
@@ -294,7 +288,10 @@ class LogWorld:
         if flight.fate == "refused":
             after = replace(handle, flights=rest)
             return self._step(
-                state, who, after, lambda m: m.ledger_failed(LedgerId(flight.ledger), "fenced"),
+                state,
+                who,
+                after,
+                lambda m: m.ledger_failed(LedgerId(flight.ledger), "fenced"),
                 f"hears that ledger {flight.ledger} is fenced",
             )
         after = replace(handle, flights=rest, confirmed=(*handle.confirmed, flight.ledger))
@@ -316,22 +313,36 @@ class LogWorld:
             elif handle.machine.status is not LogStatus.ENDED:
                 yield from self._asks(state, who, rest, work)
 
-    def _asks(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[tuple[Label, LogState]]:
+    def _asks(
+        self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]
+    ) -> Iterator[tuple[Label, LogState]]:
         kind = work[0]
         if kind == "read":
             head = self.heads.parts[state.head]
-            yield self._step(state, who, rest, lambda m: m.head_read(head, state.version), "reads the list", state.head, state.version)
+            yield self._step(
+                state,
+                who,
+                rest,
+                lambda m: m.head_read(head, state.version),
+                "reads the list",
+                state.head,
+                state.version,
+            )
         elif kind == "recover":
             yield self._recovers(state, who, rest, work[1])
         elif kind == "recovered":
             summary = LedgerSummary(len(state.ledgers[work[1] - 1].records))
             command = f"hears that ledger {work[1]} is recovered"
-            yield self._step(state, who, rest, lambda m: m.recovered(LedgerId(work[1]), summary), command, summary.records)
+            yield self._step(
+                state, who, rest, lambda m: m.recovered(LedgerId(work[1]), summary), command, summary.records
+            )
         elif kind == "create":
             if len(state.ledgers) < self.configuration.ledgers:
                 wider = state._replace(ledgers=(*state.ledgers, Ledger(who)))
                 number = len(wider.ledgers)
-                yield self._step(wider, who, rest, lambda m: m.created(LedgerId(number), 0), f"creates ledger {number}")
+                yield self._step(
+                    wider, who, rest, lambda m: m.created(LedgerId(number), 0), f"creates ledger {number}"
+                )
         elif kind == "retry":
             yield self._step(state, who, rest, lambda m: m.retry(), "retries")
         elif kind == "close":
@@ -351,29 +362,50 @@ class LogWorld:
         mine = rest.confirmed.count(ledger_id)
         if ledger.closed and len(ledger.records) != mine:
             return self._step(
-                state, who, rest, lambda m: m.ledger_failed(LedgerId(ledger_id), "closed elsewhere"),
+                state,
+                who,
+                rest,
+                lambda m: m.ledger_failed(LedgerId(ledger_id), "closed elsewhere"),
                 f"cannot close ledger {ledger_id}",
             )
         closed = ledger._replace(closed=True, records=ledger.records[:mine])
         after = state._replace(ledgers=_put(state.ledgers, ledger_id, closed))
         summary = LedgerSummary(mine)
         return self._step(
-            after, who, rest, lambda m: m.ledger_closed(LedgerId(ledger_id), summary), f"closes ledger {ledger_id}", mine
+            after,
+            who,
+            rest,
+            lambda m: m.ledger_closed(LedgerId(ledger_id), summary),
+            f"closes ledger {ledger_id}",
+            mine,
         )
 
-    def _swaps(self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]) -> Iterator[tuple[Label, LogState]]:
+    def _swaps(
+        self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]
+    ) -> Iterator[tuple[Label, LogState]]:
         """The swap reaches the store; or its handle gives up hearing of it, and it is late."""
         kind, head, version = work
         new = self._taken(state, who, head, version)
         answer = "conflict" if new is None else "written"
-        after = rest if kind == "late" else replace(rest, work=(*rest.work, ("answer", answer, state.version + 1)))
+        after = (
+            rest
+            if kind == "late"
+            else replace(rest, work=(*rest.work, ("answer", answer, state.version + 1)))
+        )
         swapped = self._with(state, who, after)
         if new is not None:
             fault = state.fault or self._list_fault(self.heads.parts[state.head], self.heads.parts[new])
             swapped = swapped._replace(head=new, version=state.version + 1, fault=fault)
         ids = list(self.heads.parts[head].ledger_ids)
-        yield Label("store", f"takes v{version}: {ids} from handle {who}", (answer,), kind=f"swap {answer}"), swapped
-        if kind == "swap" and state.lost_swaps and self.handles.parts[state.handles[who]].machine.status is not LogStatus.ENDED:
+        yield (
+            Label("store", f"takes v{version}: {ids} from handle {who}", (answer,), kind=f"swap {answer}"),
+            swapped,
+        )
+        if (
+            kind == "swap"
+            and state.lost_swaps
+            and self.handles.parts[state.handles[who]].machine.status is not LogStatus.ENDED
+        ):
             late = replace(rest, work=(*rest.work, ("late", head, version)))
             spent = state._replace(lost_swaps=state.lost_swaps - 1)
             yield self._step(spent, who, late, lambda m: m.head_unknown(), "hears nothing of its swap")
@@ -392,9 +424,13 @@ class LogWorld:
             return self.heads.number(merged.with_leader(asked.leader) if opening else merged)
         return None
 
-    def _answered(self, state: LogState, who: int, rest: Handle, answer: str, version: int) -> tuple[Label, LogState]:
+    def _answered(
+        self, state: LogState, who: int, rest: Handle, answer: str, version: int
+    ) -> tuple[Label, LogState]:
         if answer == "written":
-            return self._step(state, who, rest, lambda m: m.head_written(version), "hears that the list is written", version)
+            return self._step(
+                state, who, rest, lambda m: m.head_written(version), "hears that the list is written", version
+            )
         return self._step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
 
     def _adopts(self, state: LogState) -> tuple[Label, LogState]:
@@ -404,7 +440,9 @@ class LogWorld:
         item = LogItem(LedgerId(number), state=ItemState.CLOSED, first_offset=0, next_offset=0)
         new = self.heads.number(replace(head, items=(*head.items, item)))
         after = state._replace(
-            head=new, version=state.version + 1, adopts=state.adopts - 1,
+            head=new,
+            version=state.version + 1,
+            adopts=state.adopts - 1,
             ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
         )
         return Label("sink", f"puts ledger {number} on the list", (), kind="adopt"), after
@@ -417,66 +455,6 @@ class LogWorld:
         if after[: len(before) - dropped] != before[dropped:]:
             return "L4", f"the list {before} became {after}"
         return None
-
-
-class LogWatch:
-    """Looks at states of a log's world."""
-
-    def __init__(self, world: LogWorld, names: tuple[str, ...] = tuple(LOG_INVARIANTS)) -> None:
-        self._world = world
-        self._names = frozenset(names)
-
-    def __call__(self, state: LogState) -> Violation | None:
-        """The violation in a state, if there is one."""
-        for found in self._found(state):
-            if found is not None and found[0] in self._names:
-                return Violation(*found)
-        return None
-
-    def _found(self, state: LogState) -> Iterator[tuple[str, str] | None]:
-        yield state.fault
-        for number in state.handles:
-            yield self._world.handles.parts[number].fault
-        head = self._world.heads.parts[state.head]
-        listed = [int(ledger_id) for ledger_id in head.ledger_ids]
-        yield from self._ledgers(state, head, listed)
-        kept = [record for ledger_id in listed for record in state.ledgers[ledger_id - 1].records]
-        yield from self._records(state, kept)
-
-    def _ledgers(self, state: LogState, head: LogHead, listed: list[int]) -> Iterator[tuple[str, str] | None]:
-        """L1 about deletion, L3, L6."""
-        leader = head.leader.holder
-        for ledger_id in listed:
-            ledger = state.ledgers[ledger_id - 1]
-            item = head.item(ledger_id)
-            assert item is not None
-            if ledger.deleted:
-                yield "L1", f"ledger {ledger_id} is in the list and deleted"
-            if not ledger.closed and f"h{ledger.owner}" != leader:
-                yield "L3", f"{leader or 'nobody'} leads, and handle {ledger.owner} can write to ledger {ledger_id}"
-            if not ledger.closed and not item.is_open:
-                yield "L6", f"the list calls ledger {ledger_id} closed, and it is not"
-        if len(head.open_items) > 2:  # noqa: PLR2004 - the previous one and the current one
-            yield "L6", f"the list calls {len(head.open_items)} ledgers open"
-
-    def _records(self, state: LogState, kept: list[tuple[int, int]]) -> Iterator[tuple[str, str] | None]:
-        """L1, L2, L7."""
-        acked = [record[:2] for record in state.acked]
-        missing = [record for record in acked if record not in kept]
-        if missing:
-            yield "L1", f"write {missing[0][1]} of handle {missing[0][0]} was acknowledged and is not in the log"
-        places = {record: place for place, record in enumerate(kept)}
-        late = any(
-            places.get(before, -1) > places.get(record[:2], len(kept))
-            for record in state.acked
-            for before in acked[: record[2]]
-        )
-        if late or len(places) != len(kept):
-            yield "L2", "the log's order is not the order of acknowledgement"
-        for who in range(len(state.handles)):
-            numbers = [number for owner, number in kept if owner == who]
-            if numbers != list(range(len(numbers))):
-                yield "L7", f"the log keeps {numbers} of handle {who}"
 
 
 def _page_name(page: LogPage) -> str:

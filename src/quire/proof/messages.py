@@ -79,7 +79,11 @@ def request_text(request: Request) -> str:
         case ("read", _, first, last, fence):
             return f"{'fence, ' if fence else ''}read {first}..{last}"
         case ("put", _, _, first, last, period, residues, lac):
-            share = "" if period == 1 else f" classes {[r for r in range(period) if residues >> r & 1]} of {period}"
+            share = (
+                ""
+                if period == 1
+                else f" classes {[r for r in range(period) if residues >> r & 1]} of {period}"
+            )
             return f"recovery add {first}..{last}{share} lac={lac}"
     return str(request[0])
 

@@ -77,7 +77,7 @@ class UnorderedWriter(WriterMachine):
 class LostWithoutLimbo(BookieDriver):
     """D3: a bookie that may have lost entries and fences starts as if nothing had happened."""
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
         """Nothing is done before it serves."""
         return state
 
@@ -85,7 +85,7 @@ class LostWithoutLimbo(BookieDriver):
 class LimboWithoutFence(BookieDriver):
     """D4: it vouches for nothing, and takes the old writer's adds."""
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
         """Limbo only."""
         machine = self.machine(state)
         machine.facts.limbo = True
@@ -95,7 +95,7 @@ class LimboWithoutFence(BookieDriver):
 class FenceWithoutLimbo(BookieDriver):
     """D5: it takes no adds, and vouches for what it may have lost."""
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:  # noqa: ARG002
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
         """The fence only."""
         state = super().start_unclean(state, closed=closed)
         machine = self.machine(state)
@@ -139,7 +139,9 @@ class ChecksThenStores(BookieDriver):
 
     steps_apart = True
 
-    def _store(self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool) -> Any:  # noqa: ARG002
+    def _store(
+        self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool
+    ) -> Any:
         """Admit now, store later."""
         return state._replace(journal=(*state.journal, ("admitted", None, waiting))), [], "admits"
 
@@ -179,7 +181,7 @@ def _one_answer_less(known: int, ensemble_size: int, write_quorum: int, ack_quor
     )
 
 
-def _raised_by_every_add(known: int, header_lac: int, *, recovery: bool) -> int:  # noqa: ARG001
+def _raised_by_every_add(known: int, header_lac: int, *, recovery: bool) -> int:
     return max(known, header_lac)
 
 
@@ -197,13 +199,15 @@ def _only_positions(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    _rules("D1", "recovery reads do not fence", Configuration(breaks=1), "I1", recovery_read_fences=lambda: False),
+    _rules(
+        "D1", "recovery reads do not fence", Configuration(breaks=1), "I1", recovery_read_fences=lambda: False
+    ),
     _rules(
         "D2",
         "recovery starts at the LAC only",
         Configuration(3, 2, 2, 1, entries=2, timeouts=2),
         "I6",
-        recovery_start=lambda highest_lac, last_fragment_first: highest_lac,  # noqa: ARG005
+        recovery_start=lambda highest_lac, last_fragment_first: highest_lac,
     ),
     Mutant(
         "D3",
@@ -245,7 +249,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "recovery adds carry an advancing LAC, and bookies take it",
         Configuration(entries=2, recoverers=2),
         "I10",
-        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,  # noqa: ARG005
+        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,
         lac_after_add=_raised_by_every_add,
     ),
     _rules(
@@ -268,7 +272,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the ledger is closed at the LAC that was heard",
         TWO_ONE,
         "I1",
-        recovery_end=lambda last_recovered, highest_lac: highest_lac,  # noqa: ARG005
+        recovery_end=lambda last_recovered, highest_lac: highest_lac,
     ),
     _rules(
         "X5",
@@ -282,21 +286,37 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a fenced bookie takes normal adds",
         TWO,
         "I1",
-        add_allowed=lambda *, fenced, recovery: True,  # noqa: ARG005
+        add_allowed=lambda *, fenced, recovery: True,
     ),
-    _rules("X7", "recovery closes without waiting for its adds", Configuration(window=2), "I3", recovery_waits_for_its_adds=lambda: False),
+    _rules(
+        "X7",
+        "recovery closes without waiting for its adds",
+        Configuration(window=2),
+        "I3",
+        recovery_waits_for_its_adds=lambda: False,
+    ),
     _rules("X8", "recovery adds go to Qa of the write set only", THREE, "W", write_back_set=_only_positions),
     _rules(
-        "X9", "a new fragment starts at LAP + 1", SPARE, "I2", new_fragment_start=lambda lac, lap: lap + 1  # noqa: ARG005
+        "X9",
+        "a new fragment starts at LAP + 1",
+        SPARE,
+        "I2",
+        new_fragment_start=lambda lac, lap: lap + 1,
     ),
     _rules(
         "X10",
         "a new fragment starts at the LAC",
         replace(SPARE, entries=2),
         "I2",
-        new_fragment_start=lambda lac, lap: max(0, lac),  # noqa: ARG005
+        new_fragment_start=lambda lac, lap: max(0, lac),
     ),
-    _rules("X11", "success is not unset for a replaced bookie", SPARE, "I2", acks_to_unset=lambda changed_slots: 0),  # noqa: ARG005
+    _rules(
+        "X11",
+        "success is not unset for a replaced bookie",
+        SPARE,
+        "I2",
+        acks_to_unset=lambda changed_slots: 0,
+    ),
     _rules(
         "X12",
         "acknowledged while a change is in flight",
@@ -309,7 +329,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "an ensemble change does not look at the state that it rereads",
         SPARE_ONE,
         "M",
-        writer_may_change=lambda record: True,  # noqa: ARG005
+        writer_may_change=lambda record: True,
     ),
     _rules(
         "X14",
@@ -344,7 +364,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a fenced bookie refuses recovery adds",
         TWO,
         "F1",
-        add_allowed=lambda *, fenced, recovery: not fenced,  # noqa: ARG005
+        add_allowed=lambda *, fenced, recovery: not fenced,
     ),
     Mutant(
         "X27",
@@ -365,18 +385,30 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a corrupt replica answers that it has no such entry",
         Configuration(damages=1),
         "I1",
-        negative_answer=lambda *, limbo, damaged: Answer.UNKNOWN if limbo else Answer.NO_ENTRY,  # noqa: ARG005
+        negative_answer=lambda *, limbo, damaged: Answer.UNKNOWN if limbo else Answer.NO_ENTRY,
     ),
-    _rules("X30", "a late add brings a deleted ledger back", Configuration(deletions=1), "I9", deleted_refuses_adds=lambda: False),
+    _rules(
+        "X30",
+        "a late add brings a deleted ledger back",
+        Configuration(deletions=1),
+        "I9",
+        deleted_refuses_adds=lambda: False,
+    ),
     _rules(
         "F-19",
         "recovery adds raise a bookie's LAC, and a Java recoverer's headers carry an advancing one",
         Configuration(entries=2, recoverers=2),
         "I10",
-        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,  # noqa: ARG005
+        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,
         lac_after_add=_raised_by_every_add,
     ),
-    _rules("F-21", "a writer goes on when absent slots leave no ack quorum", Configuration(timeouts=1), "F1", can_still_confirm=lambda absent, mask, ack_quorum: True),  # noqa: ARG005
+    _rules(
+        "F-21",
+        "a writer goes on when absent slots leave no ack quorum",
+        Configuration(timeouts=1),
+        "F1",
+        can_still_confirm=lambda absent, mask, ack_quorum: True,
+    ),
     _rules(
         "add_outcome",
         "a refusal for the fence counts as a failure of that bookie only",
@@ -389,7 +421,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a swap of unknown outcome is not settled before callers are told",
         Configuration(3, 2, 2, 1, entries=1, timeouts=1, lost_swaps=1, absent=True),
         "I2",
-        may_go_on_after_unknown=lambda unknown_version, version: True,  # noqa: ARG005
+        may_go_on_after_unknown=lambda unknown_version, version: True,
     ),
     _rules(
         "close_outcome",
@@ -403,14 +435,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "any answer, a time-out too, counts as fenced",
         Configuration(timeouts=1, ack_quorum=1),
         "I7",
-        counts_as_known=lambda answer: True,  # noqa: ARG005
+        counts_as_known=lambda answer: True,
     ),
     _rules(
         "positive_votes_needed",
         "an entry counts as recoverable without a copy",
         TWO,
         "P",
-        positive_votes_needed=lambda write_quorum, ack_quorum: 0,  # noqa: ARG005
+        positive_votes_needed=lambda write_quorum, ack_quorum: 0,
     ),
 )
 """In the order of the table. Those of the log are in `log_mutants.py`."""
@@ -422,5 +454,3 @@ def rules_without_mutant(rules: Rules = RULES, *more: Mutant) -> list[str]:
     """The rules that no mutant swaps."""
     swapped = {name for mutant in (*MUTANTS, *more) for name in mutant.rules}
     return [name for name in type(rules).__dataclass_fields__ if name not in swapped and name != "no_entry"]
-
-

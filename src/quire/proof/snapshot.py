@@ -18,7 +18,7 @@ NOT_STATE = frozenset({"rules", "_rules", "limits", "out", "_name_page", "_layou
 
 
 @lru_cache
-def slots_of(kind: type) -> tuple[str, ...]:
+def slots_of(kind: Any) -> tuple[str, ...]:
     """The names of a machine's fields, those of its bases included."""
     return tuple(sorted(name for base in kind.__mro__ for name in getattr(base, "__slots__", ())))
 

@@ -9,6 +9,7 @@ Source: `core/transcript.py`; docs/testing.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from quire.core.transcript import NOTHING, block, record_text
@@ -17,7 +18,8 @@ from quire.proof.bookies import BookieState
 from quire.proof.explorer import Explorable
 from quire.proof.invariants import Violation
 from quire.proof.log_world import LogState, LogWorld
-from quire.proof.world import Label, State, World
+from quire.proof.parts import Label, State
+from quire.proof.world import World
 
 
 def transcript(header: Sequence[str], path: Sequence[tuple[Any, Any]], violation: Violation | None) -> str:
@@ -37,7 +39,7 @@ def transcript(header: Sequence[str], path: Sequence[tuple[Any, Any]], violation
 def commands(text: str) -> list[str]:
     """The commands of a transcript, in order."""
     lines = text.splitlines()
-    return [line for line, after in zip(lines, lines[1:], strict=False) if after == "----"]
+    return [line for line, after in pairwise(lines) if after == "----"]
 
 
 class CannotReplayError(Exception):
@@ -84,7 +86,9 @@ def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
         if machine is None:
             rows.append((name, "not started"))
         elif isinstance(machine, WriterMachine):
-            rows.append((name, f"{machine.status.value}, acknowledged through {client.told}, LAP {machine.lap}"))
+            rows.append(
+                (name, f"{machine.status.value}, acknowledged through {client.told}, LAP {machine.lap}")
+            )
         else:
             end = f", {client.result}" if client.result else f", LAC {machine.lac}, LAP {machine.lap}"
             rows.append((name, f"{machine.status.value}{end}"))

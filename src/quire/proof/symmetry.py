@@ -22,8 +22,9 @@ from quire.core.writer_state import Hole
 from quire.proof.bookies import BookieState
 from quire.proof.clients import Client, bookie_name, bookie_number
 from quire.proof.messages import Link, Request
+from quire.proof.parts import State
 from quire.proof.snapshot import clone
-from quire.proof.world import State, World
+from quire.proof.world import World
 
 Renaming: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """What each bookie becomes, and what each slot becomes."""
@@ -36,10 +37,31 @@ WRITER_FIELDS = {
     "ensembles": ("ensemble",),
     "records": ("record", "_proposed"),
     "holes": ("_holes",),
-    "same": (
-        "_all_masks _attempts _head _in_doubt _look_at_ms _looking _next_run _read_at_ms _retry_ms _runs _striped "
-        "_timer_at_ms asked confirmed_length lac lap length limits out problem rules status version"
-    ).split(),
+    "same": [
+        "_all_masks",
+        "_attempts",
+        "_head",
+        "_in_doubt",
+        "_look_at_ms",
+        "_looking",
+        "_next_run",
+        "_read_at_ms",
+        "_retry_ms",
+        "_runs",
+        "_striped",
+        "_timer_at_ms",
+        "asked",
+        "confirmed_length",
+        "lac",
+        "lap",
+        "length",
+        "limits",
+        "out",
+        "problem",
+        "rules",
+        "status",
+        "version",
+    ],
 }
 RECOVERY_FIELDS = {
     "masks": ("_absent", "_answered", "_delayed", "_known", "_replacing", "_silent"),
@@ -49,10 +71,26 @@ RECOVERY_FIELDS = {
     "names": ("_failed",),
     "changes": ("_changes",),
     "records": ("_record",),
-    "same": (
-        "_ended_reading _entry_id_without_verdict _highest_lac _length _lengths _masks _pending _rules _start _version "
-        "_window_bytes _window_entries _window_first _window_last lac lap out status"
-    ).split(),
+    "same": [
+        "_ended_reading",
+        "_entry_id_without_verdict",
+        "_highest_lac",
+        "_length",
+        "_lengths",
+        "_masks",
+        "_pending",
+        "_rules",
+        "_start",
+        "_version",
+        "_window_bytes",
+        "_window_entries",
+        "_window_first",
+        "_window_last",
+        "lac",
+        "lap",
+        "out",
+        "status",
+    ],
 }
 """Every field of the machines, by what a renaming does to it; a test holds this against their `__slots__`."""
 
@@ -174,7 +212,9 @@ class Symmetry:
         after = memo.get(number)
         if after is None:
             part = self._world.clients.parts[number]
-            after = memo[number] = self._world.clients.number(self._client_renamed(part, self._renamings[which]))
+            after = memo[number] = self._world.clients.number(
+                self._client_renamed(part, self._renamings[which])
+            )
         return after
 
     def _client_renamed(self, client: Client, renaming: Renaming) -> Client:
@@ -263,7 +303,11 @@ def bookie_renamed(bookie: BookieState, renaming: Renaming) -> BookieState:
     if not bookie.journal:
         return bookie
     journal = tuple(
-        (kind, content, (waiting[0], request_renamed(waiting[1], renaming), waiting[2]) if waiting else waiting)
+        (
+            kind,
+            content,
+            (waiting[0], request_renamed(waiting[1], renaming), waiting[2]) if waiting else waiting,
+        )
         for kind, content, waiting in bookie.journal
     )
     return bookie._replace(journal=journal)
@@ -276,16 +320,20 @@ def writer_renamed(machine: WriterMachine, renaming: Renaming) -> WriterMachine:
     for field in WRITER_FIELDS["masks"]:
         setattr(other, field, {run: _mask(mask, slots) for run, mask in getattr(other, field).items()})
     for field in WRITER_FIELDS["by_slot"]:
-        setattr(other, field, dict(sorted((slots[slot], value) for slot, value in getattr(other, field).items())))
+        setattr(
+            other, field, dict(sorted((slots[slot], value) for slot, value in getattr(other, field).items()))
+        )
     for field in WRITER_FIELDS["bookie_by_slot"]:
-        renamed = sorted((slots[slot], _name(bookie, names)) for slot, bookie in getattr(other, field).items())
+        renamed = sorted(
+            (slots[slot], _name(bookie, names)) for slot, bookie in getattr(other, field).items()
+        )
         setattr(other, field, dict(renamed))
-    other._live = tuple(sorted(slots[slot] for slot in other._live))  # noqa: SLF001
+    other._live = tuple(sorted(slots[slot] for slot in other._live))
     other.ensemble = ensemble_renamed(other.ensemble, renaming)
     for field in WRITER_FIELDS["records"]:
         setattr(other, field, record_renamed(getattr(other, field), renaming))
-    other._holes = sorted(  # noqa: SLF001
-        Hole(slots[hole.slot], _name(hole.bookie, names), hole.first, hole.last) for hole in other._holes  # noqa: SLF001
+    other._holes = sorted(
+        Hole(slots[hole.slot], _name(hole.bookie, names), hole.first, hole.last) for hole in other._holes
     )
     return other  # type: ignore[no-any-return]
 
@@ -306,9 +354,9 @@ def recovery_renamed(machine: RecoveryMachine, renaming: Renaming) -> RecoveryMa
         setattr(other, field, new)
     for field in RECOVERY_FIELDS["ensembles"]:
         setattr(other, field, ensemble_renamed(getattr(other, field), renaming))
-    other._failed = tuple(sorted(_name(bookie, names) for bookie in other._failed))  # noqa: SLF001
-    other._changes = {  # noqa: SLF001
-        first: ensemble_renamed(ensemble, renaming) for first, ensemble in other._changes.items()  # noqa: SLF001
+    other._failed = tuple(sorted(_name(bookie, names) for bookie in other._failed))
+    other._changes = {
+        first: ensemble_renamed(ensemble, renaming) for first, ensemble in other._changes.items()
     }
-    other._record = record_renamed(other._record, renaming)  # noqa: SLF001
+    other._record = record_renamed(other._record, renaming)
     return other  # type: ignore[no-any-return]
