@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,10 +16,16 @@ NOT_STATE = frozenset({"rules", "_rules", "limits", "out", "_name_page", "_layou
 """What every copy of a machine shares: never changed by an input."""
 
 
-@lru_cache
-def slots_of(kind: Any) -> tuple[str, ...]:
+_SLOTS: dict[type, tuple[str, ...]] = {}
+
+
+def slots_of(kind: type) -> tuple[str, ...]:
     """The names of a machine's fields, those of its bases included."""
-    return tuple(sorted(name for base in kind.__mro__ for name in getattr(base, "__slots__", ())))
+    slots = _SLOTS.get(kind)
+    if slots is None:
+        names = {name for base in kind.__mro__ for name in getattr(base, "__slots__", ())}
+        slots = _SLOTS[kind] = tuple(sorted(names))
+    return slots
 
 
 def clone(machine: T) -> T:

@@ -1,0 +1,151 @@
+"""The explorer's own parts: the search, renaming, transcripts that replay, diagrams."""
+
+from __future__ import annotations
+
+import random
+from xml.etree import ElementTree
+
+import pytest
+
+from quire.core.recovery import RecoveryMachine
+from quire.core.writer import WriterMachine
+from quire.proof.check import check, check_mutant
+from quire.proof.configuration import Configuration
+from quire.proof.diagram import arrows, page, svg
+from quire.proof.explorer import explore
+from quire.proof.invariants import Violation, Watch
+from quire.proof.log_world import LogConfiguration
+from quire.proof.snapshot import slots_of
+from quire.proof.story import CannotReplayError, commands, replayed
+from quire.proof.symmetry import RECOVERY_FIELDS, WRITER_FIELDS, Symmetry, renamings
+from quire.proof.world import World
+
+
+class Counter:
+    """Adds 1 or 3; 10 is the end."""
+
+    def initial(self):
+        return 0
+
+    def successors(self, state):
+        return [(f"+{step}", state + step) for step in (1, 3) if state + step <= 10]
+
+
+def test_the_search_visits_every_state_once():
+    result = explore(Counter(), lambda _: None)
+    assert (result.states, result.transitions, result.depth, result.complete) == (11, 18, 4, True)
+
+
+def test_the_search_finds_the_shortest_way():
+    result = explore(Counter(), lambda state: Violation("big", "") if state == 7 else None)
+    assert [after for _, after in result.path][-1] == 7
+    assert len(result.path) == 4
+
+
+def test_a_state_without_a_next_step_is_asked_for_a_deadlock():
+    result = explore(Counter(), lambda _: None, lambda state: Violation("F1", str(state)))
+    assert result.violation == Violation("F1", "10")
+
+
+def test_a_search_can_be_given_up():
+    done = check(Configuration(3, 3, 3, 2), states_max=2000)
+    assert not done.result.complete
+    assert done.result.violation is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "table"), [(WriterMachine, WRITER_FIELDS), (RecoveryMachine, RECOVERY_FIELDS)]
+)
+def test_a_renaming_knows_every_field(machine, table):
+    assert sorted(field for fields in table.values() for field in fields) == sorted(slots_of(machine))
+
+
+@pytest.mark.parametrize(
+    ("configuration", "count"),
+    [
+        (Configuration(2, 2, 2, 2), 2),
+        (Configuration(3, 3, 3, 2), 6),
+        (Configuration(5, 3, 3, 2), 12),
+        (Configuration(4, 4, 3, 2), 1),
+    ],
+)
+def test_how_many_renamings_there_are(configuration, count):
+    assert len(renamings(World(configuration))) == count
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [Configuration(3, 2, 2, 2, timeouts=1, absent=True), Configuration(3, 3, 3, 2), Configuration(crashes=1)],
+    ids=lambda each: each.name,
+)
+def test_renamed_states_have_renamed_steps(configuration):
+    """A representative has the steps of the state that it stands for, up to names."""
+    world = World(configuration)
+    canonical = Symmetry(world)
+    watch = Watch(world)
+    chance = random.Random(5)
+    state = world.initial()
+    for _ in range(400):
+        moves = world.successors(state)
+        if not moves:
+            state = world.initial()
+            continue
+        there = canonical(state)
+        assert canonical(there) == there
+        assert watch(state) == watch(there) is None
+        of_state = {canonical(after) for _, after in moves}
+        of_representative = {canonical(after) for _, after in world.successors(there)}
+        assert of_state == of_representative
+        state = chance.choice(moves)[1]
+
+
+def test_renaming_hides_no_state():
+    """Every state of a plain search has its representative in the search by representatives, and nothing else."""
+    world = World(Configuration(2, 2, 2, 2))
+    canonical = Symmetry(world)
+    plain, level = {world.initial()}, [world.initial()]
+    while level:
+        level = [after for state in level for _, after in world.successors(state)]
+        level = list(dict.fromkeys(after for after in level if after not in plain))
+        plain.update(level)
+    assert len({canonical(state) for state in plain}) == check(Configuration(2, 2, 2, 2)).result.states
+
+
+def test_a_counterexample_replays_only_where_the_fix_is_out():
+    done = check_mutant("X5")
+    steps = commands(done.text)
+    assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
+    with pytest.raises(CannotReplayError, match="is not possible"):
+        replayed(World(Configuration(timeouts=1)), steps)
+
+
+def test_a_diagram_shows_lateness():
+    done = check_mutant("D1")
+    drawing = ElementTree.fromstring(svg(done.result.path, done.result.violation))
+    assert drawing.tag.endswith("svg")
+    drawn = arrows(done.result.path)
+    assert any(arrow.row is not None and arrow.row - arrow.sent > 5 for arrow in drawn), (
+        "the writer's add comes late"
+    )
+    assert any(arrow.row is None for arrow in drawn), "the fencing read never comes"
+    html = page("D1", done.result.path, done.result.violation, done.rows, done.text)
+    assert "I1" in html
+    assert "<script" not in html
+
+
+def test_a_log_counterexample_has_a_diagram():
+    done = check_mutant("X22")
+    ElementTree.fromstring(svg(done.result.path, done.result.violation))
+    assert dict(done.rows)["list"].startswith("[1 closed 3 2]")
+
+
+def test_names_of_configurations_say_the_budgets():
+    assert (
+        Configuration(3, 3, 3, 2, crashes=1, journal=False).name == "3 bookies 3/3/2 N=1 crashes=1 journal=no"
+    )
+    assert LogConfiguration(2, 3, 1, lost_swaps=1).name == "log 2 clients 3 ledgers 1 writes lost swaps=1"
+
+
+def test_an_unknown_invariant_is_refused():
+    with pytest.raises(ValueError, match="I99"):
+        Watch(World(Configuration()), ["I99"])

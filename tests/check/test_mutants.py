@@ -1,0 +1,55 @@
+"""Each fix is taken out once, and the invariant of its row breaks: after the pinned number of steps, within seconds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from quire.core.rules import RULES
+from quire.proof.check import EVERY_INVARIANT, EVERY_MUTANT, check, check_mutant
+from quire.proof.story import commands, replayed
+
+PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
+SECONDS = 60
+"""A bound against hanging; what a mutant takes on an idle core is in docs/testing.md."""
+
+
+@pytest.mark.parametrize("name", EVERY_MUTANT)
+def test_a_mutant_breaks_its_invariant(name):
+    done = check_mutant(name, seconds_max=SECONDS)
+    violation = done.result.violation
+    assert violation is not None
+    assert violation.invariant == EVERY_MUTANT[name].violated
+    assert [len(done.result.path) - 1, done.result.states] == PINNED[name]
+    steps = commands(done.text)
+    assert len(steps) == len(done.result.path) - 1
+    assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY_MUTANT if name not in {"D8", "F-19", "X15", "F-10"}])
+def test_what_ships_holds_where_the_mutant_breaks(name):
+    mutant = EVERY_MUTANT[name]
+    done = check(mutant.configuration, seconds_max=SECONDS, states_max=40_000)
+    assert done.result.violation is None, done.text
+
+
+def test_every_rule_has_a_mutant():
+    swapped = {rule for mutant in EVERY_MUTANT.values() for rule in mutant.rules}
+    assert [field.name for field in fields(RULES) if field.name not in swapped] == ["no_entry"]
+
+
+def test_every_mutant_names_an_invariant_that_exists():
+    assert {mutant.violated for mutant in EVERY_MUTANT.values()} <= EVERY_INVARIANT.keys()
+
+
+ROWS = (
+    "D1 D2 D3 D4 D5 D7 D8 X1 X2 X3 X4 X5 X6 X7 X8 X9 X10 X11 X12 X13 X14 X15 X16 X17 X18 X19 X20-fence X20-swap X21 X22 "
+    "X27 X28 X29 X30 X34 F-10 F-19 F-21 F-30"
+)
+
+
+def test_every_row_of_the_table_is_there():
+    assert set(ROWS.split()) <= EVERY_MUTANT.keys()
