@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_a_counterexample_replays_only_where_the_fix_is_out():
 
 def test_a_diagram_shows_lateness():
     done = check_mutant("D1")
-    drawing = ElementTree.fromstring(svg(done.result.path, done.result.violation))
+    drawing = ET.fromstring(svg(done.result.path, done.result.violation))
     assert drawing.tag.endswith("svg")
     drawn = arrows(done.result.path)
     assert any(arrow.row is not None and arrow.row - arrow.sent > 5 for arrow in drawn), (
@@ -135,7 +135,7 @@ def test_a_diagram_shows_lateness():
 
 def test_a_log_counterexample_has_a_diagram():
     done = check_mutant("X22")
-    ElementTree.fromstring(svg(done.result.path, done.result.violation))
+    ET.fromstring(svg(done.result.path, done.result.violation))
     assert dict(done.rows)["list"].startswith("[1 closed 3 2]")
 
 

@@ -22,6 +22,7 @@ LONG_FILES = {
 """Files past the limit, each with its reason."""
 
 LONG_FUNCTIONS = {
+    "src/quire/cli/check.py:check": "one option a line: each budget of a world is one",
     "src/quire/cli/demo/story.py:tell": "the demo's steps in order; cutting them apart would hide the order",
 }
 """Functions past the limit (`path:name`), each with its reason."""

@@ -29,6 +29,8 @@ from quire.proof.snapshot import clone, state_of
 
 WRITER_DONE = (Status.CLOSED, Status.ENDED, Status.ABANDONED)
 ENDING = (*WRITER_DONE, Status.CLOSING)
+CLOSING_READS_NOT = frozenset({"_absent", "_delayed", "_failing", "_holes", "_live", "_resent", "ensemble"})
+"""What no input of a closing writer looks at."""
 PATIENCE = WriterLimits(retry_ms_min=0, retry_ms_max=0)
 """The explorer has no clock: a timer may fire at any time."""
 Fault = tuple[str, str]
@@ -232,7 +234,8 @@ class WriterDriver(ClientDriver):
             left = 0
             key: tuple[Any, ...] = ("writer", machine.status.name, machine.lac, told, fault)
         else:
-            key = ("writer", state_of(machine), told, left, fault)
+            unread = CLOSING_READS_NOT if machine.status is Status.CLOSING else frozenset()
+            key = ("writer", state_of(machine, without=unread), told, left, fault)
         return Client(key, machine, told, left, fault=fault)
 
     # --- what the caller, the clock and the driver do ---------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ class Explorable(Protocol):
     def initial(self) -> Any:
         """Where everything begins."""
 
-    def successors(self, state: Any) -> Iterable[tuple[Any, Any]]:
+    def successors(self, state: Any) -> Sequence[tuple[Any, Any]]:
         """Every (label, state after it)."""
 
 
@@ -78,6 +78,32 @@ class Result:
         return self.transitions / self.seconds if self.seconds else 0.0
 
 
+class Pace:
+    """Says how far a search is, about once a second, and when it is to be given up."""
+
+    def __init__(
+        self, progress: Callable[[Progress], None] | None, states_max: int | None, seconds_max: float | None
+    ) -> None:
+        self._progress = progress
+        self._states_max = states_max
+        self._seconds_max = seconds_max
+        self._begun = self._reported = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the search has been going."""
+        return time.perf_counter() - self._begun
+
+    def over(self, states: int, transitions: int, depth: int, frontier: int) -> bool:
+        """Whether a limit is reached; reports on the way."""
+        now = time.perf_counter()
+        if self._progress is not None and now - self._reported >= PROGRESS_SECONDS:
+            self._reported = now
+            self._progress(Progress(states, transitions, depth, frontier, now - self._begun))
+        too_many = self._states_max is not None and states > self._states_max
+        return too_many or (self._seconds_max is not None and now - self._begun > self._seconds_max)
+
+
 def explore(
     world: Explorable,
     violation_in: Callable[[Any], Violation | None],
@@ -99,28 +125,23 @@ def explore(
         states_max, seconds_max: stop, incomplete, beyond these.
         count_kinds: count the kinds of steps.
     """
-    begun = time.perf_counter()
+    pace = Pace(progress, states_max, seconds_max)
     result = Result()
-    first = world.initial()
-    if canonical is not None:
-        first = canonical(first)
+    first = world.initial() if canonical is None else canonical(world.initial())
     came_from: dict[Hashable, Any] = {first: None}
-    level: list[Any] = [first]
-    kinds: Counter[str] = Counter()
-    result.violation = violation_in(first)
-    transitions, depth, last_report = 0, 0, begun
-    bad = first if result.violation else None
+    kinds = result.kinds
+    bad = None
     successors = world.successors
-    while level and bad is None:
+    result.violation = violation_in(first)
+    level = [first] if result.violation is None else []
+    given_up = False
+    while level and result.violation is None and not given_up:
         following: list[Any] = []
         for index, state in enumerate(level):
             moves = successors(state)
             if not moves and deadlock_in is not None:
-                result.violation = deadlock_in(state)
-                if result.violation is not None:
-                    bad = state
-                    break
-            transitions += len(moves)  # type: ignore[arg-type]
+                result.violation, bad = deadlock_in(state), state
+            result.transitions += len(moves)
             for label, after in moves:
                 if canonical is not None:
                     after = canonical(after)  # noqa: PLW2901
@@ -134,29 +155,20 @@ def explore(
                 if violation is not None:
                     result.violation, bad = violation, after
                     break
-            if bad is not None:
+            if result.violation is not None:
                 break
             if not index & 1023:
-                now = time.perf_counter()
-                if progress is not None and now - last_report >= PROGRESS_SECONDS:
-                    last_report = now
-                    frontier = len(level) - index + len(following)
-                    progress(Progress(len(came_from), transitions, depth, frontier, now - begun))
-                if (states_max and len(came_from) > states_max) or (
-                    seconds_max and now - begun > seconds_max
-                ):
-                    result.states, result.transitions, result.depth = len(came_from), transitions, depth
-                    result.seconds, result.kinds = now - begun, kinds
-                    return result
-        if following:
-            depth += 1
+                frontier = len(level) - index + len(following)
+                given_up = pace.over(len(came_from), result.transitions, result.depth, frontier)
+                if given_up:
+                    break
+        result.depth += bool(following)
         level = following
-    result.complete = bad is None
-    result.states, result.transitions, result.depth = len(came_from), transitions, depth
-    result.kinds = kinds
-    if bad is not None:
-        result.path = way_to(world, came_from, bad, canonical)
-    result.seconds = time.perf_counter() - begun
+    result.states = len(came_from)
+    result.complete = result.violation is None and not given_up
+    if result.violation is not None:
+        result.path = way_to(world, came_from, first if bad is None else bad, canonical)
+    result.seconds = pace.seconds
     return result
 
 

@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from quire.core.effects import Problem
+
 T = TypeVar("T")
 
 NOT_STATE = frozenset({"rules", "_rules", "limits", "out", "_name_page", "_layout", "_host"})
@@ -57,6 +59,8 @@ def frozen(value: Any) -> Any:
         return tuple((key, frozen(part)) for key, part in value.items())
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, Problem):
+        return value.kind.__name__  # its sentence names bookies, and nothing depends on it
     if is_dataclass(value) and not isinstance(value, type) and not type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return tuple(frozen(getattr(value, part.name)) for part in fields(value))
     return value
