@@ -8,42 +8,44 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from quire.proof.check import EVERY_MUTANT, check_mutant
-from quire.proof.continuous import CONTINUOUS, SMALL, lines
+from quire.proof.continuous import CONTINUOUS, lines
 
 PINS = Path(__file__).resolve().parents[1] / "tests" / "check" / "pinned_counts.json"
 
 
+def write(pins: dict[str, Any], why: str) -> None:
+    """Put the pins into their file."""
+    parts = {key: dict(sorted(pins[key].items())) for key in ("counts", "mutants")}
+    PINS.write_text(json.dumps({"why": why, **parts}, indent=1) + "\n")
+
+
 def main() -> int:
-    """Pin everything; with `--small` before the reason the large configurations keep their counts."""
+    """Pin everything; with `--missing` before the reason only configurations that have no counts yet."""
     arguments = sys.argv[1:]
-    small = "--small" in arguments
-    reasons = [argument for argument in arguments if argument != "--small"]
+    missing = "--missing" in arguments
+    reasons = [argument for argument in arguments if argument != "--missing"]
     if len(reasons) != 1 or not reasons[0].strip():
-        sys.stderr.write('say why the counts changed: tools/pin_counts.py [--small] "because ..."\n')
+        sys.stderr.write('say why the counts changed: tools/pin_counts.py [--missing] "because ..."\n')
         return 2
     pins = json.loads(PINS.read_text()) if PINS.exists() else {"counts": {}, "mutants": {}}
-    if not small:
+    if not missing:
         pins["counts"] = {}
-    for line in lines(SMALL if small else CONTINUOUS):
+    for line in lines(tuple(each for each in CONTINUOUS if each.name not in pins["counts"]), workers=1):
         if line.violation or not line.complete:
             sys.stderr.write(f"{line.name}: {line.violation or 'incomplete'}\n{line.transcript}\n")
             return 1
         pins["counts"][line.name] = list(line.counts)
+        write(pins, reasons[0])
         sys.stderr.write(f"{line.name}: {line.counts}\n")
     pins["mutants"] = {}
     for name in EVERY_MUTANT:
         result = check_mutant(name).result
         pins["mutants"][name] = [len(result.path) - 1, result.states]
         sys.stderr.write(f"{name}: {pins['mutants'][name]}\n")
-    PINS.write_text(
-        json.dumps(
-            {"why": reasons[0], **{key: dict(sorted(pins[key].items())) for key in ("counts", "mutants")}},
-            indent=1,
-        )
-        + "\n"
-    )
+    write(pins, reasons[0])
     return 0
 
 

@@ -43,6 +43,9 @@ def check(
     closes: Annotated[bool, typer.Option("--closes", help="The writer may close.")] = False,
     explicit_lac: Annotated[bool, typer.Option("--explicit-lac", help="The writer tells its LAC.")] = False,
     absent: Annotated[bool, typer.Option("--absent", help="A spare may stay unfound.")] = False,
+    drops: Annotated[
+        bool, typer.Option("--drops", help="What a given-up bookie has not got was not sent.")
+    ] = False,
     log: Annotated[
         bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
     ] = False,
@@ -110,6 +113,7 @@ def check(
             closes,
             explicit_lac,
             absent,
+            drops,
         )
     limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}
     if mutant:

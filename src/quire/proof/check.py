@@ -58,12 +58,14 @@ def check(
     *,
     invariants: Iterable[str] | None = None,
     mutant: str = "",
+    by_names: bool = False,
     **limits: Any,
 ) -> Check:
     """Explore one world.
 
     Args:
         invariants: which are looked at, all by default.
+        by_names: states that differ by bookies' names only are explored each (for rules that tell slots apart).
         mutant: its name, for the transcript's header.
         limits: as of `explore`: progress, states_max, seconds_max, count_kinds.
     """
@@ -75,7 +77,8 @@ def check(
         return Check(world, explore(world, LogWatch(world, names), **limits), header)
     world = World(configuration, switches)
     watch = Watch(world, NAMES if invariants is None else invariants)
-    result = explore(world, watch, watch.deadlock, canonical=Symmetry(world), **limits)
+    canonical = None if by_names else Symmetry(world)
+    result = explore(world, watch, watch.deadlock, canonical=canonical, **limits)
     return Check(world, result, header)
 
 
@@ -87,4 +90,7 @@ def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
     """
     mutant = EVERY_MUTANT[name]
     names = (mutant.violated,) if only_named else None
-    return check(mutant.configuration, mutant.switches, invariants=names, mutant=name, **limits)
+    by_names = isinstance(mutant, Mutant) and mutant.names_slots
+    return check(
+        mutant.configuration, mutant.switches, invariants=names, mutant=name, by_names=by_names, **limits
+    )

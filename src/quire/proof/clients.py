@@ -24,7 +24,7 @@ from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Status, WriterLimits
 from quire.proof.configuration import Configuration
-from quire.proof.messages import Reply, Request
+from quire.proof.messages import DROP, Reply, Request
 from quire.proof.snapshot import clone, state_of
 
 WRITER_DONE = (Status.CLOSED, Status.ENDED, Status.ABANDONED)
@@ -208,6 +208,8 @@ class WriterDriver(ClientDriver):
             for slot in effect.slots:
                 request = ("add", slot, effect.run, effect.first, effect.last, effect.lac)
                 running.sends.append((bookie_number(running.ensemble[slot]), request))
+        elif isinstance(effect, e.DropUnsent) and self.configuration.drops:
+            running.sends.append((bookie_number(effect.bookie), DROP))
         elif isinstance(effect, e.EnsembleChanged):
             running.ensemble = effect.ensemble
         elif isinstance(effect, e.WriteMetadata):
@@ -294,7 +296,7 @@ class WriterDriver(ClientDriver):
         outcomes = self.step(client, lambda m: m.add_failed(slot, name, run, answer))
         pending = run in client.machine._acked and not client.machine._is_confirmed(run)
         if answer is Answer.FENCED and pending and client.machine.ensemble[slot] == name:
-            fault = ("F3", f"{name} is fenced, and the writer goes on")
+            fault = ("F3", "a bookie is fenced, and the writer that it refused goes on")
             outcomes = [
                 each
                 if each.client.machine.status in ENDING

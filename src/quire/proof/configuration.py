@@ -30,6 +30,7 @@ class Configuration:
         closes: whether the writer's caller may close.
         explicit_lac: whether the writer tells bookies a LAC that no later add carries.
         absent: whether a spare may stay unfound, so that a slot becomes absent.
+        drops: whether what was not delivered when a writer gives a bookie up was not sent either.
     """
 
     bookies: int = 2
@@ -51,6 +52,7 @@ class Configuration:
     closes: bool = False
     explicit_lac: bool = False
     absent: bool = False
+    drops: bool = False
 
     @property
     def name(self) -> str:

@@ -34,6 +34,10 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     LogConfiguration(2, 4, 1),
     LogConfiguration(2, 3, 2),
     Configuration(3, 3, 3, 2, damages=1),
+    Configuration(2, 2, 2, 1, entries=2, timeouts=1, absent=True, drops=True),
+    Configuration(3, 2, 2, 2, breaks=1, timeouts=1),
+    Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
+    Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
 )
 """Largest first, so that no core waits long for the other at the end."""
 

@@ -211,7 +211,7 @@ class Watch:
             for client in clients[1:]:
                 if client.lap >= self._world.configuration.entries:
                     return Violation("P", f"entry {client.lap} was recovered and never written")
-        if "I8" in self._names:
+        if "I8" in self._names and store.record is not None:
             for client in clients[1:]:
                 if client.verdict is not None and clients[0].told >= client.verdict:
                     return Violation(

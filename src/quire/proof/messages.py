@@ -15,12 +15,15 @@ arrive beside what is sent on the next one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
 
 Request: TypeAlias = tuple[Any, ...]
 Reply: TypeAlias = tuple[Request, Answer, Any]
+
+
+DROP: Final[Request] = ("drop",)
 
 
 class Link(NamedTuple):
@@ -37,7 +40,9 @@ class Link(NamedTuple):
     broken: tuple[Request, ...] = ()
 
     def sent(self, request: Request) -> Link:
-        """With one more request."""
+        """With one more request; `DROP` takes back what did not leave."""
+        if request is DROP:
+            return self._replace(requests=())
         return self._replace(requests=(*self.requests, (request, request[0] not in ("lac", "delete"))))
 
     def answered(self, reply: Reply) -> Link:

@@ -44,6 +44,11 @@ class Mutant:
     violated: str
     rules: tuple[str, ...] = field(default=())
 
+    @property
+    def names_slots(self) -> bool:
+        """Whether slots are no longer alike, so that states must not be renamed."""
+        return "write_back_set" in self.rules
+
 
 def _rules(name: str, what: str, configuration: Configuration, violated: str, **swapped: Any) -> Mutant:
     switches = replace(SHIPPED, rules=replace(RULES, **swapped))

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.proof.explorer import Explorable
-from quire.proof.world import State, World
+from quire.proof.parts import State
+from quire.proof.world import World
 
 
 def stranded(world: Explorable, good: Callable[[Any], bool], canonical: Callable[[Any], Any]) -> list[Any]:

@@ -265,17 +265,17 @@ class World(Faults):
         closing = ask.record.state is LedgerState.CLOSED
         if store.version != ask.version and not (self.switches.blind_closes and by_writer and closing):
             return store, "conflict"
-        fault = store.fault
+        fault = store.fault  # its text names no bookie: names are exchanged freely
         old = store.record
         if old.state is LedgerState.CLOSED and (
             ask.record.state is not LedgerState.CLOSED or ask.record.last_entry != old.last_entry
         ):
             fault = fault or (
                 "I4",
-                f"a closed ledger changed: {record_text(old)} became {record_text(ask.record)}",
+                f"a ledger that ended at {old.last_entry} became {ask.record.state.name} at {ask.record.last_entry}",
             )
         if not legal(old, ask.record):
-            fault = fault or ("M", f"not a legal change: {record_text(old)} became {record_text(ask.record)}")
+            fault = fault or ("M", f"not a legal change: {old.state.name} became {ask.record.state.name}")
         closes = min(2, store.closes + closing)
         return Store(ask.record, store.version + 1, closes, fault), "written"
 

@@ -1,0 +1,61 @@
+"""`quire check` on small worlds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from quire.cli.main import app
+
+
+def check(*arguments, code=0):
+    result = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(app, ["check", *arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_a_world_that_holds():
+    facts = json.loads(check("--json", "--crashes", "1").stdout)
+    assert facts["configuration"] == "2 bookies 2/2/2 N=1 crashes=1"
+    assert facts["complete"]
+    assert facts["violated"] is None
+    assert facts["states"] > 1000
+    assert facts["rate"] > 0
+
+
+def test_a_mutant_is_shown_and_saved(tmp_path):
+    result = check("--mutant", "X9", "--save", str(tmp_path), code=1)
+    assert "VIOLATED I2" in result.stdout
+    assert "I2 is: readable" in result.stdout
+    saved = sorted(path.name for path in tmp_path.iterdir())
+    assert saved == ["counterexample.html", "counterexample.svg", "counterexample.txt"]
+
+
+def test_a_log():
+    facts = json.loads(check("--json", "--log", "--clients", "2", "--ledgers", "2", "--entries", "1").stdout)
+    assert facts["configuration"] == "log 2 clients 2 ledgers 1 writes"
+
+
+def test_one_invariant_only():
+    assert json.loads(check("--json", "--invariant", "I1").stdout)["complete"]
+
+
+def test_a_search_that_is_given_up():
+    facts = json.loads(
+        check(
+            "--json", "--states", "1500", "--ensemble", "3", "--bookies", "3", "--write-quorum", "3", code=1
+        ).stdout
+    )
+    assert not facts["complete"]
+
+
+@pytest.mark.parametrize("arguments", [("--mutant", "X99"), ("--invariant", "I99"), ("--ensemble", "1")])
+def test_what_does_not_exist_is_refused(arguments):
+    check(*arguments, code=2)
+
+
+def test_every_mutant_is_listed():
+    names = [json.loads(line)["name"] for line in check("--json", "--list-mutants").stdout.splitlines()]
+    assert {"D1", "X34", "F-30"} <= set(names)
