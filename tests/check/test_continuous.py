@@ -88,6 +88,8 @@ EXERCISED = (
     Configuration(3, 2, 2, 2, timeouts=1, absent=True, explicit_lac=True),
     Configuration(2, 2, 2, 1, timeouts=1, lost_swaps=1, closes=True, reruns=1),
     Configuration(2, 2, 2, 2, damages=1),
+    Configuration(2, 2, 2, 2, window=2),
+    Configuration(3, 2, 2, 1, timeouts=1, lost_swaps=1, absent=True),
     Configuration(2, 2, 2, 2, deletions=1),
     LogConfiguration(2, 3, 1),
 )

@@ -335,7 +335,7 @@ class WriterDriver(ClientDriver):
 
 def with_fault(client: Client, fault: Fault) -> Client:
     """A client that did something against an invariant; what it did first counts."""
-    return client if client.fault else replace(client, key=(*client.key, fault), fault=fault)
+    return client if client.fault else replace(client, key=(*client.key[:-1], fault), fault=fault)
 
 
 def fault_of(error: Exception) -> Fault:

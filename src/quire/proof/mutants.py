@@ -47,7 +47,7 @@ class Mutant:
     @property
     def names_slots(self) -> bool:
         """Whether slots are no longer alike, so that states must not be renamed."""
-        return "write_back_set" in self.rules
+        return "write_back_set" in self.rules or self.switches.bookie.steps_apart
 
 
 def _rules(name: str, what: str, configuration: Configuration, violated: str, **swapped: Any) -> Mutant:

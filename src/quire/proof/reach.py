@@ -33,7 +33,7 @@ def stranded(world: Explorable, good: Callable[[Any], bool], canonical: Callable
     hopeful = {state for state in before if good(state)}
     level = list(hopeful)
     while level:
-        level = [each for state in level for each in before[state] if each not in hopeful]
+        level = list({each for state in level for each in before[state]} - hopeful)
         hopeful.update(level)
     return [state for state in before if state not in hopeful]
 
