@@ -16,7 +16,7 @@ from quire.proof.explorer import explore
 from quire.proof.invariants import Violation, Watch
 from quire.proof.log_world import LogConfiguration
 from quire.proof.snapshot import slots_of
-from quire.proof.story import CannotReplayError, commands, replayed
+from quire.proof.story import CannotReplayError, exchanges, replayed
 from quire.proof.symmetry import RECOVERY_FIELDS, WRITER_FIELDS, Symmetry, renamings
 from quire.proof.world import World
 
@@ -113,7 +113,7 @@ def test_renaming_hides_no_state():
 
 def test_a_counterexample_replays_only_where_the_fix_is_out():
     done = check_mutant("X5")
-    steps = commands(done.text)
+    steps = exchanges(done.text)
     assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
     with pytest.raises(CannotReplayError, match="is not possible"):
         replayed(World(Configuration(timeouts=1)), steps)

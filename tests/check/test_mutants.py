@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.rules import RULES
 from quire.proof.check import EVERY_INVARIANT, EVERY_MUTANT, check, check_mutant
-from quire.proof.story import commands, replayed
+from quire.proof.story import exchanges, replayed
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
 SECONDS = 60
@@ -24,7 +24,7 @@ def test_a_mutant_breaks_its_invariant(name):
     assert violation is not None
     assert violation.invariant == EVERY_MUTANT[name].violated
     assert [len(done.result.path) - 1, done.result.states] == PINNED[name]
-    steps = commands(done.text)
+    steps = exchanges(done.text)
     assert len(steps) == len(done.result.path) - 1
     assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
 

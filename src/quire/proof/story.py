@@ -9,7 +9,6 @@ Source: `core/transcript.py`; docs/testing.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from quire.core.transcript import NOTHING, block, record_text
@@ -36,37 +35,36 @@ def transcript(header: Sequence[str], path: Sequence[tuple[Any, Any]], violation
     return "\n".join(parts)
 
 
-def commands(text: str) -> list[str]:
-    """The commands of a transcript, in order."""
-    lines = text.splitlines()
-    return [line for line, after in pairwise(lines) if after == "----"]
+def exchanges(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """What a transcript says: each command with everything that was said then, in order."""
+    found = []
+    for part in text.split("\n\n"):
+        lines = [line for line in part.splitlines() if line and not line.startswith("#")]
+        if len(lines) > 1 and lines[1] == "----":
+            found.append((lines[0], tuple(lines[2:])))
+    return found
 
 
 class CannotReplayError(Exception):
     """A step of a transcript is not possible in this world."""
 
 
-def replayed(world: Explorable, steps: Sequence[str]) -> list[tuple[Any, Any]]:
-    """The path that a transcript's commands take through a world.
-
-    A command that several moves share (a choice of the driver) takes the first of them that the rest can follow.
+def replayed(world: Explorable, steps: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[Any, Any]]:
+    """The path that a transcript's exchanges take through a world: who did what, and all that was said.
 
     Raises:
-        CannotReplayError: naming the step.
+        CannotReplayError: naming the step that is not possible, or of which something else comes.
     """
-    frontier: list[list[tuple[Any, Any]]] = [[(None, world.initial())]]
-    for number, step in enumerate(steps, 1):
-        following = [
-            [*path, (label, after)]
-            for path in frontier
-            for label, after in world.successors(path[-1][1])
-            if f"{label.actor}: {label.command}" == step
-        ]
-        if not following:
-            msg = f"step {number} is not possible: {step}"
+    path: list[tuple[Any, Any]] = [(None, world.initial())]
+    for number, (command, said) in enumerate(steps, 1):
+        for label, after in world.successors(path[-1][1]):
+            if f"{label.actor}: {label.command}" == command and (label.said or (NOTHING,)) == said:
+                path.append((label, after))
+                break
+        else:
+            msg = f"step {number} is not possible: {command}"
             raise CannotReplayError(msg)
-        frontier = following
-    return frontier[0]
+    return path
 
 
 def state_rows(world: World | LogWorld, state: Any) -> list[tuple[str, str]]:
