@@ -64,12 +64,23 @@ class Pair:
 
 @dataclass
 class Comparison:
-    """A claim and its pairs."""
+    """A claim and its pairs.
+
+    Args:
+        claim: what is claimed.
+        parameters: how it was measured, for the result file.
+        pairs: the rounds so far.
+        extra: figures without a bar, printed under the table and saved.
+        plots: what `tools/plots.py` draws, saved but not printed. `timeline`: `{"title", "unit", "seconds": [...],
+            "series": {name: [...]}}`. `histogram`: `{"title", "unit", "series": {name: [at most 400 sorted
+            quantiles]}}`.
+    """
 
     claim: Claim
     parameters: dict[str, Any]
     pairs: list[Pair] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    plots: dict[str, Any] = field(default_factory=dict)
 
     def add(self, ours: float, peers: dict[str, float], load: float) -> Pair:
         """Take one pair; where the peer has several settings, the better one counts."""
@@ -95,7 +106,7 @@ class Comparison:
         return self.ratio >= self.claim.bar and self.worst >= WORST_PAIR_SHARE * self.claim.bar
 
     def summary(self) -> dict[str, Any]:
-        """The line of `--json`."""
+        """The line of `--json`, and with `plots` beside it the claim's part of the result file."""
         return {
             "claim": self.claim.name,
             "text": self.claim.text,
@@ -183,7 +194,10 @@ def save(name: str, machine: dict[str, Any], comparisons: Sequence[Comparison]) 
         "script": f"bench/{name}.py",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": machine,
-        "claims": [comparison.summary() for comparison in comparisons],
+        "claims": [
+            {**comparison.summary(), **({"plots": comparison.plots} if comparison.plots else {})}
+            for comparison in comparisons
+        ],
     }
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
