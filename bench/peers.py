@@ -232,6 +232,10 @@ class QuireCluster:
     def __enter__(self) -> Self:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._log = self.directory / "up.log"
         command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(self.directory / "cluster")]
         command += ["--bookies", str(self._bookies), "--json"]
@@ -241,11 +245,8 @@ class QuireCluster:
         if not line:
             raise RuntimeError(f"'quire up' ended at once:\n{self._log.read_text(errors='replace')[-2000:]}")
         self._ready = json.loads(line)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def _stop(self) -> None:
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(STOP_SECONDS)
@@ -253,6 +254,18 @@ class QuireCluster:
             self._process.kill()
             self._process.wait()
         _pipe(self._process.stdout).close()
+
+    def restart_cold(self) -> None:
+        """Stop all bookies, start them with their data, and drop what the machine keeps of their files in memory."""
+        self._stop()
+        self._start()
+        for file in self.directory.rglob("*.seg"):
+            forget_cached(file)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._stop()
         if error is None:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -271,6 +284,16 @@ class QuireCluster:
         command = [sys.executable, str(ROOT / "bench" / "load_client.py"), "--cluster", self.uri]
         command += ["--pids", ",".join(map(str, self.pids))]
         return LoadClient("Quire", command, self.directory / "client.log")
+
+
+def forget_cached(file: Path) -> None:
+    """Drop a file's clean pages from the page cache; the next read of it goes to the disk."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:
