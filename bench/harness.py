@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import re
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -101,6 +103,12 @@ class Comparison:
         return min(pair.ratio for pair in self.pairs)
 
     @property
+    def middle(self) -> int:
+        """The number of a pair whose ratio is in the middle: the one to draw when only one is drawn."""
+        order = sorted(range(len(self.pairs)), key=lambda number: self.pairs[number].ratio)
+        return order[(len(order) - 1) // 2]
+
+    @property
     def holds(self) -> bool:
         """Whether the bar is reached, and no pair is far below it."""
         return self.ratio >= self.claim.bar and self.worst >= WORST_PAIR_SHARE * self.claim.bar
@@ -111,8 +119,8 @@ class Comparison:
             "claim": self.claim.name,
             "text": self.claim.text,
             "unit": self.claim.unit,
-            "ours": round(statistics.median(pair.ours for pair in self.pairs), 1),
-            "peer": round(statistics.median(pair.peer for pair in self.pairs), 1),
+            "ours": _rounded(statistics.median(pair.ours for pair in self.pairs)),
+            "peer": _rounded(statistics.median(pair.peer for pair in self.pairs)),
             "ratio": self.ratio,
             "worst": self.worst,
             "bar": self.claim.bar,
@@ -121,6 +129,11 @@ class Comparison:
             "parameters": self.parameters,
             **self.extra,
         }
+
+
+def _rounded(figure: float) -> float:
+    """Three digits at least: a microsecond of CPU needs them, a rate does not."""
+    return round(figure, 1 if figure >= 100 else 3)
 
 
 def parser(text: str, *, pairs: int = 5) -> argparse.ArgumentParser:
@@ -149,6 +162,7 @@ def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Co
         The exit status: 0 when every bar holds, 1 when one does not, 2 when the peer cannot run here.
     """
     OUT.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
     cpus = pin_to(given.cpus)
     say(f"{name}: {given.pairs} pairs on CPUs {cpus}, load {load_average()}")
     try:
@@ -156,14 +170,18 @@ def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Co
     except PeerMissingError as missing:
         say(f"{name}: SKIPPED: {missing}")
         return 2
-    machine = asdict(Machine.here(OUT, len(cpus)))
+    made = {
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "machine": asdict(Machine.here(OUT, len(cpus))),
+    }
     for comparison in comparisons:
         say(table(comparison))
+    say(f"{name}: {time.monotonic() - start:.0f} s")
     if given.save:
-        save(name, machine, comparisons)
+        save(RESULTS / f"{name}.json", made, comparisons)
     if given.json:
         for comparison in comparisons:
-            sys.stdout.write(json.dumps({**comparison.summary(), "machine": machine}) + "\n")
+            sys.stdout.write(json.dumps({**comparison.summary(), **made}) + "\n")
     return 0 if all(comparison.holds for comparison in comparisons) else 1
 
 
@@ -187,21 +205,26 @@ def table(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def save(name: str, machine: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
-    """Write the result file that is committed: figures, versions, parameters, date."""
-    RESULTS.mkdir(exist_ok=True)
-    result = {
-        "script": f"bench/{name}.py",
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machine": machine,
-        "claims": [
-            {**comparison.summary(), **({"plots": comparison.plots} if comparison.plots else {})}
-            for comparison in comparisons
-        ],
-    }
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n")
+def save(path: Path, made: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
+    """Write the result file that is committed: figures, plots, parameters, and where and when each was made.
+
+    Claims of the script that were not measured this time stay as they are, with their own date and revision.
+    """
+    path.parent.mkdir(exist_ok=True)
+    claims = (
+        {claim["claim"]: claim for claim in json.loads(path.read_text())["claims"]} if path.exists() else {}
+    )
+    for comparison in comparisons:
+        plots = {"plots": comparison.plots} if comparison.plots else {}
+        claims[comparison.claim.name] = {**comparison.summary(), **made, **plots}
+    result = {"script": f"bench/{path.stem}.py", "claims": list(claims.values())}
+    path.write_text(_compact(json.dumps(result, indent=2)) + "\n")
     say(f"written: {path}")
+
+
+def _compact(text: str) -> str:
+    """Lists of numbers on one line: a sample of 400 is one line of a difference, not 400."""
+    return re.sub(r"\[[-\d.,\s]+\]", lambda match: " ".join(match[0].split()), text)
 
 
 def say(text: str) -> None:

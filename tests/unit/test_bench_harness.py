@@ -6,7 +6,8 @@ import os
 import pytest
 
 from accounting import Machine, cpu_seconds, resident_mib
-from harness import Claim, Comparison, table
+from harness import Claim, Comparison, save, table
+from jobs.samples import QUANTILES_MAX, Timeline, quantiles_us
 
 FAST = Claim("T", "throughput", "entries/s", bar=2.0)
 QUICK = Claim("L", "latency", "us", bar=2.0, higher_is_better=False)
@@ -50,6 +51,42 @@ def test_the_table_shows_every_pair():
     text = table(comparison(QUICK, (100.0, {"J": 300.0}), (100.0, {"J": 100.0})))
     assert text.count("J\n") + text.endswith("J") >= 2
     assert "worst pair 1.00" in text
+
+
+def test_the_pair_in_the_middle():
+    made = comparison(FAST, (300.0, {"J": 100.0}), (100.0, {"J": 100.0}), (200.0, {"J": 100.0}))
+    assert made.middle == 2
+
+
+def test_a_claim_not_measured_this_time_keeps_its_figures(tmp_path):
+    path = tmp_path / "results" / "x.json"
+    slow, fast = comparison(QUICK, (100.0, {"J": 300.0})), comparison(FAST, (200.0, {"J": 100.0}))
+    fast.plots = {"timeline": {"seconds": [0.1, 0.2], "series": {"Quire": [1, 2]}}}
+    save(path, {"date": "2026-01-01"}, [slow, fast])
+    save(path, {"date": "2026-01-02"}, [slow])
+    claims = {claim["claim"]: claim for claim in json.loads(path.read_text())["claims"]}
+    assert [(name, claim["date"]) for name, claim in claims.items()] == [
+        ("L", "2026-01-02"),
+        ("T", "2026-01-01"),
+    ]
+    assert claims["T"]["plots"] == fast.plots
+    assert '"seconds": [ 0.1, 0.2 ]' in path.read_text()
+
+
+def test_quantiles_keep_the_ends():
+    sample = quantiles_us(list(range(10_000, 0, -1)))
+    assert (len(sample), sample[0], sample[-1]) == (QUANTILES_MAX, 0.0, 10.0)
+    assert sample == sorted(sample)
+    assert quantiles_us([5_000]) == [5.0]
+    assert quantiles_us([]) == []
+
+
+def test_a_timeline_counts_tenths_of_a_second():
+    timeline = Timeline(start=100.0)
+    timeline.add(100.05, 500)
+    timeline.add(100.09, 500)
+    timeline.add(100.31, 500)
+    assert timeline.counts == [1000, 0, 0, 500]
 
 
 def test_accounts_of_this_process(tmp_path):
