@@ -27,10 +27,13 @@ class Timeline:
         self.counts[bucket] += completed
 
 
+def evenly(ordered: Sequence[float], most: int) -> list[float]:
+    """At most so many of some sorted figures, evenly spaced by rank, the smallest and the largest included."""
+    if len(ordered) <= most:
+        return list(ordered)
+    return [ordered[rank * (len(ordered) - 1) // (most - 1)] for rank in range(most)]
+
+
 def quantiles_us(nanos: Sequence[int]) -> list[float]:
-    """A sorted sample of some times, in microseconds: evenly spaced by rank, the smallest and the largest included."""
-    ordered = sorted(nanos)
-    count = min(len(ordered), QUANTILES_MAX)
-    if count < 2:
-        return [round(nano / 1e3, 1) for nano in ordered]
-    return [round(ordered[rank * (len(ordered) - 1) // (count - 1)] / 1e3, 1) for rank in range(count)]
+    """A sorted sample of some times, in microseconds."""
+    return [round(nano / 1e3, 1) for nano in evenly(sorted(nanos), QUANTILES_MAX)]
