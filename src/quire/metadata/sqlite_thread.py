@@ -88,6 +88,7 @@ class StoreThread(threading.Thread):
         self._seen_revision = 0
         self._seen_data_version = -1
         self._next_tick_ms = 0
+        self._pause_ms = options.poll_ms
         self._stopping: asyncio.Future[None] | None = None
         self._abandoned = False
 
@@ -305,7 +306,7 @@ class StoreThread(threading.Thread):
 
     def _tick(self) -> None:
         now_ms = self._options.now_ms()
-        self._next_tick_ms = now_ms + self._options.poll_ms
+        self._next_tick_ms = now_ms + self._pause_ms
         if self.failure is not None:
             return
         if self._loop.is_closed():
@@ -321,8 +322,12 @@ class StoreThread(threading.Thread):
             self._failed(error)  # what passes, such as a lock held for long, is tried again at the next tick
 
     def _look_for_changes(self) -> None:
+        """Every look wakes this thread and takes the interpreter from the loop: while nothing happens, look less."""
         version = self.file.data_version()
-        if version != self._seen_data_version:
+        if version == self._seen_data_version:
+            self._pause_ms = min(2 * self._pause_ms, self._options.quiet_poll_ms)
+        else:
+            self._pause_ms = self._options.poll_ms
             self._seen_data_version = version
             self.registrations.look()
             self._tell_watches()
