@@ -21,9 +21,9 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
+import zipfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,12 +110,12 @@ def unpack(root: Path, commit: str, directory: Path) -> None:
     Raises:
         NothingToCompareError: the commit has no guard.
     """
-    command = ["git", "-C", str(root), "archive", commit, "src/quire", "bench/guard.py"]
+    command = ["git", "-C", str(root), "archive", "--format=zip", commit, "src/quire", "bench/guard.py"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise NothingToCompareError("that commit has no guard yet")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(directory, filter="data")
+    with zipfile.ZipFile(io.BytesIO(done.stdout)) as archive:
+        archive.extractall(directory)
 
 
 def one_round(root: Path) -> dict[str, float]:

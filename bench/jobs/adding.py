@@ -9,6 +9,7 @@ from typing import Any
 
 from jobs.samples import Timeline, quantiles_us
 from jobs.world import PAYLOADS, Job, World, payloads_of, percentiles
+from quire import WindowFullError
 
 STEPS_PER_WINDOW = 10
 
@@ -30,7 +31,13 @@ async def append(world: World, job: Job) -> dict[str, Any]:
         timeline = Timeline(start)
         while now - start < seconds:
             for _ in range(step):
-                last = ledger.append_nowait(payloads[count % PAYLOADS])
+                try:
+                    last = ledger.append_nowait(payloads[count % PAYLOADS])
+                except (
+                    WindowFullError
+                ):  # a bookie is far behind the ack quorum, and what it was not sent yet is held
+                    await ledger.drain()
+                    last = ledger.append_nowait(payloads[count % PAYLOADS])
                 count += 1
             waiting.append(last)
             while len(waiting) >= STEPS_PER_WINDOW:
