@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import quire
-from jobs import adding
+from jobs import adding, tailing
 from jobs.world import Job, World
 
 JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
     "append": adding.append,
     "latency": adding.latency,
+    "tail": tailing.tail,
 }
 
 

@@ -182,7 +182,11 @@ class Connection(FrameProtocol):
         """A run is durable: now its answer may leave."""
         request, size = tag  # as `_add` gave it
         self._server.settled(size)
-        self._answer(request, Answer.OK if error is None else self._server.answer_for(error))
+        if error is None:
+            flags = native.FOLLOWED if request.ledger_id in self._ledgers.followers.followed else 0
+            self._answer(request, Answer.OK, flags=flags)
+        else:
+            self._answer(request, self._server.answer_for(error))
 
     def _look(self, request: Request) -> Callable[[Answer], None]:
         """How to serve a READ or READ_LAC once its fence, if it asks for one, is durable."""
@@ -215,14 +219,11 @@ class Connection(FrameProtocol):
         def wake() -> None:
             if self.transport is None:
                 return
-            info = self._ledgers.info(request.ledger_id)
-            end = min(last, info["lac"] if info else NO_ENTRY)
-            if info is not None and end < first:
-                self._answer(
-                    request, Answer.OK, lac=info["lac"], body=native.encode_entries((), first - 1, ())
-                )
+            lac = self._ledgers.lac(request.ledger_id)
+            if lac is not None and min(last, lac) < first:
+                self._answer(request, Answer.OK, lac=lac, body=native.encode_entries((), first - 1, ()))
             else:
-                self._entries(request, Answer.OK, first, max(end, first), bytes_max)
+                self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
 
         wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
         self._ledgers.poll(request.ledger_id, previous, wait, wake)
@@ -253,6 +254,7 @@ class Connection(FrameProtocol):
         request: Request,
         answer: Answer,
         *,
+        flags: int = 0,
         lac: int = NO_ENTRY,
         body: list[Buffer] | tuple[Buffer, ...] = (),
     ) -> None:
@@ -262,6 +264,7 @@ class Connection(FrameProtocol):
             request.kind,
             answer,
             request.number,
+            flags=flags,
             ledger_id=request.ledger_id,
             lac=lac,
             durable_lsn=self._server.storage.durable_lsn,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from quire.bookie.followers import Followers
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.errors import StorageError
@@ -44,6 +45,8 @@ class _WhenDurable:
         tag(error)
 
 
+EVERY_LAC = 1 << 63
+"""Above each LAC: whoever waits for one is to look again."""
 NOBODY = _Nobody()
 WHEN_DURABLE = _WhenDurable()
 
@@ -59,13 +62,6 @@ class Found:
     lac: int
 
 
-@dataclass(slots=True)
-class _Poll:
-    previous_lac: int
-    wake: Callable[[], None]
-    timer: asyncio.TimerHandle
-
-
 class Ledgers:
     """The ledgers of one bookie.
 
@@ -74,6 +70,9 @@ class Ledgers:
         written: called at the end of each turn in which something was put; what was written at once in it can be
             answered now, not a turn later.
         rules: the judgements; production passes the one true set.
+
+    Attributes:
+        followers: who waits for a LAC.
     """
 
     def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
@@ -81,8 +80,8 @@ class Ledgers:
         self._written = written
         self._rules = rules
         self._machines: dict[int, BookieLedgerMachine] = {}
-        self._polls: dict[int, list[_Poll]] = {}
-        self._woken: set[int] = set()
+        self.followers = Followers()
+        self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
         self._evidence: dict[int, int] = {}
         self._flush_scheduled = False
@@ -130,8 +129,10 @@ class Ledgers:
         self.adds += 1
         self.entries_added += run.count
         self.bytes_added += len(run.body)
-        if machine.facts.lac > lac_before:
-            self._wake(request.ledger_id)
+        if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
+            self._risen[request.ledger_id] = None
+        if self._unsaved_lacs and not recovery and request.lac >= lac_before:
+            self._unsaved_lacs.pop(request.ledger_id, None)  # the run's headers say as much
         self._schedule_flush()
         return Answer.OK
 
@@ -147,7 +148,7 @@ class Ledgers:
         )
         if answer is Answer.OK and machine.facts.lac > before:
             self._unsaved_lacs[request.ledger_id] = machine
-            self._wake(request.ledger_id)
+            self.followers.tell(request.ledger_id, machine.facts.lac)
         return answer
 
     # --- fences and reads -----------------------------------------------------------------------------------------
@@ -223,19 +224,25 @@ class Ledgers:
         return Answer.OK, facts.lac, facts.explicit_lac, evidence
 
     def poll(self, ledger_id: int, previous_lac: int, wait_seconds: float, wake: Callable[[], None]) -> None:
-        """Call `wake` once: at once if the LAC is beyond `previous_lac`, else when it is or the time is over."""
+        """Call `wake` once: at once if the LAC is beyond `previous_lac`, else when it is or the time is over.
+
+        A ledger of which nothing is here is waited for only by who knows of no entry: others may have them all.
+        """
+        self.followers.saw(ledger_id)
         machine = self._known(ledger_id)
-        if machine is None or machine.facts.lac > previous_lac or machine.facts.deleted_until_ms:
+        if machine is None:
+            waits = previous_lac == NO_ENTRY
+        else:
+            waits = machine.facts.lac <= previous_lac and not machine.facts.deleted_until_ms
+        if waits:
+            self.followers.wait(ledger_id, previous_lac, wait_seconds, wake)
+        else:
             wake()
-            return
-        polls = self._polls.setdefault(ledger_id, [])
 
-        def time_over() -> None:
-            polls.remove(poll)
-            wake()
-
-        poll = _Poll(previous_lac, wake, asyncio.get_running_loop().call_later(wait_seconds, time_over))
-        polls.append(poll)
+    def lac(self, ledger_id: int) -> int | None:
+        """How far a ledger is known to be confirmed; None when nothing is known of it."""
+        machine = self._known(ledger_id)
+        return None if machine is None else machine.facts.lac
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
         """The intervals of entries that this bookie holds."""
@@ -292,7 +299,7 @@ class Ledgers:
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
         self._storage.delete(ledger_id, until_ms, NOBODY, None)
-        self._wake(ledger_id)
+        self.followers.tell(ledger_id, EVERY_LAC)
         self._schedule_flush()
 
     def save_lacs(self) -> None:
@@ -335,11 +342,6 @@ class Ledgers:
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
         self._schedule_flush()
 
-    def _wake(self, ledger_id: int) -> None:
-        if ledger_id in self._polls:
-            self._woken.add(ledger_id)
-            self._schedule_flush()
-
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -352,17 +354,8 @@ class Ledgers:
             self.save_lacs()
         self._storage.flush()
         self._written()
-        woken, self._woken = self._woken, set()
-        for ledger_id in sorted(woken):
-            machine = self._machines[ledger_id]
-            still: list[_Poll] = []
-            polls = self._polls.pop(ledger_id, [])
-            for poll in polls:
-                if machine.facts.lac > poll.previous_lac or machine.facts.deleted_until_ms:
-                    poll.timer.cancel()
-                    poll.wake()
-                else:
-                    still.append(poll)
-            polls[:] = still
-            if still:
-                self._polls[ledger_id] = polls
+        if self._risen:
+            risen, self._risen = self._risen, {}
+            for ledger_id in risen:
+                self.followers.tell(ledger_id, self._machines[ledger_id].facts.lac)
+            self._written()

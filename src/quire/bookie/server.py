@@ -233,6 +233,7 @@ class BookieServer:
                 if since and now - min(since) > limit and connection.transport is not None:
                     log.warning("cut off a connection that stood still for %.0f s", limit)
                     connection.transport.abort()
+            self.ledgers.followers.sweep()
             self.storage.check_space()
             if self._writable() != announced:
                 announced = await self._announce(writable=not announced)

@@ -29,6 +29,8 @@ SWEEP_SECONDS = 0.25
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
 REQUEST_TIMEOUT_MS = 10_000
+POLL_GRACE_MS = 500
+"""How much later than asked for the answer to a long poll may come."""
 
 
 class AddSink(Protocol):
@@ -65,12 +67,14 @@ class LacReply:
 class _Adds:
     """Turns a channel's answers into a writer's: one per writer, so that its frames can be dropped together."""
 
-    __slots__ = ("sink",)
+    __slots__ = ("flags", "sink")
 
     def __init__(self, sink: AddSink) -> None:
         self.sink = sink
+        self.flags = 0
 
     def answered(self, tag: object, frame: AnswerFrame) -> None:
+        self.flags = frame.flags
         self.sink.add_answered(tag, frame.answer)
 
 
@@ -218,6 +222,11 @@ class BookieClient:
             return 0
         return peer.channel.unsent_bytes(adds)
 
+    def is_followed(self, sink: AddSink) -> bool:
+        """Whether the last answer to this writer's adds said that a reader waits for the LAC there."""
+        adds = self._adds.get(sink)
+        return adds is not None and bool(adds.flags & native.FOLLOWED)
+
     def forget(self, sink: AddSink) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
         adds = self._adds.pop(sink, None)
@@ -259,7 +268,7 @@ class BookieClient:
         """Wait until the bookie's LAC passes `previous_lac`, then what it has of first..min(last, LAC)."""
         body = native.encode_long_poll(previous_lac, first, last, bytes_max, wait_ms)
         frame = await self._request(
-            bookie, Kind.LONG_POLL, (body,), wait_ms + REQUEST_TIMEOUT_MS, access=access, flags=0
+            bookie, Kind.LONG_POLL, (body,), wait_ms + POLL_GRACE_MS, access=access, flags=0
         )
         return self._entries(frame, last)
 
@@ -282,14 +291,13 @@ class BookieClient:
             return LacReply(Answer.ERROR)
         return LacReply(Answer.OK, frame.lac, explicit, evidence)
 
-    async def write_lac(
+    def write_lac(
         self, bookie: BookieId, access: LedgerAccess, lac: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> Answer:
-        """Tell a bookie how far the ledger is confirmed. Best effort: safety never rests on it."""
+    ) -> asyncio.Future[AnswerFrame]:
+        """Tell a bookie how far the ledger is confirmed; nobody need wait for the answer. Safety never rests on it."""
         body = access.digest.lac_body(access.ledger_id, lac)
-        return (
-            await self._request(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)
-        ).answer
+        reply, _ = self._ask(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)
+        return reply.future
 
     async def list_entries(
         self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -330,12 +338,32 @@ class BookieClient:
         *,
         access: LedgerAccess | None,
         flags: int = 0,
-        lac: int = NO_ENTRY,
     ) -> AnswerFrame:
+        reply, channel = self._ask(bookie, kind, body, timeout_ms, access=access, flags=flags)
+        try:
+            return await reply.future
+        except asyncio.CancelledError:
+            if channel is not None:
+                channel.drop(reply)
+            raise
+
+    def _ask(
+        self,
+        bookie: BookieId,
+        kind: Kind,
+        body: Sequence[bytes],
+        timeout_ms: int,
+        *,
+        access: LedgerAccess | None,
+        flags: int = 0,
+        lac: int = NO_ENTRY,
+    ) -> tuple[_Reply, Channel | None]:
+        """Send a request; the reply's future gets its answer. The channel is where to drop it."""
+        reply = _Reply()
         channel = self._channel(bookie)
         if channel is None:
-            return unreachable
-        reply = _Reply()
+            reply.future.set_result(unreachable)
+            return reply, None
         channel.send(
             kind,
             body,
@@ -349,11 +377,7 @@ class BookieClient:
             key=access.key if access else b"",
             lac=lac,
         )
-        try:
-            return await reply.future
-        except asyncio.CancelledError:
-            channel.drop(reply)
-            raise
+        return reply, channel
 
     @staticmethod
     def _entries(frame: AnswerFrame, last: int) -> ReadReply:

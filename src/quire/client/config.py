@@ -62,7 +62,8 @@ class ClientConfig:
         speculative_read_ms: after this without an answer the next bookie is asked as well.
         read_bytes_max: bytes that one range read asks for.
         read_ahead_bytes_max: bytes that a scan may fetch ahead of its consumer.
-        long_poll_wait_ms: how long a bookie may hold a tail reader's request.
+        long_poll_wait_ms: how long a bookie may hold a tail reader's request; then another is asked too, so this
+            is also about how long one that hangs holds a tail up.
         recovery_timeout_ms: how long a bookie may take to answer a request of a recovery.
         recovery_read_bytes_max: bytes that one recovery read asks for.
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
@@ -87,7 +88,7 @@ class ClientConfig:
     speculative_read_ms: int = 200
     read_bytes_max: int = MIB
     read_ahead_bytes_max: int = 8 * MIB
-    long_poll_wait_ms: int = 10_000
+    long_poll_wait_ms: int = 1_000
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20

@@ -197,6 +197,10 @@ class Outgoing:
 
     # --- places ------------------------------------------------------------------------------------------------------
 
+    def place_at(self, slot: int) -> Place:
+        """The bookie at a slot."""
+        return self._places[slot]
+
     def retire(self, slot: int) -> None:
         """The bookie at a slot gets nothing more, and its answers are not heard."""
         place = self._places[slot]

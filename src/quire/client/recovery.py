@@ -16,8 +16,8 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient, ReadReply
 from quire.client.config import ClientConfig
 from quire.client.copying import copies
+from quire.client.lac_read import trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
-from quire.client.reader import trusted_lac
 from quire.core.answers import Answer
 from quire.core.effects import (
     FindLength,

@@ -17,6 +17,7 @@ from typing import Any
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_news import LacNews
 from quire.client.outgoing import Outgoing, Place
 from quire.client.window import ByteWindow
 from quire.core import effects as e
@@ -80,8 +81,9 @@ class WriterDriver(ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._explicit_due: e.SendExplicitLac | None = None
-        self._explicit_hops = 0
+        self._news = LacNews(
+            access, bookies, self._outgoing.place_at, self._idle, config.explicit_lac_timeout_ms
+        )
         self._handlers: dict[type, Callable[[Any], None]] = {
             e.SendRun: self._outgoing.send,
             e.Confirmed: self._confirmed,
@@ -92,7 +94,7 @@ class WriterDriver(ABC):
             e.EnsembleChanged: self._ensemble_changed,
             e.SlotAbsent: self._slot_absent,
             e.SlotReturned: self._slot_returned,
-            e.SendExplicitLac: self._explicit_lac_due,
+            e.SendExplicitLac: self._news.due,
             e.WriteMetadata: lambda effect: self._start(self._write_metadata(effect)),
             e.RereadMetadata: lambda _: self._start(self._read_metadata()),
             e.SetTimer: self._set_timer,
@@ -134,6 +136,8 @@ class WriterDriver(ABC):
             self._machine.add_failed(place.slot, place.bookie, run, answer)
         if self._machine.out:
             self._perform()
+        if self._news.untold is not None:
+            self._news.answered(place)
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""
@@ -231,41 +235,13 @@ class WriterDriver(ABC):
             self._machine.bookie_lost(place.slot, place.bookie)
         self._perform()
         self._outgoing.release()
-        if self._outgoing.holds or self._window.waiters:
+        if self._news.tick() or self._outgoing.holds or self._window.waiters:
             self._schedule_tick()
 
-    # --- explicit LAC ------------------------------------------------------------------------------------------------
-
-    def _explicit_lac_due(self, effect: e.SendExplicitLac) -> None:
-        """Wait two loop turns: a caller who awaits its append and appends again carries the LAC in that header."""
-        if self._explicit_due is None:
-            self._explicit_hops = 2
-            self._loop.call_soon(self._explicit_hop)
-        self._explicit_due = effect
-
-    def _explicit_hop(self) -> None:
-        due = self._explicit_due
-        if (
-            due is None
-            or self._collects()
-            or self._machine.pending
-            or self._machine.status is not Status.WRITING
-        ):
-            self._explicit_due = None
-            return
-        self._explicit_hops -= 1
-        if self._explicit_hops:
-            self._loop.call_soon(self._explicit_hop)
-            return
-        self._explicit_due = None
-        self._start(self._send_explicit_lac(due))
-
-    async def _send_explicit_lac(self, due: e.SendExplicitLac) -> None:
-        bookies = [self._machine.ensemble[slot] for slot in due.slots]
-        access, timeout_ms = self._access, self._config.explicit_lac_timeout_ms
-        await asyncio.gather(
-            *(self._bookies.write_lac(bookie, access, due.lac, timeout_ms=timeout_ms) for bookie in bookies)
-        )
+    def _idle(self) -> bool:
+        """Whether no entry is on its way, or about to be."""
+        machine = self._machine
+        return machine.status is Status.WRITING and not machine.pending and not self._collects()
 
     # --- the metadata store ------------------------------------------------------------------------------------------
 

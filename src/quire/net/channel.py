@@ -228,7 +228,7 @@ class Channel(FrameProtocol):
 
 
 def _made_here(answer: Answer) -> native.AnswerFrame:
-    return native.AnswerFrame(0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
+    return native.AnswerFrame(0, 0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
 
 
 unreachable = _made_here(Answer.UNREACHABLE)

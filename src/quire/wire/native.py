@@ -37,6 +37,8 @@ _U32 = struct.Struct(">I")
 _NO_KEY = b"\0" * 20
 _RESERVED = b"\0" * 12
 _ANSWER_BIT = 128
+FOLLOWED = 1
+"""Flag of an answer to an ADD: a reader waits here for the ledger's LAC, so its writer does well to tell it."""
 
 
 class Kind(IntEnum):
@@ -346,6 +348,7 @@ class AnswerFrame:
     durable_lsn: int
     body: memoryview
 
+    flags: int
 
 def encode_answer(
     kind: int,
@@ -360,6 +363,7 @@ def encode_answer(
 ) -> list[Buffer]:
     """The buffers of an answer, to be written one after another."""
     crc, size = 0, 0
+    flags: int = 0,
     for part in body:
         crc, size = crc32c(part, crc), size + len(part)
     head = _ANSWER_HEAD.pack(
@@ -373,7 +377,7 @@ def encode_answer(
         lac,
         durable_lsn,
         crc,
-        0,
+        flags,
     )
     return [head + _U32.pack(crc32c(head)), *body]
 
@@ -395,7 +399,7 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     if body_crc != crc32c(body):
         msg = f"the checksum of an answer's body for ledger {ledger_id} differs"
         raise MalformedFrameError(msg, ledger_id=ledger_id)
-    return AnswerFrame(kind & ~_ANSWER_BIT, _answer(code), number, ledger_id, term, lac, lsn, body)
+    return AnswerFrame(kind & ~_ANSWER_BIT, flags, _answer(code), number, ledger_id, term, lac, lsn, body)
 
 
 @dataclass(slots=True)

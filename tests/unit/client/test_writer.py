@@ -36,6 +36,8 @@ FAST = ClientConfig(
     quarantine_ms=100,
     window_bytes_max=4 * 1024 * 1024,
 )
+NO_TICKS = ClientConfig(slow_after_ms=3_600_000)
+"""Nothing is told because the writer is idle."""
 
 
 class Cluster:
@@ -207,6 +209,27 @@ async def test_a_caller_who_appends_again_needs_no_explicit_lac():
             await ledger.append(b"x")
         await until_async(lambda: c.bookies.explicit["b1"])
         assert c.bookies.explicit["b1"] == [49]
+
+
+@run
+async def test_a_bookie_where_a_reader_waits_is_told_at_once_and_the_others_when_the_writer_is_idle():
+    async with cluster() as c, await c.writer(config=NO_TICKS) as ledger:
+        c.bookies.followed.add("b2")
+        for n in range(3):
+            await ledger.append(b"x")
+            await until_async(lambda last=n: c.bookies.explicit["b2"][-1:] == [last])
+        assert c.bookies.explicit == {"b1": [], "b2": [0, 1, 2], "b3": []}
+
+
+@run
+async def test_a_bookie_that_turns_out_to_be_followed_after_the_confirmation_is_told():
+    async with cluster() as c, await c.writer(config=NO_TICKS) as ledger:
+        c.bookies.set("b3", "stopped")
+        await ledger.append(b"x")
+        c.bookies.followed.add("b3")
+        c.bookies.set("b3", "ok")
+        await until_async(lambda: c.bookies.explicit["b3"])
+        assert c.bookies.explicit == {"b1": [], "b2": [], "b3": [0]}
 
 
 @run

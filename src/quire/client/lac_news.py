@@ -1,0 +1,99 @@
+"""Tells bookies how far a ledger is confirmed when no later entry's header will.
+
+Where a reader waits, at once; everywhere, when the writer has been idle for a while. A writer that goes on, followed
+or not, sends nothing of this: its next header says it. Safety never rests on it.
+
+Source: guide (003), "Last Add Confirmed (LAC)".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient
+from quire.client.outgoing import Place
+from quire.core.effects import SendExplicitLac
+from quire.core.ids import BookieId
+
+
+class LacNews:
+    """The news of one ledger's writer.
+
+    Args:
+        access: what the ledger's bookies want to be told.
+        bookies: the connections.
+        place_at: the bookie at a slot.
+        idle: whether nothing is pending or collected, so that no header is about to leave.
+        timeout_ms: how long a bookie may take to answer.
+    """
+
+    def __init__(
+        self,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        place_at: Callable[[int], Place],
+        idle: Callable[[], bool],
+        timeout_ms: int,
+    ) -> None:
+        self._access = access
+        self._bookies = bookies
+        self._place_at = place_at
+        self._idle = idle
+        self._timeout_ms = timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._seen_by_tick: SendExplicitLac | None = None
+        self._told: dict[BookieId, int] = {}
+        self._hop_due = False
+        self.untold: SendExplicitLac | None = None
+
+    def due(self, effect: SendExplicitLac) -> None:
+        """The last pending entry is confirmed."""
+        self.untold = effect
+        for slot in effect.slots:
+            self.answered(self._place_at(slot))
+
+    def answered(self, place: Place) -> None:
+        """A bookie answered an add while there is something `untold`: perhaps a reader waits there."""
+        if not self._hop_due and self._bookies.is_followed(place):
+            # One loop turn, in which whoever awaited the append may append again: then the next header says it.
+            self._hop_due = True
+            self._loop.call_soon(self._tell_followed)
+
+    def tick(self) -> bool:
+        """Tell everybody what was news at the last tick already.
+
+        Returns:
+            Whether another tick is wanted.
+        """
+        before, self._seen_by_tick = self._seen_by_tick, self.untold
+        if self._nothing_to_tell():
+            return False
+        assert self.untold is not None
+        if self.untold is not before:
+            return True
+        for slot in self.untold.slots:
+            self._tell(self._place_at(slot), self.untold.lac)
+        self.untold = None
+        return False
+
+    def _nothing_to_tell(self) -> bool:
+        if not self._idle():
+            self.untold = None  # a later header says it, and there will be news again after it
+        return self.untold is None
+
+    def _tell_followed(self) -> None:
+        self._hop_due = False
+        if self._nothing_to_tell():
+            return
+        assert self.untold is not None
+        for slot in self.untold.slots:
+            place = self._place_at(slot)
+            if self._bookies.is_followed(place):
+                self._tell(place, self.untold.lac)
+
+    def _tell(self, place: Place, lac: int) -> None:
+        if not place.retired and self._told.get(place.bookie) != lac:
+            self._told[place.bookie] = lac
+            self._bookies.write_lac(place.bookie, self._access, lac, timeout_ms=self._timeout_ms)
