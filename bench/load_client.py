@@ -14,13 +14,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import quire
-from jobs import adding, tailing
+from jobs import adding, lifecycle, reading, recovering, scaling, tailing
 from jobs.world import Job, World
 
 JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
     "append": adding.append,
     "latency": adding.latency,
+    "fill": reading.fill,
+    "read": reading.read,
+    "delete": reading.delete,
+    "open-many": scaling.open_many,
+    "round-robin": scaling.round_robin,
+    "close-many": scaling.close_many,
+    "keep": scaling.keep,
+    "length": scaling.length,
+    "fragments": scaling.fragments,
     "tail": tailing.tail,
+    "cycle": lifecycle.cycle,
+    "create": lifecycle.create,
+    "recover": recovering.recover,
+    "fill": recovering.fill,
+    "read-back": recovering.read_back,
 }
 
 

@@ -19,6 +19,9 @@ from harness import CPUS, say
 SCRIPTS = (
     "append",
     "latency",
+    "lifecycle",
+    "recovery",
+    "restart",
 )
 """In the order in which they run."""
 
