@@ -20,9 +20,9 @@ from jobs.world import Job, World
 JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
     "append": adding.append,
     "latency": adding.latency,
-    "fill": reading.fill,
-    "read": reading.read,
-    "delete": reading.delete,
+    "fill-ledgers": reading.fill,
+    "read-ledger": reading.read,
+    "delete-ledgers": reading.delete,
     "open-many": scaling.open_many,
     "round-robin": scaling.round_robin,
     "close-many": scaling.close_many,

@@ -22,6 +22,11 @@ SCRIPTS = (
     "lifecycle",
     "recovery",
     "restart",
+    "many_ledgers",
+    "flat",
+    "wide",
+    "memory",
+    "written",
 )
 """In the order in which they run."""
 
