@@ -87,13 +87,13 @@ def timeline(load: Load, results: dict[str, Result]) -> dict[str, Any]:
     """Throughput over time in one pair, without the last tenth of a second, which is cut."""
     counts = {name: result["timeline"][:-1] for name, result in results.items()}
     length = min(map(len, counts.values()))
+    in_mb = load.claims[0][1] is mb_per_s
+    each = (load.size / 1e6 if in_mb else 1) / BUCKET_SECONDS
     return {
         "title": f"{load.size:,} B adds, window {load.window:,}",
-        "unit": "entries/s",
+        "unit": "MB/s" if in_mb else "entries/s",
         "seconds": [round((number + 1) * BUCKET_SECONDS, 1) for number in range(length)],
-        "series": {
-            name: [round(count / BUCKET_SECONDS) for count in of[:length]] for name, of in counts.items()
-        },
+        "series": {name: [round(count * each) for count in of[:length]] for name, of in counts.items()},
     }
 
 
@@ -122,11 +122,11 @@ def run_pairs(
             figures = {name: figure(result) for name, result in results.items()}
             pair = comparison.add(figures.pop("Quire"), figures, before)
             say(f"  {comparison.claim.name}: ours {pair.ours:,.1f}, {figures} -> {pair.ratio:.2f}")
-    cpu = {name: [cpu_us(results[name]) for results in rounds] for name in clients}
+    cpu = {name: statistics.median(cpu_us(results[name]) for results in rounds) for name in clients}
+    client = {name: statistics.median(r[name]["client_cpu_us"] for r in rounds) for name in clients}
     for comparison in comparisons:
-        comparison.extra["cpu_us_per_entry"] = {
-            name: round(statistics.median(used), 2) for name, used in cpu.items()
-        }
+        comparison.extra["cpu_us_per_entry"] = {name: round(used, 2) for name, used in cpu.items()}
+        comparison.extra["of_it_the_client"] = {name: round(used, 2) for name, used in client.items()}
     first = comparisons[0]
     first.plots["timeline"] = timeline(load, rounds[first.middle])
     return comparisons

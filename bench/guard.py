@@ -36,6 +36,7 @@ LOOP = 1
 
 ROUNDS = 5
 MARGIN_PERCENT = 35.0
+ROUND_SECONDS_MAX = 60
 TMPFS = Path("/dev/shm")  # noqa: S108 - the journals lie here so that no disk is measured
 ROOM_BYTES = 1 << 30
 SEGMENT_BYTES = 8 << 20
@@ -126,7 +127,20 @@ def one_round(root: Path) -> dict[str, float]:
         NothingToCompareError: it has another loop.
     """
     command = [sys.executable, str(root / "bench" / "guard.py"), "--once"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    with tempfile.TemporaryDirectory(prefix="quire-guard-", dir=journal_directory()) as directory:
+        env = {**os.environ, "TMPDIR": directory}
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=root,
+                env=env,
+                timeout=ROUND_SECONDS_MAX,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"the loop of {root} did not end within {ROUND_SECONDS_MAX} s") from error
     if done.returncode:
         raise RuntimeError(f"the loop of {root} failed:\n{done.stderr.strip()[-2000:]}")
     result = json.loads(done.stdout.splitlines()[-1])
@@ -360,6 +374,7 @@ async def run_loop(directory: Path) -> dict[str, float]:
     from quire.metadata.connect import open_store
     from quire.storage.config import StorageConfig
 
+    end_on_failure()
     servers = []
     for number in range(BOOKIES):
         storage = StorageConfig(segment_bytes=SEGMENT_BYTES)
@@ -377,6 +392,18 @@ async def run_loop(directory: Path) -> dict[str, float]:
     counts = {part.name: part.count for part in PARTS}
     figures = {name: seconds / counts[name] * 1e6 for name, seconds in used.items()}
     return {**figures, "all": sum(used.values()) / sum(counts.values()) * 1e6}
+
+
+def end_on_failure() -> None:
+    """A callback that fails leaves somebody waiting for ever: the loop ends with it."""
+    main_task = asyncio.current_task()
+
+    def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        if main_task is not None:
+            main_task.cancel()
+
+    asyncio.get_running_loop().set_exception_handler(failed)
 
 
 async def run_part(client: Any, part: Part) -> float:
@@ -415,10 +442,7 @@ def once() -> None:
 
     if not Path(quire.__file__).is_relative_to(ROOT):
         raise RuntimeError(f"measures {quire.__file__}, not {ROOT}")
-    with (
-        tempfile.TemporaryDirectory(prefix="quire-guard-", dir=journal_directory()) as directory,
-        asyncio.Runner(loop_factory=MemoryLoop) as runner,
-    ):
+    with tempfile.TemporaryDirectory() as directory, asyncio.Runner(loop_factory=MemoryLoop) as runner:
         cpu_us = runner.run(run_loop(Path(directory)))
     say(json.dumps({"loop": LOOP, "cpu_us": cpu_us}))
 
@@ -435,7 +459,11 @@ def main() -> int:
         default=MARGIN_PERCENT,
         help="percent of more CPU that fails (default %(default)s)",
     )
-    options.add_argument("--once", action="store_true", help="run the loop of this tree once and print JSON")
+    options.add_argument(
+        "--once",
+        action="store_true",
+        help="run the loop of this tree once, its journals in TMPDIR, and print JSON",
+    )
     given = options.parse_args()
     if given.once:
         once()

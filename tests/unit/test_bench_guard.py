@@ -87,3 +87,17 @@ def test_the_loop_runs(monkeypatch, tmp_path):
         figures = runner.run(guard.run_loop(tmp_path))
     assert set(figures) == {"a", "b", "all"}
     assert all(figure > 0 for figure in figures.values())
+
+
+def test_a_loop_whose_callback_fails_ends(monkeypatch, tmp_path):
+    from quire.bookie.connection import Connection
+
+    def broken(*_):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(Connection, "stored", broken)
+    with (
+        guard.asyncio.Runner(loop_factory=guard.MemoryLoop) as runner,
+        pytest.raises(guard.asyncio.CancelledError),
+    ):
+        runner.run(guard.run_loop(tmp_path))
