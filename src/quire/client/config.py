@@ -86,7 +86,7 @@ class ClientConfig:
     explicit_lac_timeout_ms: int = 5_000
     read_timeout_ms: int = 5_000
     speculative_read_ms: int = 200
-    read_bytes_max: int = MIB
+    read_bytes_max: int = 2 * MIB
     read_ahead_bytes_max: int = 8 * MIB
     long_poll_wait_ms: int = 1_000
     recovery_timeout_ms: int = 10_000

@@ -1,8 +1,9 @@
 """Splits a stream into frames, with every limit checked before memory is taken.
 
 One shared scratch buffer receives small frames of all connections; a frame that does not end in the chunk it began
-in gets a buffer of its own size, which the socket then fills directly. So an idle connection costs nothing, and a
-long run is copied once at most.
+in gets a buffer of its own, which the socket then fills directly. So an idle connection costs nothing, and a long run
+is copied once at most. Buffers of long frames are used again when nobody looks at them any more: fresh memory of that
+size costs more than what is received into it.
 
 Source: `docs/formats/native-protocol.md`.
 """
@@ -17,6 +18,9 @@ from quire.core.errors import MalformedFrameError
 from quire.wire import native
 
 SCRATCH_BYTES = 256 * 1024
+LONG_FRAME_BYTES = 128 * 1024
+LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
+"""How much memory of long frames is kept to be used again."""
 _LENGTH_BYTES = 4
 
 
@@ -55,12 +59,44 @@ class ReceiveBudget:
 
 
 class Scratch:
-    """The receive buffer that all connections of one event loop share between two callbacks."""
+    """The receive memory that all connections of one event loop share.
 
-    __slots__ = ("view",)
+    Attributes:
+        view: what is received into between two callbacks.
+    """
+
+    __slots__ = ("_frames", "_frames_bytes", "view")
 
     def __init__(self, size: int = SCRATCH_BYTES) -> None:
         self.view = memoryview(bytearray(size))
+        self._frames: deque[bytearray] = deque()
+        self._frames_bytes = 0
+
+    def frame(self, size: int) -> memoryview:
+        """Memory for one frame, its receiver's until the last view of it is gone."""
+        if size < LONG_FRAME_BYTES:
+            return memoryview(bytearray(size))
+        frames = self._frames
+        for index, buffer in enumerate(frames):
+            if len(buffer) >= size and _is_free(buffer):
+                del frames[index]
+                frames.appendleft(buffer)  # the one that was filled last is still in the processor's cache
+                return memoryview(buffer)[:size]
+        buffer = bytearray(-(-size // LONG_FRAME_BYTES) * LONG_FRAME_BYTES)
+        frames.appendleft(buffer)
+        self._frames_bytes += len(buffer)
+        while self._frames_bytes > LONG_FRAMES_BYTES_MAX:
+            self._frames_bytes -= len(frames.pop())
+        return memoryview(buffer)[:size]
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Whether there is no view of a buffer: while there is one, Python refuses to change its size."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
@@ -71,6 +107,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def __init__(self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int) -> None:
         self._scratch = scratch.view
+        self._memory = scratch
         self._budget = budget
         self._frame_bytes_max = frame_bytes_max
         self._greeted = False
@@ -185,7 +222,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
             return False
         self._budgeted = size
-        self._frame = memoryview(bytearray(size))
+        self._frame = self._memory.frame(size)
         self._frame[: len(start)] = start
         self._filled = len(start)
         return True

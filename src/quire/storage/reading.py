@@ -9,6 +9,7 @@ Source: decisions on reads beside direct writes and on single reads from runs, `
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
 UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024
 """Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
+SENT_ANYWAY_BYTES = 16 * 1024
+"""Up to this much that nobody asked for is handed over with the rest of its run."""
 _CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
 _SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
@@ -256,8 +259,9 @@ class RunReader:
         body = recent if recent is not None else self._body(piece)
         if body is None:
             return None, high
-        # Less than half of it is cut out; more is cheaper handed over as it is. Overwritten entries are always cut.
-        if piece.whole and 2 * wanted >= row.entries and row.body_bytes <= left:
+        # A few entries too many are cheaper sent than cut away. Overwritten entries are always cut.
+        too_many = row.body_bytes * (row.entries - wanted) // row.entries
+        if piece.whole and too_many <= SENT_ANYWAY_BYTES and row.body_bytes <= left:
             return body, high
         try:
             run = RunView.parse(body)
@@ -270,7 +274,7 @@ class RunReader:
         offsets = run.offsets()
         return _cut(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
 
-    def _body(self, piece: Piece) -> bytes | None:
+    def _body(self, piece: Piece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged."""
         row, sequence = piece.row, piece.sequence
         segment = self._segments.segments[sequence]
@@ -285,7 +289,7 @@ class RunReader:
             if not _is_record(data, row, segment.seed):
                 what = "the record is not the one that the index names"
                 continue
-            body = data[RECORD_HEADER_BYTES:]
+            body = memoryview(data)[RECORD_HEADER_BYTES:]
             header = decode_record_header(data, row.offset, segment.seed)
             assert header is not None
             if len(body) == row.body_bytes and crc32c(body) == header.body_checksum:
@@ -370,14 +374,19 @@ def _fitting(run: RunView, low: int, high: int, left: int, *, more: bool) -> tup
     """
     start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
     end = count_ids(run.first, high, run.period, run.residues)
-    size = RUN_HEADER_BYTES
-    for position in range(start, end):
-        size += run.sizes[position] + 4
-        if size > left and (more or position > start):
-            if position == start:
-                return start, start, low - 1
-            return start, position, run.ids()[position - 1]
-    return start, end, high
+    offsets = run.offsets()
+
+    def size_through(position: int) -> int:
+        return RUN_HEADER_BYTES + offsets[position + 1] - offsets[start] + 4 * (position + 1 - start)
+
+    fitting = bisect_right(range(start, end), left, key=size_through) + start
+    if fitting == end:
+        return start, end, high
+    if fitting == start:
+        if more:
+            return start, start, low - 1
+        fitting += 1
+    return start, fitting, high if fitting == end else run.ids()[fitting - 1]
 
 
 def _cut(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
