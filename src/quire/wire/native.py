@@ -340,6 +340,7 @@ class AnswerFrame:
     """One answer as the client sees it."""
 
     kind: int
+    flags: int
     answer: Answer
     number: int
     ledger_id: int
@@ -348,13 +349,13 @@ class AnswerFrame:
     durable_lsn: int
     body: memoryview
 
-    flags: int
 
 def encode_answer(
     kind: int,
     answer: int,
     number: int,
     *,
+    flags: int = 0,
     ledger_id: int = -1,
     term: int = 0,
     lac: int = NO_ENTRY,
@@ -363,13 +364,12 @@ def encode_answer(
 ) -> list[Buffer]:
     """The buffers of an answer, to be written one after another."""
     crc, size = 0, 0
-    flags: int = 0,
     for part in body:
         crc, size = crc32c(part, crc), size + len(part)
     head = _ANSWER_HEAD.pack(
         ANSWER_BYTES - 4 + size,
         kind | _ANSWER_BIT,
-        0,
+        flags,
         answer,
         number,
         ledger_id,
@@ -377,7 +377,7 @@ def encode_answer(
         lac,
         durable_lsn,
         crc,
-        flags,
+        0,
     )
     return [head + _U32.pack(crc32c(head)), *body]
 
@@ -391,7 +391,7 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     if len(frame) < ANSWER_BYTES:
         msg = f"an answer of {len(frame)} bytes is shorter than its header of {ANSWER_BYTES}"
         raise MalformedFrameError(msg)
-    _, kind, _, code, number, ledger_id, term, lac, lsn, body_crc, _, head_crc = ANSWER.unpack_from(frame)
+    _, kind, flags, code, number, ledger_id, term, lac, lsn, body_crc, _, head_crc = ANSWER.unpack_from(frame)
     if head_crc != crc32c(frame[: _ANSWER_HEAD.size]) or not kind & _ANSWER_BIT:
         msg = "the checksum or the kind of an answer's header differs"
         raise MalformedFrameError(msg)
