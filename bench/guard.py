@@ -142,7 +142,7 @@ def one_round(root: Path) -> dict[str, float]:
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"the loop of {root} did not end within {ROUND_SECONDS_MAX} s") from error
     if done.returncode:
-        raise RuntimeError(f"the loop of {root} failed:\n{done.stderr.strip()[-2000:]}")
+        raise RuntimeError(f"the loop of {root} failed:\n{done.stderr.strip()[-1000:]}")
     result = json.loads(done.stdout.splitlines()[-1])
     if result["loop"] != LOOP:
         raise NothingToCompareError(f"that commit has loop {result['loop']}, this one loop {LOOP}")
@@ -468,7 +468,11 @@ def main() -> int:
     if given.once:
         once()
         return 0
-    return compare(ROOT, given.pairs, given.margin)
+    try:
+        return compare(ROOT, given.pairs, given.margin)
+    except RuntimeError as error:
+        say(f"guard (P26): FAILED: {error}")
+        return 1
 
 
 if __name__ == "__main__":
