@@ -33,7 +33,7 @@ JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
     "cycle": lifecycle.cycle,
     "create": lifecycle.create,
     "recover": recovering.recover,
-    "fill": recovering.fill,
+    "fill-journal": recovering.fill_journal,
     "read-back": recovering.read_back,
 }
 

@@ -19,6 +19,7 @@ from harness import CPUS, say
 SCRIPTS = (
     "append",
     "latency",
+    "read",
     "lifecycle",
     "recovery",
     "restart",
