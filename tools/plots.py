@@ -123,7 +123,7 @@ def pictures(claims: Claims) -> list[Picture]:
     ]
     for claim in claims:
         for kind, data in sorted(claim.get("plots", {}).items()):
-            name = f"{kind}-{claim['claim']}".lower()
+            name = re.sub(r"[^a-z0-9]+", "-", f"{kind}-{claim['claim']}".lower())
             text = f"{claim['claim']}: {data['title']}"
             made.append(
                 Picture(name, text, data, {"timeline": draw_timeline, "histogram": draw_histogram}[kind])
@@ -243,7 +243,9 @@ def draw_timeline(data: dict[str, Any]) -> Any:
             for second, value in zip(data["seconds"], data["series"][name], strict=False)
             if value is not None
         ]
-        axes.plot(*zip(*points, strict=True), label=name, color=colour, lw=1.6)
+        axes.plot(
+            [second for second, _ in points], [value for _, value in points], label=name, color=colour, lw=1.6
+        )
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
     axes.set_xlabel("seconds")
