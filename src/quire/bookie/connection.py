@@ -21,14 +21,13 @@ from quire.net.framing import FrameProtocol
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.run import RunView, checksum
+from quire.wire.run import RunView
 
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
 
 log = logging.getLogger(__name__)
 
-NO_KEY_ON_WIRE = b"\0" * 20
 WRITE_BUFFER_BYTES = 1024 * 1024
 
 
@@ -142,16 +141,12 @@ class Connection(FrameProtocol):
 
     def _serve(self, frame: memoryview) -> None:
         request = native.decode_request(frame)
-        if request.key == NO_KEY_ON_WIRE:
-            request.key = b""
         kind = request.kind
-        if kind is Kind.ADD:
-            self._add(request, native.request_body_crc(frame))
-            return
-        if checksum(request.body) != native.request_body_crc(frame):
+        if not request.is_intact():
             self._answer(request, Answer.DAMAGED_IN_TRANSIT)
-            return
-        if request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
+        elif kind is Kind.ADD:
+            self._add(request)
+        elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
             self._ledgers.fence_then(request, self._look(request))
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
@@ -160,19 +155,16 @@ class Connection(FrameProtocol):
         else:
             self._serve_rest(request)
 
-    def _add(self, request: Request, body_crc: int) -> None:
+    def _add(self, request: Request) -> None:
         if request.ledger_id < 0 or not request.key:
             self._answer(request, Answer.BAD_REQUEST)
-            return
-        if checksum(request.body) != body_crc:
-            self._answer(request, Answer.DAMAGED_IN_TRANSIT)
             return
         run = RunView.parse(request.body)
         run.check_identity()
         if run.ledger_id != request.ledger_id:
             msg = f"an add to ledger {request.ledger_id} brings a run of ledger {run.ledger_id}"
             raise MalformedFrameError(msg)
-        answer = self._ledgers.add(request, run, body_crc, self, (request, len(request.body)))
+        answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:
             self._server.admitted(len(request.body))
         else:
@@ -180,8 +172,8 @@ class Connection(FrameProtocol):
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
         """A run is durable: now its answer may leave."""
-        request, size = tag  # as `_add` gave it
-        self._server.settled(size)
+        request: Request = tag  # as `_add` gave it
+        self._server.settled(len(request.body))
         if error is None:
             flags = native.FOLLOWED if request.ledger_id in self._ledgers.followers.followed else 0
             self._answer(request, Answer.OK, flags=flags)

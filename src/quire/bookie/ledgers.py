@@ -92,7 +92,7 @@ class Ledgers:
 
     # --- adds ----------------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, run: RunView, body_crc: int, waiter: Waiter, tag: object) -> Answer:
+    def add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
         """Admit a run and hand it to storage.
 
         Returns:
@@ -122,7 +122,13 @@ class Ledgers:
         if machine.dirty:
             storage.put_facts(machine.snapshot(), NOBODY, None)
         storage.put_run(
-            run, body_crc, lac=request.lac, token=request.token, recovery=recovery, sink=waiter, tag=tag
+            run,
+            request.body_crc,
+            lac=request.lac,
+            token=request.token,
+            recovery=recovery,
+            sink=waiter,
+            tag=tag,
         )
         if not recovery:
             self._evidence[request.ledger_id] = run.last

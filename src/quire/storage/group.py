@@ -16,11 +16,9 @@ from quire.storage.segment_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
     RANGES_MAX,
-    U32,
     GroupFlag,
-    GroupHeader,
     aligned,
-    encode_group_header,
+    write_group_header,
 )
 
 
@@ -74,23 +72,19 @@ class Group:
     def close(self) -> None:
         """Write the header: nothing more comes in."""
         segment = self.segment
-        header = GroupHeader(
+        segment.before_checksum = write_group_header(
+            self.view,
             self.offset,
-            self.first_lsn,
-            self.last_lsn,
-            segment.before_lsn,
-            segment.before_checksum,
+            (self.first_lsn, self.last_lsn),
+            (segment.before_lsn, segment.before_checksum),
             self.used - GROUP_HEADER_BYTES,
             self.records,
             self.flags,
-            [(ledger_id, first, last) for ledger_id, (first, last) in self.ranges.items()],
+            [(ledger_id, *span) for ledger_id, span in self.ranges.items()],
+            segment.sequence,
+            segment.seed,
         )
-        head = encode_group_header(header, segment.sequence, segment.seed)
-        self.view[:GROUP_HEADER_BYTES] = head
-        segment.before_lsn, segment.before_checksum = (
-            self.last_lsn,
-            U32.unpack_from(head, GROUP_HEADER_BYTES - 4)[0],
-        )
+        segment.before_lsn = self.last_lsn
         end = aligned(self.used)
         segment.data_end = self.offset + end
         if segment.recycled:
