@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -33,11 +33,25 @@ POLL_GRACE_MS = 500
 """How much later than asked for the answer to a long poll may come."""
 
 
-class AddSink(Protocol):
-    """A writer that is told of each of its runs."""
+class AddSink:
+    """Whoever sent runs and gets an answer to each; its frames can be dropped together.
+
+    Attributes:
+        followed: whether the last answer said that a reader waits there for the LAC; unset before the first.
+    """
+
+    __slots__ = ("followed",)
+
+    followed: bool
+
+    def answered(self, tag: object, frame: AnswerFrame) -> None:
+        """What the channel says."""
+        self.followed = bool(frame.flags & native.FOLLOWED)
+        self.add_answered(tag, frame.answer)
 
     def add_answered(self, tag: object, answer: Answer) -> None:
-        """The bookie's answer to the run that was sent with this tag."""
+        """The answer to the run with this tag."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -62,20 +76,6 @@ class LacReply:
     lac: int = NO_ENTRY
     explicit_lac: bytes = b""
     evidence: bytes = b""
-
-
-class _Adds:
-    """Turns a channel's answers into a writer's: one per writer, so that its frames can be dropped together."""
-
-    __slots__ = ("flags", "sink")
-
-    def __init__(self, sink: AddSink) -> None:
-        self.sink = sink
-        self.flags = 0
-
-    def answered(self, tag: object, frame: AnswerFrame) -> None:
-        self.flags = frame.flags
-        self.sink.add_answered(tag, frame.answer)
 
 
 class _Reply:
@@ -122,7 +122,6 @@ class BookieClient:
         self._scratch = Scratch()
         self._budget = ReceiveBudget(receive_budget_bytes)
         self._peers: dict[BookieId, _Peer] = {}
-        self._adds: dict[AddSink, _Adds] = {}
         self._known: dict[BookieId, BookieInfo] = {}
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -186,9 +185,6 @@ class BookieClient:
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn."""
-        adds = self._adds.get(sink)
-        if adds is None:
-            adds = self._adds[sink] = _Adds(sink)
         channel = self._channel(bookie)
         loop = asyncio.get_running_loop()
         if channel is None:
@@ -197,7 +193,7 @@ class BookieClient:
         channel.send(
             Kind.ADD,
             (body,),
-            adds,
+            sink,
             tag,
             deadline=loop.time() + timeout_ms / 1000,
             body_crc=body_crc,
@@ -211,29 +207,24 @@ class BookieClient:
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Forget this writer's requests to a bookie: what is not sent stays unsent, no answer comes."""
-        peer, adds = self._peers.get(bookie), self._adds.get(sink)
-        if peer is not None and peer.channel is not None and adds is not None:
-            peer.channel.drop(adds)
+        peer = self._peers.get(bookie)
+        if peer is not None and peer.channel is not None:
+            peer.channel.drop(sink)
 
     def unsent_bytes(self, bookie: BookieId, sink: AddSink) -> int:
         """Bytes of this writer's runs that wait for a bookie's connection to take them."""
-        peer, adds = self._peers.get(bookie), self._adds.get(sink)
-        if peer is None or peer.channel is None or adds is None:
-            return 0
-        return peer.channel.unsent_bytes(adds)
+        peer = self._peers.get(bookie)
+        return 0 if peer is None or peer.channel is None else peer.channel.unsent_bytes(sink)
 
     def is_followed(self, sink: AddSink) -> bool:
         """Whether the last answer to this writer's adds said that a reader waits for the LAC there."""
-        adds = self._adds.get(sink)
-        return adds is not None and bool(adds.flags & native.FOLLOWED)
+        return sink.followed
 
     def forget(self, sink: AddSink) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
-        adds = self._adds.pop(sink, None)
-        if adds is not None:
-            for peer in self._peers.values():
-                if peer.channel is not None:
-                    peer.channel.drop(adds)
+        for peer in self._peers.values():
+            if peer.channel is not None:
+                peer.channel.drop(sink)
 
     # --- reads and the rest ------------------------------------------------------------------------------------------
 

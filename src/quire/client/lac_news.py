@@ -9,13 +9,19 @@ Source: guide (003), "Last Add Confirmed (LAC)".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
-from quire.client.outgoing import Place
+from quire.client.outgoing import Outgoing, Place
 from quire.core.effects import SendExplicitLac
-from quire.core.ids import BookieId
+
+
+class Writer(Protocol):
+    """Whose news it is."""
+
+    def idle(self) -> bool:
+        """Whether no entry is on its way, or about to be."""
 
 
 class LacNews:
@@ -24,27 +30,38 @@ class LacNews:
     Args:
         access: what the ledger's bookies want to be told.
         bookies: the connections.
-        place_at: the bookie at a slot.
-        idle: whether nothing is pending or collected, so that no header is about to leave.
+        outgoing: the bookie at a slot.
+        writer: whether it is idle, so that no header is about to leave.
         timeout_ms: how long a bookie may take to answer.
     """
+
+    __slots__ = (
+        "_access",
+        "_bookies",
+        "_hop_due",
+        "_loop",
+        "_outgoing",
+        "_seen_by_tick",
+        "_timeout_ms",
+        "_writer",
+        "untold",
+    )
 
     def __init__(
         self,
         access: LedgerAccess,
         bookies: BookieClient,
-        place_at: Callable[[int], Place],
-        idle: Callable[[], bool],
+        outgoing: Outgoing,
+        writer: Writer,
         timeout_ms: int,
     ) -> None:
         self._access = access
         self._bookies = bookies
-        self._place_at = place_at
-        self._idle = idle
+        self._outgoing = outgoing
+        self._writer = writer
         self._timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
         self._seen_by_tick: SendExplicitLac | None = None
-        self._told: dict[BookieId, int] = {}
         self._hop_due = False
         self.untold: SendExplicitLac | None = None
 
@@ -52,7 +69,7 @@ class LacNews:
         """The last pending entry is confirmed."""
         self.untold = effect
         for slot in effect.slots:
-            self.answered(self._place_at(slot))
+            self.answered(self._outgoing.place_at(slot))
 
     def answered(self, place: Place) -> None:
         """A bookie answered an add while there is something `untold`: perhaps a reader waits there."""
@@ -74,12 +91,12 @@ class LacNews:
         if self.untold is not before:
             return True
         for slot in self.untold.slots:
-            self._tell(self._place_at(slot), self.untold.lac)
+            self._tell(self._outgoing.place_at(slot), self.untold.lac)
         self.untold = None
         return False
 
     def _nothing_to_tell(self) -> bool:
-        if not self._idle():
+        if not self._writer.idle():
             self.untold = None  # a later header says it, and there will be news again after it
         return self.untold is None
 
@@ -89,11 +106,11 @@ class LacNews:
             return
         assert self.untold is not None
         for slot in self.untold.slots:
-            place = self._place_at(slot)
+            place = self._outgoing.place_at(slot)
             if self._bookies.is_followed(place):
                 self._tell(place, self.untold.lac)
 
     def _tell(self, place: Place, lac: int) -> None:
-        if not place.retired and self._told.get(place.bookie) != lac:
-            self._told[place.bookie] = lac
+        if not place.retired and place.told_lac != lac:
+            place.told_lac = lac
             self._bookies.write_lac(place.bookie, self._access, lac, timeout_ms=self._timeout_ms)

@@ -10,24 +10,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies import AddSink, BookieClient
 from quire.client.config import ClientConfig
 from quire.client.run_sealer import Share
 from quire.client.window import ByteWindow
 from quire.core.answers import Answer
 from quire.core.effects import SendRun
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
 
+_NOTHING: Final[deque[HeldRun]] = deque()
+"""Shared by all writers that hold nothing. Never changed."""
 RUN_BYTES = 1024
 """What a run costs besides its bodies: the objects that wait with it, here and in the channels."""
 
 Answered = Callable[["Place", int, Answer], None]
 
 
-class Place:
+class Place(AddSink):
     """One bookie at one slot of the ensemble, from its first run until it fails or is replaced."""
 
     __slots__ = (
@@ -39,6 +41,7 @@ class Place:
         "seen",
         "sent_bytes",
         "slot",
+        "told_lac",
         "written_bytes",
     )
 
@@ -47,10 +50,12 @@ class Place:
         self.slot = slot
         self.bookie = bookie
         self.retired = False
+        self.followed = False
+        self.told_lac: int = NO_ENTRY
         self.sent_bytes = 0
         self.written_bytes = 0
         self.answers = 0
-        self.seen = (0, 0)
+        self.seen = 0
         self.moved_ms = now_ms
 
     def add_answered(self, tag: Any, answer: Answer) -> None:
@@ -96,6 +101,17 @@ class Outgoing:
         now_ms: the time.
     """
 
+    __slots__ = (
+        "_access",
+        "_answered",
+        "_bookies",
+        "_config",
+        "_held",
+        "_places",
+        "_unsettled",
+        "_window",
+    )
+
     def __init__(
         self,
         access: LedgerAccess,
@@ -113,7 +129,7 @@ class Outgoing:
         self._answered = answered
         self._places = [Place(answered, slot, bookie, now_ms) for slot, bookie in enumerate(ensemble)]
         self._unsettled: dict[int, HeldRun] = {}
-        self._held: deque[HeldRun] = deque()
+        self._held = _NOTHING
 
     @property
     def holds(self) -> bool:
@@ -125,6 +141,8 @@ class Outgoing:
     def add(self, number: int, run: HeldRun) -> None:
         """Hold a run under its number; its cost is already in the window."""
         self._unsettled[number] = run
+        if not self._held:
+            self._held = deque()
         self._held.append(run)
 
     def send(self, effect: SendRun) -> None:
@@ -165,6 +183,8 @@ class Outgoing:
                 if future is not None and not future.done():
                     future.set_result(entry_id)
             run.futures = []
+        if not self._unsettled:
+            self._unsettled.clear()  # an emptied dict keeps its table, and most of many writers are idle
         self.release()
 
     def fail(self, error: Callable[[int], BaseException]) -> None:
@@ -186,6 +206,8 @@ class Outgoing:
         held, freed = self._held, 0
         while held and held[0].settled and all(self._was_sent(place, mark) for place, mark in held[0].marks):
             freed += held.popleft().cost
+        if not held:
+            self._held = _NOTHING
         if freed or self._window.waiters:
             self._window.give_back(freed)
 
@@ -232,7 +254,7 @@ class Outgoing:
             if place.retired:
                 continue
             unsent = self._bookies.unsent_bytes(place.bookie, place)
-            seen = (place.sent_bytes - unsent, place.answers)
+            seen = place.sent_bytes - unsent + place.answers  # both only rise: the sum moves if one does
             if seen != place.seen or not unsent:
                 place.seen, place.moved_ms = seen, now_ms
                 moving = True

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient, ReadReply
 from quire.client.config import ClientConfig
 from quire.client.copying import copies
 from quire.client.lac_read import trusted_lac
@@ -52,7 +52,7 @@ not needed, but a program that ends at once would leave its entries on fewer boo
 _RETRY_PAUSE_MS = 50
 
 
-class LedgerRecovery:
+class LedgerRecovery(AddSink):
     """One recovery, from the record as it was read to a result.
 
     Args:

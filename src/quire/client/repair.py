@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient, ReadReply
 from quire.client.config import ClientConfig
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
@@ -215,7 +215,7 @@ class LimboReport:
     left: dict[BookieId, str] = field(default_factory=dict)
 
 
-class LimboClearing:
+class LimboClearing(AddSink):
     """Gives bookies in limbo what they should hold of a closed ledger, then lets them vouch for it again.
 
     A bookie that may have lost what it held answers "unknown" instead of "no such entry". Once the ledger is closed,

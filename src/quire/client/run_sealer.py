@@ -6,6 +6,7 @@ Source: protocol document (001), "Write Quorums"; `docs/formats/run.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress, cycle
 from typing import TypeAlias
 
@@ -19,6 +20,12 @@ Share: TypeAlias = tuple[bytes, int]
 
 TABLE_BYTES = 4
 """What an entry costs in a run's table."""
+
+
+@lru_cache(maxsize=256)
+def _residues_of_slots(size: int, write_quorum: int) -> tuple[int, ...]:
+    """Of each slot, shared by all ledgers with such quorums."""
+    return tuple(residues_of_slot(slot, size, write_quorum) for slot in range(size))
 
 
 class RunSealer:
@@ -40,7 +47,7 @@ class RunSealer:
         size, write_quorum = record.ensemble_size, record.write_quorum
         self._access = access
         self._ensemble_size = size
-        self._residues = [residues_of_slot(slot, size, write_quorum) for slot in range(size)]
+        self._residues = _residues_of_slots(size, write_quorum)
         self.striped = size > write_quorum
         self.entry_overhead = access.digest.overhead + TABLE_BYTES
         self.copies = write_quorum if self.striped else 1

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Final
 
 from quire.core.errors import QuireError
+
+_NOBODY: Final[deque[tuple[int, asyncio.Future[None]]]] = deque()
+"""Shared by all windows for which nobody waits. Never changed."""
 
 
 class ByteWindow:
@@ -25,7 +29,7 @@ class ByteWindow:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.waiters = _NOBODY
 
     def reserve(self, cost: int) -> bool:
         """Take room if there is any now and nobody waits for it."""
@@ -44,6 +48,8 @@ class ByteWindow:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (cost, waiter)
+        if self.waiters is _NOBODY:
+            self.waiters = deque()
         self.waiters.append(entry)
         try:
             await waiter
@@ -67,7 +73,7 @@ class ByteWindow:
 
     def end(self, error: QuireError) -> None:
         """Nobody gets in any more."""
-        waiters, self.waiters = self.waiters, deque()
+        waiters, self.waiters = self.waiters, _NOBODY
         for _, waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)

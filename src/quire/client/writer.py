@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 
+_NOBODY: Final[deque[tuple[int, asyncio.Future[None]]]] = deque()
+"""Shared by all writers whose `drain` nobody waits for. Never changed."""
+
 
 class LedgerWriter(WriterDriver):
     """An open ledger that this client alone appends to.
@@ -56,6 +59,23 @@ class LedgerWriter(WriterDriver):
         config: sizes and times.
         quarantine: bookies that failed lately; shared by the writers of a client.
     """
+
+    __slots__ = (
+        "_batch_bytes",
+        "_batch_cost",
+        "_copies",
+        "_drains",
+        "_entry_bytes_max",
+        "_entry_overhead",
+        "_finished",
+        "_futures",
+        "_new_future",
+        "_payloads",
+        "_run_bytes_max",
+        "_sealer",
+        "_taking",
+        "_turn_due",
+    )
 
     def __init__(
         self,
@@ -84,7 +104,7 @@ class LedgerWriter(WriterDriver):
         self._batch_bytes = 0
         self._batch_cost = 0
         self._turn_due = False
-        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._drains = _NOBODY
         self._finished: asyncio.Future[None] | None = None
 
     # --- what a user sees --------------------------------------------------------------------------------------------
@@ -206,6 +226,8 @@ class LedgerWriter(WriterDriver):
         last = self._machine.lap + len(self._payloads)
         if self._machine.lac < last:
             confirmed: asyncio.Future[None] = self._loop.create_future()
+            if self._drains is _NOBODY:
+                self._drains = deque()
             self._drains.append((last, confirmed))
             await confirmed
         half = self._window.limit_bytes // 2
@@ -374,7 +396,7 @@ class LedgerWriter(WriterDriver):
             if not future.done():
                 future.set_exception(error)
         self._payloads, self._futures = [], []
-        self._drains.clear()
+        self._drains = _NOBODY
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(error)
         self._window.give_back(cost)

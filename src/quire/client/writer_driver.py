@@ -12,7 +12,8 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
@@ -35,6 +36,12 @@ from quire.metadata.store import KeyMissingError, VersionConflictError
 log = logging.getLogger(__name__)
 
 
+@lru_cache(maxsize=16)
+def _limits_of(config: ClientConfig) -> WriterLimits:
+    """Shared by all writers of a client."""
+    return WriterLimits(config.change_retry_ms_min, config.change_retry_ms_max, config.metadata_attempts_max)
+
+
 class WriterDriver(ABC):
     """Performs the effects of one writer machine.
 
@@ -50,6 +57,25 @@ class WriterDriver(ABC):
         quarantine: bookies that failed lately; shared by the writers of a client.
     """
 
+    # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
+    __slots__ = (
+        "_access",
+        "_bookies",
+        "_chance",
+        "_clock",
+        "_config",
+        "_ledgers",
+        "_loop",
+        "_machine",
+        "_news",
+        "_outgoing",
+        "_quarantine",
+        "_tasks",
+        "_tick_timer",
+        "_timer",
+        "_window",
+    )
+
     def __init__(
         self,
         record: LedgerMetadata,
@@ -62,10 +88,7 @@ class WriterDriver(ABC):
         config: ClientConfig,
         quarantine: Quarantine | None = None,
     ) -> None:
-        limits = WriterLimits(
-            config.change_retry_ms_min, config.change_retry_ms_max, config.metadata_attempts_max
-        )
-        self._machine = WriterMachine(record, version, limits=limits)
+        self._machine = WriterMachine(record, version, limits=_limits_of(config))
         self._access = access
         self._bookies = bookies
         self._ledgers = ledgers
@@ -80,28 +103,8 @@ class WriterDriver(ABC):
         )
         self._timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._news = LacNews(
-            access, bookies, self._outgoing.place_at, self._idle, config.explicit_lac_timeout_ms
-        )
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            e.SendRun: self._outgoing.send,
-            e.Confirmed: self._confirmed,
-            e.Failed: self._failed,
-            e.DropUnsent: self._drop,
-            e.ChooseReplacements: self._choose,
-            e.LookForBookies: lambda effect: self._start(self._look(effect)),
-            e.EnsembleChanged: self._ensemble_changed,
-            e.SlotAbsent: self._slot_absent,
-            e.SlotReturned: self._slot_returned,
-            e.SendExplicitLac: self._news.due,
-            e.WriteMetadata: lambda effect: self._start(self._write_metadata(effect)),
-            e.RereadMetadata: lambda _: self._start(self._read_metadata()),
-            e.SetTimer: self._set_timer,
-            e.Ended: self._ended,
-            e.Closed: lambda _: self._finish(None),
-            e.CloseFailed: lambda effect: self._finish(effect.problem),
-        }
+        self._tasks: list[asyncio.Task[None]] = []
+        self._news = LacNews(access, bookies, self._outgoing, self, config.explicit_lac_timeout_ms)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -145,7 +148,7 @@ class WriterDriver(ABC):
         while machine.out:
             out, machine.out = machine.out, []
             for effect in out:
-                handlers[type(effect)](effect)
+                handlers[type(effect)](self, effect)
 
     def _failed(self, effect: e.Failed) -> None:
         ledger_id, problem = self.ledger_id, effect.problem
@@ -238,7 +241,7 @@ class WriterDriver(ABC):
         if self._news.tick() or self._outgoing.holds or self._window.waiters:
             self._schedule_tick()
 
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
         """Whether no entry is on its way, or about to be."""
         machine = self._machine
         return machine.status is Status.WRITING and not machine.pending and not self._collects()
@@ -277,11 +280,11 @@ class WriterDriver(ABC):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks.append(task)
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.remove(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("ledger %d: the writer failed", self.ledger_id, exc_info=error)
@@ -290,3 +293,24 @@ class WriterDriver(ABC):
         problem = e.Problem(LedgerClosedError, f"the writer of ledger {self.ledger_id} failed: {error!r}")
         self._stopped(problem)
         self._finish(problem)
+
+    # --- what is done about each effect ------------------------------------------------------------------------------
+
+    _handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        e.SendRun: lambda self, effect: self._outgoing.send(effect),
+        e.Confirmed: lambda self, effect: self._confirmed(effect),
+        e.Failed: _failed,
+        e.DropUnsent: _drop,
+        e.ChooseReplacements: _choose,
+        e.LookForBookies: lambda self, effect: self._start(self._look(effect)),
+        e.EnsembleChanged: _ensemble_changed,
+        e.SlotAbsent: _slot_absent,
+        e.SlotReturned: _slot_returned,
+        e.SendExplicitLac: lambda self, effect: self._news.due(effect),
+        e.WriteMetadata: lambda self, effect: self._start(self._write_metadata(effect)),
+        e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),
+        e.SetTimer: _set_timer,
+        e.Ended: _ended,
+        e.Closed: lambda self, _: self._finish(None),
+        e.CloseFailed: lambda self, effect: self._finish(effect.problem),
+    }

@@ -271,6 +271,8 @@ class WriterState:
             self._head = head
             self.out.append(Confirmed(first, self.lac))
             if not runs:
+                runs.clear()  # an emptied dict keeps its table, and most of many writers are idle
+                acked.clear()
                 self.out.append(SendExplicitLac(self.lac, self._live))
                 self._resent.clear()
 

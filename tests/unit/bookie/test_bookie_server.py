@@ -15,7 +15,7 @@ import pytest
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient, ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
@@ -32,7 +32,7 @@ SMALL = StorageConfig(segment_bytes=1024 * 1024)
 
 
 @dataclass
-class Told:
+class Told(AddSink):
     """A writer that remembers what it was told."""
 
     answers: list[tuple[object, Answer]]
