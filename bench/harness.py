@@ -13,6 +13,7 @@ import argparse
 import datetime as dt
 import json
 import re
+import signal
 import statistics
 import sys
 import time
@@ -163,6 +164,9 @@ def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Co
     """
     OUT.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # the clusters are stopped on the way out
     cpus = pin_to(given.cpus)
     say(f"{name}: {given.pairs} pairs on CPUs {cpus}, load {load_average()}")
     try:
@@ -183,6 +187,16 @@ def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Co
         for comparison in comparisons:
             sys.stdout.write(json.dumps({**comparison.summary(), **made}) + "\n")
     return 0 if all(comparison.holds for comparison in comparisons) else 1
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM unwind this process, so that the clusters are stopped on the way out; a second one changes nothing."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def table(comparison: Comparison) -> str:

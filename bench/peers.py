@@ -133,8 +133,14 @@ class JavaPeer:
         }
 
     def __enter__(self) -> Self:
+        if (self.directory / "pids").exists():
+            self._peer("stop")  # what an earlier run left behind when it was killed
         self._forget_data()
-        self._peer("start", str(self._bookies))
+        try:
+            self._peer("start", str(self._bookies))
+        except BaseException:
+            self._peer("stop")
+            raise
         return self
 
     def __exit__(
@@ -151,6 +157,10 @@ class JavaPeer:
     def cpu(self) -> float:
         """CPU seconds of all bookies together."""
         return cpu_of(self.pids)
+
+    def start_bookie(self, number: int) -> None:
+        """Start a bookie that was killed again, and wait until it serves; the first is number 1."""
+        self._peer("start-bookie", str(number))
 
     def client(self, *, v2: bool) -> LoadClient:
         """Start a Java load client on this cluster, with the V2 or the V3 wire protocol."""
@@ -279,10 +289,14 @@ class QuireCluster:
         """The process ids of the bookies."""
         return [int(bookie["pid"]) for bookie in self._ready["bookies"]]
 
-    def client(self) -> LoadClient:
-        """Start our load client on this cluster."""
+    def pid_of(self, bookie_id: str) -> int:
+        """The process of one bookie."""
+        return next(int(bookie["pid"]) for bookie in self._ready["bookies"] if bookie["id"] == bookie_id)
+
+    def client(self, *, account: bool = True) -> LoadClient:
+        """Start our load client on this cluster; with `account` it also says what CPU time the bookies used."""
         command = [sys.executable, str(ROOT / "bench" / "load_client.py"), "--cluster", self.uri]
-        command += ["--pids", ",".join(map(str, self.pids))]
+        command += ["--pids", ",".join(map(str, self.pids))] if account else []
         return LoadClient("Quire", command, self.directory / "client.log")
 
 

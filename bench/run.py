@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import CPUS, say
+from harness import CPUS, end_on_sigterm, say
 
 SCRIPTS = (
     "append",
@@ -26,6 +26,8 @@ SCRIPTS = (
     "many_ledgers",
     "flat",
     "wide",
+    "tail",
+    "failures",
     "memory",
     "written",
 )
@@ -46,9 +48,16 @@ def run(name: str, words: Sequence[str]) -> tuple[int, list[Claim]]:
         Its status, and its claims.
     """
     command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), "--json", "--save", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    status = done.returncode if done.returncode in SAID else FAILED
-    claims = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
+        try:
+            said, _ = script.communicate()
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):  # the terminal interrupts the script as well
+                script.terminate()
+            script.wait()  # until it has stopped its clusters
+            raise
+    status = script.returncode if script.returncode in SAID else FAILED
+    claims = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     if status == 1 and not claims:
         status = FAILED  # a traceback ends with 1 as well
     return status, claims
@@ -109,6 +118,7 @@ def run_all(names: Sequence[str], words: Sequence[str]) -> tuple[dict[str, int],
 
 def main() -> int:
     """Parse the options, run the scripts, print the table; the worst status counts."""
+    end_on_sigterm()
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument(
         "--only",
