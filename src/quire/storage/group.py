@@ -5,7 +5,6 @@ Layout: `docs/formats/segment.md`, "Group header".
 
 from __future__ import annotations
 
-import mmap
 from typing import Protocol, TypeAlias
 
 from quire.core.errors import StorageError
@@ -35,13 +34,12 @@ Item: TypeAlias = tuple[Sink, object, StorageError | None]
 class Group:
     """Records that will be written and synced together, in the buffer that will be written."""
 
-    __slots__ = ("buffer", "first_lsn", "flags", "items", "last_lsn", "offset", "opens", "ranges", "records", "segment",
+    __slots__ = ("first_lsn", "flags", "items", "last_lsn", "offset", "opens", "ranges", "records", "segment",
                  "used", "view")  # fmt: skip
 
-    def __init__(self, segment: Segment, buffer: mmap.mmap, *, opens: bool) -> None:
+    def __init__(self, segment: Segment, buffer: memoryview, *, opens: bool) -> None:
         self.segment = segment
-        self.buffer = buffer
-        self.view = memoryview(buffer)
+        self.view = buffer
         self.offset = segment.data_end
         self.opens = opens
         self.used = GROUP_HEADER_BYTES
@@ -98,6 +96,5 @@ class Group:
             files.activate(self.segment)
         file = self.segment.file
         assert file is not None
-        with self.view[: self.used] as data:
-            file.write_at(data, self.offset)
+        file.write_at(self.view[: self.used], self.offset)
         file.sync()
