@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import quire
-from jobs import adding, lifecycle, reading, recovering, scaling, tailing
+from jobs import adding, failing, lifecycle, reading, recovering, scaling, tailing
 from jobs.world import Job, World
 
 JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
@@ -30,6 +30,9 @@ JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
     "length": scaling.length,
     "fragments": scaling.fragments,
     "tail": tailing.tail,
+    "begin": failing.begin,
+    "write": failing.write,
+    "verify": failing.verify,
     "cycle": lifecycle.cycle,
     "create": lifecycle.create,
     "recover": recovering.recover,

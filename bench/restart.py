@@ -132,7 +132,7 @@ def measure_load(name: str, pairs: int) -> Comparison:
     )
     with bookie_in(OUT / "restart") as bookie:
         with bookie.client() as client:
-            filled = client.run("fill", load.size, JOURNAL_MIB, load.ledgers, "e=1", "qw=1", "qa=1")
+            filled = client.run("fill-journal", load.size, JOURNAL_MIB, load.ledgers, "e=1", "qw=1", "qa=1")
         parameters = {"journal_mib": JOURNAL_MIB, "entry_bytes": load.size, "entries": filled["entries"]}
         comparison = Comparison(claim, parameters)
         usage: list[dict[str, Any]] = []

@@ -75,8 +75,8 @@ async def _left_open(world: World, job: Job, before: int, tail: int, payloads: l
     raise ValueError(f"in {ATTEMPTS_MAX} ledgers acknowledgements came before {tail} entries had left")
 
 
-async def fill(world: World, job: Job) -> dict[str, Any]:
-    """Fill the journal of the only bookie: `fill SIZE MIB LEDGERS`; each turn appends to every ledger.
+async def fill_journal(world: World, job: Job) -> dict[str, Any]:
+    """Fill the journal of the only bookie: `fill-journal SIZE MIB LEDGERS`; each turn appends to every ledger.
 
     The ledgers stay open; `ledgers` of the answer is what `read-back` takes.
     """

@@ -9,9 +9,10 @@ Source: decision on overlapping runs, `docs/formats/segment.md`, "LSN".
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
@@ -20,6 +21,8 @@ from quire.wire.run import ids_in
 
 SETTLE_IDS_MAX = 1 << 16
 """How many ids of runs with different residues are settled one by one in a lookup; the caller asks again for more."""
+
+_ROW_IDS = struct.Struct(">q8xqq16xIB3xQ")
 
 
 class Piece(NamedTuple):
@@ -95,6 +98,27 @@ class RowTable:
     def __len__(self) -> int:
         return len(self.rows) // ROW_BYTES
 
+    def extend(self, rows: Buffer, lacs: Mapping[int, int]) -> None:
+        """Take packed rows by ascending LSN, all above those that are here, with the LACs that they told."""
+        index = len(self)
+        self.rows += rows
+        for ledger_id, lac in lacs.items():
+            if lac > self.lacs.get(ledger_id, -2):
+                self.lacs[ledger_id] = lac
+        dense = self._dense
+        for ledger_id, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
+            if (period == 1 or entries == 1) and (intervals := dense.get(ledger_id)) is not None:
+                intervals.insert(first, last, index)
+            else:
+                self._intervals(ledger_id, entries, period, residues).insert(first, last, index)
+            index += 1
+
+    def _intervals(self, ledger_id: int, entries: int, period: int, residues: int) -> IntervalMap:
+        """The map that a row belongs to, made if it is the first."""
+        if period == 1 or entries == 1:
+            return self._dense.setdefault(ledger_id, IntervalMap())
+        return self._striped.setdefault(ledger_id, {}).setdefault((period, residues), IntervalMap())
+
     def add(self, row: Row, lac: int) -> int:
         """Take a row whose LSN is above those before it; returns its index. `lac` -1: says nothing."""
         index = len(self.rows) // ROW_BYTES
@@ -135,8 +159,8 @@ class RowTable:
 
     def newest_lsn(self, ledger_id: int) -> int:
         """The highest LSN of a ledger's runs here."""
-        rows = self.rows
-        return max(row_at(rows, index).lsn for one in self.maps(ledger_id) for index in one.rows)
+        # Rows came by ascending LSN.
+        return row_at(self.rows, max(max(one.rows) for one in self.maps(ledger_id))).lsn
 
     def pieces(self, ledger_id: int, first: int, last: int, sequence: int) -> list[Iterator[Piece]]:
         """One ascending stream of pieces that touch first..last for each class of residues."""

@@ -20,6 +20,7 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.config import StorageConfig
+from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, read_directory
 from quire.storage.group import Sink
 from quire.storage.identity import Identity
@@ -29,7 +30,7 @@ from quire.storage.reading import Held, RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
-from quire.storage.replay import Damage, SegmentScanner
+from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import (
