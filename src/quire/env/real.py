@@ -78,6 +78,9 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def expect(self, offset: int, size: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+
     def next_data(self, offset: int) -> int:
         try:
             return os.lseek(self._descriptor, offset, os.SEEK_DATA)
