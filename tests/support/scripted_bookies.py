@@ -57,8 +57,9 @@ class ScriptedBookies:
         frame = (access, body, sink, tag, lac)
         if self.mode[bookie] == "stopped":
             self.waiting[bookie].append(frame)
-        else:
-            asyncio.get_running_loop().call_soon(self._serve, bookie, *frame)
+            return False
+        asyncio.get_running_loop().call_soon(self._serve, bookie, *frame)
+        return True
 
     def _serve(self, bookie, access, body, sink, tag, lac):
         answers = {"dead": Answer.UNREACHABLE, "read_only": Answer.READ_ONLY, "fenced": Answer.FENCED}

@@ -183,14 +183,19 @@ class BookieClient:
         sink: AddSink,
         tag: object,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
-    ) -> None:
-        """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn."""
-        channel = self._channel(bookie)
+    ) -> bool:
+        """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn.
+
+        Returns:
+            Whether nothing of it waits here; else it counts in `unsent_bytes` until it has gone to the transport.
+        """
+        peer = self._peers.get(bookie)
+        channel = peer.channel if peer is not None and peer.channel is not None else self._channel(bookie)
         loop = asyncio.get_running_loop()
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
-            return
-        channel.send(
+            return True
+        return channel.send(
             Kind.ADD,
             (body,),
             sink,

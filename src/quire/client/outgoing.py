@@ -157,8 +157,7 @@ class Outgoing:
             body, body_crc = share
             place = self._places[slot]
             place.sent_bytes += len(body)
-            marks.append((place, place.sent_bytes))
-            add_run(
+            gone = add_run(
                 place.bookie,
                 access,
                 body,
@@ -168,6 +167,8 @@ class Outgoing:
                 tag=effect.run,
                 timeout_ms=timeout_ms,
             )
+            if not gone:
+                marks.append((place, place.sent_bytes))
 
     def confirm(self, last: int) -> None:
         """Tell the callers of all runs up to an entry."""

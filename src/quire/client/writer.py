@@ -156,10 +156,12 @@ class LedgerWriter(WriterDriver):
         cost = (len(payload) + self._entry_overhead) * self._copies
         if not self._window.reserve(cost):
             await self._room(cost)
-        future = self._put(payload, cost)
-        if len(self._payloads) == 1 and not self._machine.pending:
-            # Nothing is on its way and nobody else has appended in this turn: there is nothing to wait for.
-            self._hand_over()
+        if self._payloads or self._machine.pending:
+            return EntryId(await self._put(payload, cost))
+        # Nothing is on its way and nobody else has appended in this turn: there is nothing to wait for.
+        future = self._new_future()
+        self._take(payload, cost, future)
+        self._hand_over()
         return EntryId(await future)
 
     def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
@@ -283,12 +285,15 @@ class LedgerWriter(WriterDriver):
     def _collect(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
         if self._batch_bytes + len(payload) > self._run_bytes_max and self._payloads:
             self._hand_over()
-        if not self._taking:
-            self._window.give_back(cost)
-            raise self._not_taking()
+        self._take(payload, cost, future)
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn_ended)
+
+    def _take(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
+        if not self._taking:
+            self._window.give_back(cost)
+            raise self._not_taking()
         self._payloads.append(payload)
         self._futures.append(future)
         self._batch_bytes += len(payload)

@@ -11,6 +11,7 @@ Source: `docs/formats/native-protocol.md`.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from typing import cast
 
@@ -21,7 +22,8 @@ SCRATCH_BYTES = 256 * 1024
 LONG_FRAME_BYTES = 128 * 1024
 LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
 """How much memory of long frames is kept to be used again."""
-_LENGTH_BYTES = 4
+_LENGTH = struct.Struct(">I")
+_LENGTH_BYTES = _LENGTH.size
 
 
 class ReceiveBudget:
@@ -145,8 +147,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         if self._frame is not None:
             return self._frame[self._filled :]
-        if self._stub:
-            self._scratch[: len(self._stub)] = self._stub
+        if not self._stub:
+            return self._scratch
+        self._scratch[: len(self._stub)] = self._stub
         return self._scratch[len(self._stub) :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -196,7 +199,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._greeted = True
             self.hello_received(body)
         while end - at >= _LENGTH_BYTES:
-            size = _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+            size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size > self._frame_bytes_max:
                 msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max}"
                 raise MalformedFrameError(msg)
@@ -205,16 +208,19 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 return
             self.frame_received(memoryview(bytes(data[at : at + size])))
             at += size
-        self._keep(data[at:])
+        if at < end:
+            self._keep(data[at:])
+        else:
+            self.partial_since = None
 
     def _keep(self, rest: memoryview) -> None:
         """Keep what is too short to tell the size of its frame."""
         self._stub = bytes(rest)
-        self._mark_partial(bool(self._stub))
+        self._mark_partial(partial=True)
 
     def _begin(self, start: memoryview) -> bool:
         """Give the frame that starts here its own buffer; False if the budget has none now."""
-        size = _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "big")
+        size = _LENGTH_BYTES + _LENGTH.unpack_from(start)[0]
         self._mark_partial(partial=True)
         if not self._budget.take(self, size):
             self._starved = bytes(start)

@@ -37,6 +37,7 @@ _U32 = struct.Struct(">I")
 _NO_KEY = b"\0" * 20
 _RESERVED = b"\0" * 12
 _ANSWER_BIT = 128
+_NO_BODY = memoryview(b"")
 FOLLOWED = 1
 """Flag of an answer to an ADD: a reader waits here for the ledger's LAC, so its writer does well to tell it."""
 
@@ -403,7 +404,7 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     if head_crc != crc32c(frame[: _ANSWER_HEAD.size]) or not kind & _ANSWER_BIT:
         msg = "the checksum or the kind of an answer's header differs"
         raise MalformedFrameError(msg)
-    body = frame[ANSWER_BYTES:]
+    body = frame[ANSWER_BYTES:] if len(frame) > ANSWER_BYTES else _NO_BODY
     if body_crc != crc32c(body):
         msg = f"the checksum of an answer's body for ledger {ledger_id} differs"
         raise MalformedFrameError(msg, ledger_id=ledger_id)
