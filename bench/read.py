@@ -59,7 +59,13 @@ P10 = Claim(
     0.5,
 )
 SCANS = (Scan(P9_1, 1024, 150_000, 5000), Scan(P9_64, 64 * 1024, 4000, 300))
-RANGE, BATCH, ONE_BATCH = ("mode=range",), ("mode=batch",), ("mode=batch", "depth=1")
+WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "V2 ranges": ("V2", ("mode=range",)),
+    "V3 ranges": ("V3", ("mode=range",)),
+    "V2 batches": ("V2", ("mode=batch",)),
+    "V2 batches one by one": ("V2", ("mode=batch", "depth=1")),
+}
+"""Java's ways to read: the client that has them, and the options of the job."""
 
 
 def warm_up(client: LoadClient) -> None:
@@ -71,11 +77,9 @@ def warm_up(client: LoadClient) -> None:
 
 def java_reads(clients: dict[str, LoadClient], scan: Scan, setting: str) -> dict[str, dict[str, Any]]:
     """Fill a ledger and read it in every way."""
-    ways = {"V2 ranges": ("V2", RANGE), "V3 ranges": ("V3", RANGE)}
-    ways |= {"V2 batches": ("V2", BATCH), "V2 batches one by one": ("V2", ONE_BATCH)}
     ledger = clients["V2"].run("fill-ledgers", 1, scan.count, scan.size, scan.window)["ledgers"][0]
     results = {}
-    for name, (version, options) in ways.items():
+    for name, (version, options) in WAYS.items():
         job = ("read-ledger", ledger, scan.count, scan.size)
         results[f"Java {name}{setting}"] = clients[version].run(*job, TIMES, *options)
     clients["V2"].run("delete-ledgers", ledger)
