@@ -8,7 +8,7 @@ Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "R
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from quire.core.answers import Answer
@@ -36,6 +36,21 @@ class LedgerFacts:
     lac: int = NO_ENTRY
     explicit_lac: bytes = b""
     deleted_until_ms: int = 0
+
+    def copy(self) -> LedgerFacts:
+        """The same facts, to be changed apart; `dataclasses.replace` takes several times as long."""
+        return LedgerFacts(
+            self.ledger_id,
+            self.key,
+            self.token,
+            self.digest_type,
+            self.fenced,
+            self.limbo,
+            self.term,
+            self.lac,
+            self.explicit_lac,
+            self.deleted_until_ms,
+        )
 
 
 class Fence(Enum):
@@ -156,7 +171,7 @@ class BookieLedgerMachine:
     def snapshot(self) -> LedgerFacts:
         """The facts as they are now, to be journaled; clears `dirty`."""
         self.dirty = False
-        return replace(self.facts)
+        return self.facts.copy()
 
     def check(self) -> None:
         """Assert what must always hold (I9's local half)."""

@@ -92,7 +92,8 @@ class RowTable:
     def __init__(self) -> None:
         self.rows = bytearray()
         self.lacs: dict[int, int] = {}
-        self._dense: dict[int, IntervalMap] = {}
+        # The one run of a ledger by its index: most of many ledgers have no more in a segment.
+        self._dense: dict[int, IntervalMap | int] = {}
         self._striped: dict[int, dict[tuple[int, int], IntervalMap]] = {}
 
     def __len__(self) -> int:
@@ -107,17 +108,11 @@ class RowTable:
                 self.lacs[ledger_id] = lac
         dense = self._dense
         for ledger_id, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
-            if (period == 1 or entries == 1) and (intervals := dense.get(ledger_id)) is not None:
+            if (period == 1 or entries == 1) and isinstance(intervals := dense.get(ledger_id), IntervalMap):
                 intervals.insert(first, last, index)
             else:
-                self._intervals(ledger_id, entries, period, residues).insert(first, last, index)
+                self._insert(ledger_id, first, last, entries, period, residues, index)
             index += 1
-
-    def _intervals(self, ledger_id: int, entries: int, period: int, residues: int) -> IntervalMap:
-        """The map that a row belongs to, made if it is the first."""
-        if period == 1 or entries == 1:
-            return self._dense.setdefault(ledger_id, IntervalMap())
-        return self._striped.setdefault(ledger_id, {}).setdefault((period, residues), IntervalMap())
 
     def add(self, row: Row, lac: int) -> int:
         """Take a row whose LSN is above those before it; returns its index. `lac` -1: says nothing."""
@@ -126,17 +121,27 @@ class RowTable:
         ledger_id = row.ledger_id
         if lac > self.lacs.get(ledger_id, -2):
             self.lacs[ledger_id] = lac
-        if row.period == 1 or row.entries == 1:
-            intervals = self._dense.get(ledger_id)
-            if intervals is None:
-                intervals = self._dense[ledger_id] = IntervalMap()
+        self._insert(ledger_id, row.first, row.last, row.entries, row.period, row.residues, index)
+        return index
+
+    def _insert(
+        self, ledger_id: int, first: int, last: int, entries: int, period: int, residues: int, index: int
+    ) -> None:
+        """Let a row hold its ids, in the map that it belongs to."""
+        if period == 1 or entries == 1:
+            known = self._dense.get(ledger_id)
+            if known is None:
+                self._dense[ledger_id] = index
+                return
+            if isinstance(known, IntervalMap):
+                intervals = known
+            else:
+                intervals = self._dense[ledger_id] = self._map_of(known)
         else:
             classes = self._striped.setdefault(ledger_id, {})
-            intervals = classes.get((row.period, row.residues))
-            if intervals is None:
-                intervals = classes[row.period, row.residues] = IntervalMap()
-        intervals.insert(row.first, row.last, index)
-        return index
+            found = classes.get((period, residues))
+            intervals = classes[period, residues] = IntervalMap() if found is None else found
+        intervals.insert(first, last, index)
 
     def holds_ledger(self, ledger_id: int) -> bool:
         """Whether any run of a ledger is here."""
@@ -150,7 +155,16 @@ class RowTable:
         """The interval maps of a ledger."""
         maps = list(self._striped.get(ledger_id, {}).values())
         dense = self._dense.get(ledger_id)
-        return maps if dense is None else [dense, *maps]
+        if dense is None:
+            return maps
+        return [dense if isinstance(dense, IntervalMap) else self._map_of(dense), *maps]
+
+    def _map_of(self, index: int) -> IntervalMap:
+        """The map over a single row."""
+        row = row_at(self.rows, index)
+        intervals = IntervalMap()
+        intervals.insert(row.first, row.last, index)
+        return intervals
 
     def span(self, ledger_id: int) -> tuple[int, int]:
         """Lowest first and highest last id of a ledger that is here."""

@@ -283,7 +283,7 @@ class LedgerStorage:
         """Store all that is known of a ledger; the newest is the whole."""
         known = self._ledgers.get(facts.ledger_id)
         ledger = known or StoredLedger()
-        before, ledger.facts = ledger.facts, replace(facts)
+        before, ledger.facts = ledger.facts, facts.copy()
         try:
             self._states.put(Kind.LEDGER_STATE, facts.ledger_id, ledger)
         except StorageError as error:
@@ -334,13 +334,13 @@ class LedgerStorage:
     def facts(self, ledger_id: int) -> LedgerFacts | None:
         """A copy of what is known of a ledger, None if it was never heard of."""
         ledger = self._ledgers.get(ledger_id)
-        return None if ledger is None or ledger.facts is None else replace(ledger.facts)
+        return None if ledger is None or ledger.facts is None else ledger.facts.copy()
 
     def all_facts(self) -> Iterator[LedgerFacts]:
         """Copies of the facts of all ledgers, deleted ones included."""
         for ledger in list(self._ledgers.values()):
             if ledger.facts is not None:
-                yield replace(ledger.facts)
+                yield ledger.facts.copy()
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Held:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes."""
