@@ -124,10 +124,9 @@ def run_pairs(
             say(f"  {comparison.claim.name}: ours {pair.ours:,.1f}, {figures} -> {pair.ratio:.2f}")
     cpu = {name: statistics.median(cpu_us(results[name]) for results in rounds) for name in clients}
     client = {name: statistics.median(r[name]["client_cpu_us"] for r in rounds) for name in clients}
-    for comparison in comparisons:
-        comparison.extra["cpu_us_per_entry"] = {name: round(used, 2) for name, used in cpu.items()}
-        comparison.extra["of_it_the_client"] = {name: round(used, 2) for name, used in client.items()}
     first = comparisons[0]
+    first.extra["cpu_us_per_entry"] = {name: round(used, 2) for name, used in cpu.items()}
+    first.extra["of_it_the_client"] = {name: round(used, 2) for name, used in client.items()}
     first.plots["timeline"] = timeline(load, rounds[first.middle])
     return comparisons
 
