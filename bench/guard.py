@@ -161,11 +161,11 @@ def try_out(other: Path) -> None:
         raise NothingToCompareError(str(error)) from error
 
 
-def compare(root: Path, pairs: int, margin: float) -> int:
+def compare(root: Path, pairs: int, margin: float, against: str = "") -> int:
     """Run both sides by turns and say what came out; 1 when it is past the margin, else 0."""
     ours = one_round(root)  # a loop that does not run here is a failure, whatever the other side is
     try:
-        commit = last_commit(root)
+        commit = against or last_commit(root)
         with tempfile.TemporaryDirectory(prefix="quire-guard-") as directory:
             other = Path(directory)
             unpack(root, commit, other)
@@ -469,7 +469,7 @@ def main() -> int:
         once()
         return 0
     try:
-        return compare(ROOT, given.pairs, given.margin)
+        return compare(ROOT, given.pairs, given.margin, given.against)
     except RuntimeError as error:
         say(f"guard (P26): FAILED: {error}")
         return 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -97,3 +98,17 @@ def test_accounts_of_this_process(tmp_path):
     machine = Machine.here(tmp_path, cpus=2)
     assert machine.cpus == 2
     assert machine.memory_gib > 0
+
+
+def test_new_results_do_not_make_a_revision_dirty(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ("init", "--quiet"),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "a"),
+    ):
+        subprocess.run(["git", *words], check=True)
+    (tmp_path / "bench/results").mkdir(parents=True)
+    (tmp_path / "bench/results/append.json").write_text("{}")
+    assert not Machine.here(tmp_path, cpus=2).revision.endswith("-dirty")
+    (tmp_path / "bench/append.py").write_text("")
+    assert Machine.here(tmp_path, cpus=2).revision.endswith("-dirty")
