@@ -459,6 +459,7 @@ def main() -> int:
         default=MARGIN_PERCENT,
         help="percent of more CPU that fails (default %(default)s)",
     )
+    options.add_argument("--against", default="", help="the commit to compare with (default: the last one)")
     options.add_argument(
         "--once",
         action="store_true",
