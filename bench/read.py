@@ -25,7 +25,7 @@ from harness import Claim, Comparison, say
 from peers import JavaPeer, LoadClient, QuireCluster
 
 WARM_UP_ADDS = 200_000
-TIMES = 5
+TIMES = 3
 LEDGERS = 1000
 ENTRIES = 1000
 SAMPLE = 8
@@ -58,7 +58,7 @@ P10 = Claim(
     "entries/s",
     0.5,
 )
-SCANS = (Scan(P9_1, 1024, 150_000, 5000), Scan(P9_64, 64 * 1024, 4000, 300))
+SCANS = (Scan(P9_1, 1024, 100_000, 5000), Scan(P9_64, 64 * 1024, 4000, 300))
 WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
     "V2 ranges": ("V2", ("mode=range",)),
     "V3 ranges": ("V3", ("mode=range",)),

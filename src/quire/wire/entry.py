@@ -269,16 +269,16 @@ def _open_columns(
     payload_bytes = size - _HEADER_CRC32C.size
     if payload_bytes < 0 or offsets != list(range(offsets[0], offsets[-1] + 1, size)):
         return None
-    view = memoryview(body)[offsets[0] : offsets[-1]]
-    headers, macs, payloads = zip(
-        *struct.iter_unpack(f">{HEADER_BYTES}sI{payload_bytes}s", view), strict=True
-    )
-    if tuple(map(crc32c, payloads, map(crc32c, headers))) != macs:
+    count = len(offsets) - 1
+    # One tuple for all fields, not one for each entry: those the garbage collector would look through again and again.
+    fields = struct.unpack_from(">" + f"{HEADER_BYTES}sI{payload_bytes}s" * count, body, offsets[0])
+    headers, payloads = fields[0::3], fields[2::3]
+    if tuple(map(crc32c, payloads, map(crc32c, headers))) != fields[1::3]:
         return None
-    ledgers, ids, lacs, lengths = zip(*HEADER.iter_unpack(b"".join(headers)), strict=True)
-    if ids != tuple(entry_ids) or ledgers.count(ledger_id) != len(ledgers):
+    numbers = struct.unpack(f">{4 * count}q", b"".join(headers))
+    if numbers[1::4] != tuple(entry_ids) or numbers[0::4].count(ledger_id) != count:
         return None
-    rows = zip(ledgers, ids, lacs, lengths, payloads, strict=True)
+    rows = zip(numbers[0::4], numbers[1::4], numbers[2::4], numbers[3::4], payloads, strict=True)
     return list(map(tuple.__new__, repeat(Entry), rows))
 
 
