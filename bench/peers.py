@@ -89,9 +89,11 @@ class LoadClient:
     def _answer(self) -> dict[str, Any]:
         watchdog = threading.Timer(JOB_SECONDS, self._process.kill)
         watchdog.start()
-        lines = iter(_pipe(self._process.stdout).readline, "")
-        line = next((line for line in lines if line.startswith("{")), "")  # a JVM may warn on the same stream
-        watchdog.cancel()
+        try:
+            lines = iter(_pipe(self._process.stdout).readline, "")
+            line = next((line for line in lines if line.startswith("{")), "")  # a JVM may warn on this stream
+        finally:
+            watchdog.cancel()  # also when we are stopped meanwhile: nobody waits for it then
         if not line:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             raise RuntimeError(
