@@ -5,6 +5,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.LockSupport;
+import java.util.stream.IntStream;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.LastConfirmedAndEntry;
@@ -116,12 +117,10 @@ final class Tailing {
     return expected + 1;
   }
 
-  /** The times of the entries after the warm-up and before the last one. */
+  /** The times of the entries after the warm-up and before the last one; without those that never came. */
   private static long[] times(long[] from, long[] to) {
-    int first = from.length / WARM_UP_SHARE;
-    long[] times = new long[from.length - 1 - first];
-    Arrays.setAll(times, i -> to[first + i] - from[first + i]);
-    return times;
+    return IntStream.range(from.length / WARM_UP_SHARE, from.length - 1).filter(i -> to[i] > 0)
+        .mapToLong(i -> to[i] - from[i]).toArray();
   }
 
   private static double median(long[] nanos) {
