@@ -21,7 +21,9 @@ from quire.wire import native
 SCRATCH_BYTES = 256 * 1024
 LONG_FRAME_BYTES = 128 * 1024
 LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
-"""How much memory of long frames is kept to be used again."""
+"""How much memory of long frames is kept to be used again, unless somebody keeps the frames themselves."""
+LOOKED_AT = 4
+"""How many buffers are tried at either end: the newest are still in the processor's cache, the oldest likely free."""
 _LENGTH = struct.Struct(">I")
 _LENGTH_BYTES = _LENGTH.size
 
@@ -67,27 +69,31 @@ class Scratch:
         view: what is received into between two callbacks.
     """
 
-    __slots__ = ("_frames", "_frames_bytes", "view")
+    __slots__ = ("_frames", "_frames_bytes", "_frames_bytes_max", "view")
 
-    def __init__(self, size: int = SCRATCH_BYTES) -> None:
+    def __init__(self, size: int = SCRATCH_BYTES, *, frames_bytes_max: int = LONG_FRAMES_BYTES_MAX) -> None:
         self.view = memoryview(bytearray(size))
         self._frames: deque[bytearray] = deque()
         self._frames_bytes = 0
+        self._frames_bytes_max = frames_bytes_max
 
     def frame(self, size: int) -> memoryview:
         """Memory for one frame, its receiver's until the last view of it is gone."""
         if size < LONG_FRAME_BYTES:
             return memoryview(bytearray(size))
         frames = self._frames
-        for index, buffer in enumerate(frames):
+        for index in (*range(LOOKED_AT), *range(-1, -LOOKED_AT - 1, -1)):
+            if index >= len(frames) or -index > len(frames):
+                continue
+            buffer = frames[index]
             if len(buffer) >= size and _is_free(buffer):
                 del frames[index]
-                frames.appendleft(buffer)  # the one that was filled last is still in the processor's cache
-                return memoryview(buffer)[:size]
-        buffer = bytearray(-(-size // LONG_FRAME_BYTES) * LONG_FRAME_BYTES)
+                break
+        else:
+            buffer = bytearray(-(-size // LONG_FRAME_BYTES) * LONG_FRAME_BYTES)
+            self._frames_bytes += len(buffer)
         frames.appendleft(buffer)
-        self._frames_bytes += len(buffer)
-        while self._frames_bytes > LONG_FRAMES_BYTES_MAX:
+        while self._frames_bytes > self._frames_bytes_max:
             self._frames_bytes -= len(frames.pop())
         return memoryview(buffer)[:size]
 

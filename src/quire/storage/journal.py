@@ -8,7 +8,6 @@ Source: decisions on group headers and failed syncs, `docs/formats/segment.md`.
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.group import Group, Item, Sink
 from quire.storage.segment import Segment, footer_room
-from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
+from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
@@ -212,7 +211,7 @@ class Journal:
         needed = aligned(GROUP_HEADER_BYTES + length + 256) + BLOCK_BYTES
         if needed <= self._buffer_bytes and self._buffers:
             return self._buffers.pop()
-        return memoryview(mmap.mmap(-1, max(needed, self._buffer_bytes)))
+        return memoryview(block_buffer(max(needed, self._buffer_bytes)))
 
     def _disk_full(self) -> DiskFullError:
         return DiskFullError(

