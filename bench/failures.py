@@ -25,10 +25,10 @@ from peers import JavaPeer, LoadClient, QuireCluster
 SIZE = 1024
 WINDOW = 5000
 WARM_UP_ADDS = 200_000
-KILL_SECONDS = 5.0
-KILL_AT = 2.0
-STOP_SECONDS = 8.0
-STOP_FROM, STOP_TO = 3.0, 7.0
+KILL_SECONDS = 4.0
+KILL_AT = 1.5
+STOP_SECONDS = 7.0
+STOP_FROM, STOP_TO = 2.5, 6.0
 HEALTHY_FROM = 1.0
 SECOND_MS = 1000.0
 
@@ -186,7 +186,7 @@ def killed(pairs: int) -> list[Comparison]:
         name: sum(results[name]["entries"] for results in rounds) for name in rounds[0]
     }
     against_java.plots["timeline"] = timeline(
-        f"one bookie of four is killed at {KILL_AT:.0f} s", rounds, against_java.middle
+        f"one bookie of four is killed at {KILL_AT} s", rounds, against_java.middle
     )
     return [against_java, against_second]
 
@@ -220,7 +220,7 @@ def stopped(pairs: int) -> list[Comparison]:
         name: statistics.median(results[name]["longest_gap_ms"] for results in rounds) for name in rounds[0]
     }
     comparison.plots["timeline"] = timeline(
-        f"one bookie of three stopped from {STOP_FROM:.0f} to {STOP_TO:.0f} s", rounds, comparison.middle
+        f"one bookie of three stopped from {STOP_FROM} to {STOP_TO} s", rounds, comparison.middle
     )
     return [comparison]
 
