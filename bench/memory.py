@@ -88,7 +88,7 @@ def java() -> dict[str, Any]:
         peer = stack.enter_context(JavaPeer("java-default"))
         client = stack.enter_context(peer.client(v2=False))
         idle = largest(peer.pids)
-        many = client.run("many", 5000, SIZE, 3, 5000)
+        many = client.run("many", 1000, SIZE, 2, 5000)
         client.run("append", BIG, SECONDS, WINDOW)
         return {
             "peer": peer.version(),
