@@ -9,7 +9,7 @@ from typing import Any
 from jobs.world import PASSWORD, PAYLOADS, Job, World, payloads_of, percentiles
 
 LAST_ENTRY_SECONDS = 2.0
-WARM_UP_SHARE = 10
+WARM_UP_SHARE = 3
 """One part in so many of the entries comes before the figures: connections, the first poll."""
 
 

@@ -17,7 +17,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 /** Tailing reads: a paced writer, and a reader that follows it with long polls. */
 final class Tailing {
   private static final long LAST_ENTRY_MS = 2000;
-  private static final int WARM_UP_SHARE = 10;
+  private static final int WARM_UP_SHARE = 3;
   private static final long POLL_MS = 1000;
 
   private Tailing() {
@@ -39,7 +39,8 @@ final class Tailing {
     long[] acknowledged = new long[count];
     long[] delivered = new long[count];
     double[] cpu = world.cpuNow();
-    try (BookKeeper client = new BookKeeper(conf)) {
+    BookKeeper client = world.number("explicit", 0) == 0 ? world.client : new BookKeeper(conf);
+    try {
       LedgerHandle ledger = client.createLedger(world.number("e", 3), world.number("qw", 3), world.number("qa", 2),
           world.digest(), World.PASSWORD);
       ReadHandle reader = client.openLedgerNoRecovery(ledger.getId(), world.digest(), World.PASSWORD);
@@ -79,6 +80,10 @@ final class Tailing {
           + "\"failed\":%d,\"verified\":%d", count, (sent[count - 1] - sent[0]) / 1e9,
           World.percentiles(times(sent, delivered)), median(times(sent, acknowledged)),
           alone ? (delivered[count - 1] - sent[count - 1]) / 1e3 : -1.0, World.perEntry(cpu, after, count), failed, count);
+    } finally {
+      if (client != world.client) {
+        client.close();
+      }
     }
   }
 
