@@ -96,7 +96,7 @@ class LedgerVerifier:
         record = self._record
         report = LedgerReport(record.ledger_id, self._last, self._closed)
         for index, fragment in enumerate(record.fragments):
-            following = record.fragments[index + 1 :]
+            following = record.fragments[index + 1 : index + 2]
             end = min(self._last, following[0].first_entry - 1 if following else self._last)
             first = int(fragment.first_entry)
             while first <= end:
