@@ -41,6 +41,7 @@ class Connection(FrameProtocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._requests: deque[memoryview] = deque()
+        self._added = False
         self._peer = "?"
         self.not_read_since: float | None = None
 
@@ -128,7 +129,7 @@ class Connection(FrameProtocol):
 
     def _work(self) -> None:
         """Serve the requests that have arrived, as long as their answers have somewhere to go."""
-        requests = self._requests
+        requests, self._added = self._requests, False
         limit = self._server.config.answer_bytes_max
         try:
             while requests and self.not_read_since is None and not self._server.holding:
@@ -138,6 +139,8 @@ class Connection(FrameProtocol):
         except MalformedFrameError as error:
             requests.clear()
             self._fail(error)
+        if self._added:
+            self._server.put(self)
 
     def _serve(self, frame: memoryview) -> None:
         request = native.decode_request(frame)
@@ -166,6 +169,7 @@ class Connection(FrameProtocol):
             raise MalformedFrameError(msg)
         answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:
+            self._added = True
             self._server.admitted(len(request.body))
         else:
             self._answer(request, answer)

@@ -73,6 +73,7 @@ class Ledgers:
 
     Attributes:
         followers: who waits for a LAC.
+        flushing: a flush is under way, and `written` will be called after it.
     """
 
     def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
@@ -85,6 +86,7 @@ class Ledgers:
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
         self._evidence: dict[int, int] = {}
         self._flush_scheduled = False
+        self.flushing = False
         self.read_only = False
         self.adds = 0
         self.entries_added = 0
@@ -93,7 +95,7 @@ class Ledgers:
     # --- adds ----------------------------------------------------------------------------------------------------
 
     def add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
-        """Admit a run and hand it to storage.
+        """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
             OK when it was handed over: the answer waits for `waiter.stored(tag, …)`. Any other answer is final.
@@ -139,7 +141,6 @@ class Ledgers:
             self._risen[request.ledger_id] = None
         if self._unsaved_lacs and not recovery and request.lac >= lac_before:
             self._unsaved_lacs.pop(request.ledger_id, None)  # the run's headers say as much
-        self._schedule_flush()
         return Answer.OK
 
     def explicit_lac(self, request: Request) -> Answer:
@@ -306,7 +307,7 @@ class Ledgers:
         self._unsaved_lacs.pop(ledger_id, None)
         self._storage.delete(ledger_id, until_ms, NOBODY, None)
         self.followers.tell(ledger_id, EVERY_LAC)
-        self._schedule_flush()
+        self.flush_soon()
 
     def save_lacs(self) -> None:
         """Journal the explicit LACs that only memory holds (before a clean stop)."""
@@ -346,20 +347,25 @@ class Ledgers:
             then(error)
 
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
-        self._schedule_flush()
+        self.flush_soon()
 
-    def _schedule_flush(self) -> None:
+    def flush_soon(self) -> None:
+        """Flush at the end of this loop turn, together with what others put in it."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
 
-    def _flush(self) -> None:
-        """The end of a loop turn: what was put starts towards the disk, who waited for a LAC is told."""
+    def flush(self) -> None:
+        """What was put starts towards the disk, who waited for a LAC is told."""
         self._flush_scheduled = False
         if self._unsaved_lacs and self._storage.failure is None:
             self.save_lacs()
-        self._storage.flush()
-        self._written()
+        self.flushing = True
+        try:
+            self._storage.flush()
+        finally:
+            self.flushing = False
+            self._written()
         if self._risen:
             risen, self._risen = self._risen, {}
             for ledger_id in risen:
