@@ -28,6 +28,9 @@ P11_LAST = Claim("P11-last", "delivery of an entry that none follows", "us", 1.0
 PROMPT_US = 20_000.0
 NEVER_US = 1e9
 EXPLICIT = "Java tuned, LAC sent every ms"
+STALLED_US = 100_000.0
+"""Java's reader sometimes waits out one long poll of a second after another. Such a round says nothing about tailing."""
+TRIES = 3
 
 Result = dict[str, Any]
 
@@ -37,14 +40,24 @@ def warm_up(client: LoadClient) -> None:
     adds = 0
     while adds < WARM_UP_ADDS:
         adds += client.run("append", 100, 3, WINDOW)["entries"]
-    client.run("tail", SIZE, 1000, RATE)
+    tail(client, 1000)
     say(f"  {client.name} is warm")
+
+
+def tail(client: LoadClient, count: int, *options: str) -> Result:
+    """A round; one that stalled is run again, so that the peer is not blamed for it."""
+    result: Result = {}
+    for _ in range(TRIES):
+        result = client.run("tail", SIZE, count, RATE, *options)
+        if result["p50_us"] < STALLED_US:
+            break
+    return result
 
 
 def one_pair(clients: dict[str, LoadClient], count: int) -> dict[str, Result]:
     """A round of each."""
-    results = {name: client.run("tail", SIZE, count, RATE) for name, client in clients.items()}
-    results[EXPLICIT] = clients["Java tuned"].run("tail", SIZE, count, RATE, "explicit=1")
+    results = {name: tail(client, count) for name, client in clients.items()}
+    results[EXPLICIT] = tail(clients["Java tuned"], count, "explicit=1")
     results["Quire"]["single_p50_us"] = clients["Quire"].run("latency", SIZE, SINGLE_ADDS)["p50_us"]
     say("  " + ", ".join(f"{name} p50 {r['p50_us']} last {r['last_us']} us" for name, r in results.items()))
     return results
