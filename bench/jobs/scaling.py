@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -25,9 +25,9 @@ from quire.core.ledger_metadata import Fragment
 
 IN_FLIGHT = 64
 """Ledgers that are created, closed or read at one time."""
-OPENS = 200
-LOOKUPS = 1000
-SETTLE_SECONDS = 1.0
+OPENS = 500
+LOOKUPS = 3000
+SETTLE_SECONDS = 1.0 + ClientConfig().explicit_lac_after_ms / 1000
 """After this an idle writer has told its bookies all there is to tell."""
 
 
@@ -155,31 +155,35 @@ async def length(world: World, job: Job) -> dict[str, Any]:
 
 
 async def fragments(world: World, job: Job) -> dict[str, Any]:
-    """Opening and reading a closed ledger with fragments: `fragments SIZE ENTRIES COUNT COUNT ...`.
+    """Opening and reading closed ledgers with fragments: `fragments SIZE ENTRIES COUNT COUNT ...`.
 
-    The same entries each time; only the record changes: with E = Qw every bookie has every entry, so the fragments'
-    ensembles are the bookies in turning order.
+    One ledger for each count, used in turn, so that what happens to the machine meanwhile hits all alike. Opening with
+    a read of one entry after it is timed as well: a reader could put off what it does not do when it is opened.
     """
     size, entries, *counts = map(int, job.words)
     payloads = payloads_of(size)
-    one = Kept(await world.create(job))
-    await _fill(one, payloads, entries, entries)
-    await one.ledger.close()
-    ledger_id = one.ledger.ledger_id
-    store = world.client.ledger_store
-    opens, lookups = {}, {}
-    for count in counts:
-        record, version = await store.read(ledger_id)
-        bookies = record.fragments[0].ensemble
-        parts = tuple(
-            Fragment(EntryId(number * entries // count), bookies[number % 3 :] + bookies[: number % 3])
-            for number in range(count)
-        )
-        await store.write(replace(record, fragments=parts).checked(), version)
-        opens[count] = percentiles([await _open_time(world, ledger_id) for _ in range(OPENS)])["p50_us"]
-        lookups[count] = percentiles(await _lookup_times(world, ledger_id, entries, payloads))["p50_us"]
-    await world.verify_and_delete(ledger_id, entries, payloads)
-    return {"open_p50_us": opens, "read_p50_us": lookups, "verified": entries, "failed": 0}
+    ledgers = {count: await _with_fragments(world, job, entries, payloads, count) for count in counts}
+    chance = random.Random(7)
+
+    async def open_only(count: int) -> None:
+        await world.open(ledgers[count])
+
+    async def open_and_read(count: int) -> None:
+        await _read_one(await world.open(ledgers[count]), chance.randrange(entries), payloads)
+
+    readers = {count: await world.open(ledger_id) for count, ledger_id in ledgers.items()}
+
+    async def read(count: int) -> None:
+        await _read_one(readers[count], chance.randrange(entries), payloads)
+
+    result = {
+        "open_p50_us": await _in_turn(open_only, counts, OPENS),
+        "open_and_read_p50_us": await _in_turn(open_and_read, counts, OPENS),
+        "read_p50_us": await _in_turn(read, counts, LOOKUPS),
+    }
+    for ledger_id in ledgers.values():
+        await world.verify_and_delete(ledger_id, entries, payloads)
+    return {**result, "verified": entries * len(counts), "failed": 0}
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
@@ -261,23 +265,41 @@ async def _lookups(world: World, one: Kept, newest: int) -> float:
     return used[0] / LOOKUPS * 1e6
 
 
-async def _open_time(world: World, ledger_id: int) -> int:
-    start = time.perf_counter_ns()
-    await world.open(ledger_id)
-    return time.perf_counter_ns() - start
+async def _with_fragments(world: World, job: Job, entries: int, payloads: list[bytes], count: int) -> int:
+    """A closed ledger whose record says that it has `count` fragments.
+
+    With E = Qw every bookie has every entry, so the fragments' ensembles are the bookies in turning order.
+    """
+    one = Kept(await world.create(job))
+    await _fill(one, payloads, entries, entries)
+    await one.ledger.close()
+    store = world.client.ledger_store
+    record, version = await store.read(one.ledger.ledger_id)
+    bookies = record.fragments[0].ensemble
+    parts = tuple(
+        Fragment(EntryId(number * entries // count), bookies[number % 3 :] + bookies[: number % 3])
+        for number in range(count)
+    )
+    await store.write(replace(record, fragments=parts).checked(), version)
+    return int(one.ledger.ledger_id)
 
 
-async def _lookup_times(world: World, ledger_id: int, entries: int, payloads: list[bytes]) -> list[int]:
-    chance = random.Random(7)
-    reader = await world.open(ledger_id)
-    nanos = []
-    for _ in range(LOOKUPS):
-        first = chance.randrange(entries)
-        start = time.perf_counter_ns()
-        async for entry in reader.read(first, first):
-            assert entry.payload == payloads[first % PAYLOADS]
-        nanos.append(time.perf_counter_ns() - start)
-    return nanos
+async def _read_one(reader: Any, entry_id: int, payloads: list[bytes]) -> None:
+    async for entry in reader.read(entry_id, entry_id):
+        assert entry.payload == payloads[entry_id % PAYLOADS]
+
+
+async def _in_turn(
+    work: Callable[[int], Awaitable[None]], counts: list[int], rounds: int
+) -> dict[int, float]:
+    """The median time of each count's work, in microseconds."""
+    nanos: dict[int, list[int]] = {count: [] for count in counts}
+    for _ in range(rounds):
+        for count in counts:
+            start = time.perf_counter_ns()
+            await work(count)
+            nanos[count].append(time.perf_counter_ns() - start)
+    return {count: percentiles(times)["p50_us"] for count, times in nanos.items()}
 
 
 def _memory(world: World) -> list[float]:

@@ -25,6 +25,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "metadata_timeout_ms": (1, 3_600_000),
     "metadata_attempts_max": (1, 1000),
     "probe_timeout_ms": (1, 3_600_000),
+    "explicit_lac_after_ms": (1, 3_600_000),
     "explicit_lac_timeout_ms": (1, 3_600_000),
     "read_timeout_ms": (1, 3_600_000),
     "speculative_read_ms": (1, 3_600_000),
@@ -57,6 +58,8 @@ class ClientConfig:
         metadata_timeout_ms: after this a metadata request counts as "outcome unknown".
         metadata_attempts_max: unanswered metadata requests in a row before a writer gives up.
         probe_timeout_ms: how long an absent bookie may take to show that it is back.
+        explicit_lac_after_ms: how long a writer has been idle when it tells all bookies its LAC. Where a reader
+            follows it is told at once; a reader that comes in between may see the last run that much later.
         explicit_lac_timeout_ms: how long a bookie may take to answer an explicit LAC.
         read_timeout_ms: how long a bookie may take to answer a read.
         speculative_read_ms: after this without an answer the next bookie is asked as well.
@@ -83,6 +86,7 @@ class ClientConfig:
     metadata_timeout_ms: int = 10_000
     metadata_attempts_max: int = 8
     probe_timeout_ms: int = 1_000
+    explicit_lac_after_ms: int = 5_000
     explicit_lac_timeout_ms: int = 5_000
     read_timeout_ms: int = 5_000
     speculative_read_ms: int = 200

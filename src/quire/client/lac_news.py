@@ -1,7 +1,7 @@
 """Tells bookies how far a ledger is confirmed when no later entry's header will.
 
-Where a reader waits, at once; everywhere, when the writer has been idle for a while. A writer that goes on, followed
-or not, sends nothing of this: its next header says it. Safety never rests on it.
+Where a reader waits, at once; everywhere, when the writer has been idle for some seconds. A writer that goes on,
+followed or not, sends nothing of this: its next header says it. Safety never rests on it.
 
 Source: guide (003), "Last Add Confirmed (LAC)".
 """
@@ -41,7 +41,6 @@ class LacNews:
         "_hop_due",
         "_loop",
         "_outgoing",
-        "_seen_by_tick",
         "_timeout_ms",
         "_writer",
         "untold",
@@ -61,7 +60,6 @@ class LacNews:
         self._writer = writer
         self._timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
-        self._seen_by_tick: SendExplicitLac | None = None
         self._hop_due = False
         self.untold: SendExplicitLac | None = None
 
@@ -78,22 +76,14 @@ class LacNews:
             self._hop_due = True
             self._loop.call_soon(self._tell_followed)
 
-    def tick(self) -> bool:
-        """Tell everybody what was news at the last tick already.
-
-        Returns:
-            Whether another tick is wanted.
-        """
-        before, self._seen_by_tick = self._seen_by_tick, self.untold
+    def tell_all(self) -> None:
+        """Tell everybody, if nothing newer is on its way."""
         if self._nothing_to_tell():
-            return False
+            return
         assert self.untold is not None
-        if self.untold is not before:
-            return True
         for slot in self.untold.slots:
             self._tell(self._outgoing.place_at(slot), self.untold.lac)
         self.untold = None
-        return False
 
     def _nothing_to_tell(self) -> bool:
         if not self._writer.idle():

@@ -20,6 +20,7 @@ from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.lac_news import LacNews
 from quire.client.outgoing import Outgoing, Place
+from quire.client.ticks import Ticks
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
@@ -42,6 +43,11 @@ def _limits_of(config: ClientConfig) -> WriterLimits:
     return WriterLimits(config.change_retry_ms_min, config.change_retry_ms_max, config.metadata_attempts_max)
 
 
+def ticks_for(config: ClientConfig) -> Ticks:
+    """The timer of a client's writers."""
+    return Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms)
+
+
 class WriterDriver(ABC):
     """Performs the effects of one writer machine.
 
@@ -55,6 +61,7 @@ class WriterDriver(ABC):
         chance: draws replacements.
         config: sizes and times.
         quarantine: bookies that failed lately; shared by the writers of a client.
+        ticks: their timer, shared too.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -71,7 +78,8 @@ class WriterDriver(ABC):
         "_outgoing",
         "_quarantine",
         "_tasks",
-        "_tick_timer",
+        "_ticking",
+        "_ticks",
         "_timer",
         "_window",
     )
@@ -87,6 +95,7 @@ class WriterDriver(ABC):
         chance: Chance,
         config: ClientConfig,
         quarantine: Quarantine | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
         self._machine = WriterMachine(record, version, limits=_limits_of(config))
         self._access = access
@@ -98,13 +107,12 @@ class WriterDriver(ABC):
         self._quarantine = quarantine or Quarantine(config.quarantine_ms)
         self._loop = asyncio.get_running_loop()
         self._window = ByteWindow(config.window_bytes_max)
-        self._outgoing = Outgoing(
-            access, bookies, self._window, config, self._machine.ensemble, self._answered, clock.now_ms()
-        )
+        self._outgoing = Outgoing(access, bookies, self._window, config, self._machine.ensemble, self, clock)
         self._timer: asyncio.TimerHandle | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._news = LacNews(access, bookies, self._outgoing, self, config.explicit_lac_timeout_ms)
+        self._ticks = ticks or ticks_for(config)
+        self._ticking = False
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._news: LacNews | None = None  # while there is any
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -131,7 +139,8 @@ class WriterDriver(ABC):
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def _answered(self, place: Place, run: int, answer: Answer) -> None:
+    def answered(self, place: Place, run: int, answer: Answer) -> None:
+        """A bookie's answer to a run."""
         if answer is Answer.OK:
             self._machine.adds_acked(place.slot, place.bookie, run)
         else:
@@ -139,8 +148,15 @@ class WriterDriver(ABC):
             self._machine.add_failed(place.slot, place.bookie, run, answer)
         if self._machine.out:
             self._perform()
-        if self._news.untold is not None:
-            self._news.answered(place)
+        news = self._news
+        if news is not None and news.untold is not None:
+            news.answered(place)
+
+    def _lac_untold(self, effect: e.SendExplicitLac) -> None:
+        if self._news is None:
+            timeout_ms = self._config.explicit_lac_timeout_ms
+            self._news = LacNews(self._access, self._bookies, self._outgoing, self, timeout_ms)
+        self._news.due(effect)
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""
@@ -195,9 +211,8 @@ class WriterDriver(ABC):
         self._perform()
 
     def _ensemble_changed(self, effect: e.EnsembleChanged) -> None:
-        now_ms = self._clock.now_ms()
         for slot in effect.slots:
-            self._outgoing.renew(slot, effect.ensemble[slot], now_ms)
+            self._outgoing.renew(slot, effect.ensemble[slot])
         log.info("ledger %d: from entry %d on %s", self.ledger_id, effect.first, ", ".join(effect.ensemble))
 
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
@@ -210,7 +225,7 @@ class WriterDriver(ABC):
 
     def _slot_returned(self, effect: e.SlotReturned) -> None:
         self._quarantine.forgive(effect.bookie)
-        self._outgoing.renew(effect.slot, effect.bookie, self._clock.now_ms())
+        self._outgoing.renew(effect.slot, effect.bookie)
         log.info("ledger %d: bookie %s is back from entry %d on", self.ledger_id, effect.bookie, effect.first)
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -227,19 +242,30 @@ class WriterDriver(ABC):
         self._perform()
 
     def _schedule_tick(self) -> None:
-        if self._tick_timer is None:
-            self._tick_timer = self._loop.call_later(self._config.slow_after_ms / 2000, self._tick)
+        if not self._ticking:
+            self._ticking = True
+            self._ticks.start(self)
 
-    def _tick(self) -> None:
+    def tick(self) -> bool:
         """While anything is held, a few times a second: which bookie does not keep up?"""
-        self._tick_timer = None
-        for place in self._outgoing.slow_places(self._clock.now_ms()):
-            log.warning("ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie)
-            self._machine.bookie_lost(place.slot, place.bookie)
-        self._perform()
-        self._outgoing.release()
-        if self._news.tick() or self._outgoing.holds or self._window.waiters:
-            self._schedule_tick()
+        outgoing = self._outgoing
+        if outgoing.holds or self._window.waiters:
+            for place in outgoing.slow_places():
+                log.warning(
+                    "ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie
+                )
+                self._machine.bookie_lost(place.slot, place.bookie)
+            self._perform()
+            outgoing.release()
+        self._ticking = outgoing.holds or bool(self._window.waiters)
+        return self._ticking
+
+    def quiet(self) -> None:
+        """Idle for some seconds: tell all bookies the LAC, and keep only what an idle writer needs."""
+        if self._news is not None:
+            self._news.tell_all()
+            self._news = None
+        self._outgoing.rest()
 
     def idle(self) -> bool:
         """Whether no entry is on its way, or about to be."""
@@ -280,11 +306,11 @@ class WriterDriver(ABC):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.append(task)
+        self._tasks = (*self._tasks, task)
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.remove(task)
+        self._tasks = tuple(other for other in self._tasks if other is not task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("ledger %d: the writer failed", self.ledger_id, exc_info=error)
@@ -306,7 +332,7 @@ class WriterDriver(ABC):
         e.EnsembleChanged: _ensemble_changed,
         e.SlotAbsent: _slot_absent,
         e.SlotReturned: _slot_returned,
-        e.SendExplicitLac: lambda self, effect: self._news.due(effect),
+        e.SendExplicitLac: _lac_untold,
         e.WriteMetadata: lambda self, effect: self._start(self._write_metadata(effect)),
         e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),
         e.SetTimer: _set_timer,

@@ -301,7 +301,7 @@ async def test_a_tail_of_a_mac_ledger_trusts_only_what_carries_a_mac(tmp_path, q
 @run
 async def test_a_tail_goes_to_another_bookie_and_survives_an_ensemble_change(tmp_path) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
-        client = await cluster.client(ClientConfig(long_poll_wait_ms=500))
+        client = await cluster.client(ClientConfig(long_poll_wait_ms=500, explicit_lac_after_ms=300))
         writer = await client.create_ledger()
         reader = await client.open_ledger(writer.ledger_id, recover=False)
         tail = reader.tail()
