@@ -47,6 +47,9 @@ class _WhenDurable:
 
 EVERY_LAC = 1 << 63
 """Above each LAC: whoever waits for one is to look again."""
+MACHINES_KEPT = 1024
+"""How many ledgers' machines are kept for certain: the newest. Up to as many more, and those that storage knows less
+than, are kept as well."""
 NOBODY = _Nobody()
 WHEN_DURABLE = _WhenDurable()
 
@@ -81,6 +84,7 @@ class Ledgers:
         self._written = written
         self._rules = rules
         self._machines: dict[int, BookieLedgerMachine] = {}
+        self._machines_max = 2 * MACHINES_KEPT
         self.followers = Followers()
         self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
@@ -314,6 +318,8 @@ class Ledgers:
         unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
         for machine in unsaved.values():
             self._storage.put_facts(machine.snapshot(), NOBODY, None)
+        if len(unsaved) > MACHINES_KEPT:
+            self._forget_machines()
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
@@ -323,13 +329,28 @@ class Ledgers:
             facts = self._storage.facts(ledger_id)
             if facts is None:
                 return None
+            if len(self._machines) >= self._machines_max:
+                self._forget_machines()
             machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=True, rules=self._rules)
         return machine
+
+    def _forget_machines(self) -> None:
+        """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
+        storage, evidence = self._storage, self._evidence
+        for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
+            if not machine.settled or storage.facts(ledger_id) != machine.facts:
+                continue
+            del self._machines[ledger_id]
+            if evidence.get(ledger_id) == storage.last_entry(ledger_id):
+                del evidence[ledger_id]
+        self._machines_max = len(self._machines) + MACHINES_KEPT
 
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)
         if machine is None:
             facts = LedgerFacts(ledger_id)
+            if len(self._machines) >= self._machines_max:
+                self._forget_machines()
             machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=False, rules=self._rules)
             if self._storage.suspects(ledger_id):
                 # What was lost with a damaged record may have been this ledger's entries, and its fence.
@@ -369,5 +390,5 @@ class Ledgers:
         if self._risen:
             risen, self._risen = self._risen, {}
             for ledger_id in risen:
-                self.followers.tell(ledger_id, self._machines[ledger_id].facts.lac)
+                self.followers.tell(ledger_id, self._machine(ledger_id).facts.lac)
             self._written()

@@ -124,6 +124,11 @@ class BookieLedgerMachine:
             self.dirty = True
         return Answer.OK
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is on its way to the disk: a machine made anew from the same facts would be this one."""
+        return not self.dirty and self.fence is not Fence.PENDING
+
     def fence_durable(self) -> None:
         """The journal holds the fence: answers that waited for it may leave."""
         if self.fence is Fence.PENDING:
