@@ -47,6 +47,7 @@ def measure(pairs: int) -> list[Comparison]:
             result = client.run("fragments", SIZE, ENTRIES, 1, FRAGMENTS)
             for comparison, times in ((lookup, result["read_p50_us"]), (opening, result["open_p50_us"])):
                 comparison.add(times[str(FRAGMENTS)], {"one fragment": times["1"]}, load)
+            opening.extra["opening and reading one entry"] = result["open_and_read_p50_us"]
             comparisons = [adds, reads, lookup, opening]
             say("  " + ", ".join(f"{one.claim.name} {1 / one.pairs[-1].ratio:.2f}" for one in comparisons))
     for comparison in comparisons:

@@ -276,7 +276,7 @@ class LedgerMetadata:
 def _check_first_entries(ledger_id: LedgerId, first_entries: list[int]) -> None:
     if first_entries[0] != 0:
         raise _corrupt(ledger_id, f"its first fragment starts at {first_entries[0]}, not 0")
-    if first_entries != sorted(set(first_entries)):
+    if len(set(first_entries)) < len(first_entries) or first_entries != sorted(first_entries):
         previous, first = next((a, b) for a, b in pairwise(first_entries) if b <= a)
         raise _corrupt(ledger_id, f"fragment {first} does not come after {previous}")
 
