@@ -71,9 +71,7 @@ class BookieServer:
         self.store = store
         self.clock: Clock = clock or RealClock()
         # The newest runs stay in the memory that they were received into, beside those on their way to the disk.
-        self.scratch = Scratch(
-            frames_bytes_max=config.storage.recent_bytes_max + config.pending_bytes_max // 2
-        )
+        self.scratch = Scratch(frames_bytes_max=config.storage.recent_bytes_max + config.pending_bytes_max)
         self.receive_budget = ReceiveBudget(config.receive_budget_bytes)
         self.cluster_instance = ""
         self.bookie_id = BookieId("")

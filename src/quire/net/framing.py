@@ -20,6 +20,7 @@ from quire.wire import native
 
 SCRATCH_BYTES = 256 * 1024
 LONG_FRAME_BYTES = 128 * 1024
+FRAME_STEP_BYTES = 32 * 1024
 LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
 """How much memory of long frames is kept to be used again, unless somebody keeps the frames themselves."""
 LOOKED_AT = 4
@@ -90,7 +91,7 @@ class Scratch:
                 del frames[index]
                 break
         else:
-            buffer = bytearray(-(-size // LONG_FRAME_BYTES) * LONG_FRAME_BYTES)
+            buffer = bytearray(-(-size // FRAME_STEP_BYTES) * FRAME_STEP_BYTES)
             self._frames_bytes += len(buffer)
         frames.appendleft(buffer)
         while self._frames_bytes > self._frames_bytes_max:
