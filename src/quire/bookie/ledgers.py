@@ -50,6 +50,8 @@ EVERY_LAC = 1 << 63
 MACHINES_KEPT = 1024
 """How many ledgers' machines are kept for certain: the newest. Up to as many more, and those that storage knows less
 than, are kept as well."""
+LACS_UNSAVED_MAX = 1024
+"""So many explicit LACs wait for the next group of something else, not more: each group stays small."""
 NOBODY = _Nobody()
 WHEN_DURABLE = _WhenDurable()
 
@@ -160,6 +162,8 @@ class Ledgers:
         if answer is Answer.OK and machine.facts.lac > before:
             self._unsaved_lacs[request.ledger_id] = machine
             self.followers.tell(request.ledger_id, machine.facts.lac)
+            if len(self._unsaved_lacs) == LACS_UNSAVED_MAX:
+                self.flush_soon()
         return answer
 
     # --- fences and reads -----------------------------------------------------------------------------------------
@@ -318,7 +322,7 @@ class Ledgers:
         unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
         for machine in unsaved.values():
             self._storage.put_facts(machine.snapshot(), NOBODY, None)
-        if len(unsaved) > MACHINES_KEPT:
+        if len(unsaved) >= LACS_UNSAVED_MAX:
             self._forget_machines()
 
     # --- pieces --------------------------------------------------------------------------------------------------
@@ -343,7 +347,8 @@ class Ledgers:
             del self._machines[ledger_id]
             if evidence.get(ledger_id) == storage.last_entry(ledger_id):
                 del evidence[ledger_id]
-        self._machines_max = len(self._machines) + MACHINES_KEPT
+        # Twice what had to stay: however many that is, looking through them costs little for each that comes.
+        self._machines_max = 2 * max(MACHINES_KEPT, len(self._machines))
 
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)

@@ -11,6 +11,7 @@ from quire.core.answers import Answer
 from quire.wire import native
 from quire.wire.entry import master_key
 from quire.wire.native import Kind
+from support.waiting import until_async
 from unit.bookie.test_bookie_server import World, access, in_world
 
 
@@ -61,5 +62,25 @@ def test_a_machine_whose_fence_is_on_its_way_is_kept(tmp_path: Path, monkeypatch
         assert answers == [Answer.OK]
         ledgers._forget_machines()
         assert 1 not in ledgers._machines
+
+    in_world(tmp_path, work)
+
+
+def test_many_explicit_lacs_wait_for_nobody_elses_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookie_ledgers, "LACS_UNSAVED_MAX", 2)
+
+    async def work(at: World) -> None:
+        whos = [access(1), access(2)]
+        for who in whos:
+            assert await at.add(who, [0]) is Answer.OK
+        for who in whos:
+            await at.client.write_lac(at.bookie, who, 0)
+        await until_async(lambda: not at.server.ledgers._unsaved_lacs)
+        await at.server.storage.drain()
+        await at.restart(clean=False)
+        for who in whos:
+            assert (await at.client.read_lac(at.bookie, who)).lac == 0
 
     in_world(tmp_path, work)
