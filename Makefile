@@ -34,6 +34,7 @@ demo: $(RUNTIME) java  ## the main job, narrated (ARGS="--input FILE" for your o
 	@$(WITH_JAVA) $(BIN)/python -m quire.cli.main demo $(ARGS)
 
 test: $(DEV) java static  ## everything a change must pass
+	@$(BIN)/python bench/guard.py
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 setup: $(DEV)  ## the environment in .venv, with all that development needs

@@ -71,8 +71,15 @@ class Machine:
             memory_gib=round(memory, 1),
             filesystem=_filesystem(directory),
             python=platform.python_version(),
-            revision=_said("git", "describe", "--always", "--dirty"),
+            revision=_revision(),
         )
+
+
+def _revision() -> str:
+    """The commit, with "-dirty" when what is measured differs from it; new results and documents do not count."""
+    measured = (":/src", ":/bench", ":/tools", ":/requirements", ":!/bench/results")
+    changed = _said("git", "status", "--porcelain", "--", *measured)
+    return _said("git", "rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
 
 
 def _cpu_model() -> str:

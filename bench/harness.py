@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import re
+import signal
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,12 +67,23 @@ class Pair:
 
 @dataclass
 class Comparison:
-    """A claim and its pairs."""
+    """A claim and its pairs.
+
+    Args:
+        claim: what is claimed.
+        parameters: how it was measured, for the result file.
+        pairs: the rounds so far.
+        extra: figures without a bar, printed under the table and saved.
+        plots: what `tools/plots.py` draws, saved but not printed. `timeline`: `{"title", "unit", "seconds": [...],
+            "series": {name: [...]}}`. `histogram`: `{"title", "unit", "series": {name: [at most 400 sorted
+            quantiles]}}`.
+    """
 
     claim: Claim
     parameters: dict[str, Any]
     pairs: list[Pair] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    plots: dict[str, Any] = field(default_factory=dict)
 
     def add(self, ours: float, peers: dict[str, float], load: float) -> Pair:
         """Take one pair; where the peer has several settings, the better one counts."""
@@ -90,18 +104,24 @@ class Comparison:
         return min(pair.ratio for pair in self.pairs)
 
     @property
+    def middle(self) -> int:
+        """The number of a pair whose ratio is in the middle: the one to draw when only one is drawn."""
+        order = sorted(range(len(self.pairs)), key=lambda number: self.pairs[number].ratio)
+        return order[(len(order) - 1) // 2]
+
+    @property
     def holds(self) -> bool:
         """Whether the bar is reached, and no pair is far below it."""
         return self.ratio >= self.claim.bar and self.worst >= WORST_PAIR_SHARE * self.claim.bar
 
     def summary(self) -> dict[str, Any]:
-        """The line of `--json`."""
+        """The line of `--json`, and with `plots` beside it the claim's part of the result file."""
         return {
             "claim": self.claim.name,
             "text": self.claim.text,
             "unit": self.claim.unit,
-            "ours": round(statistics.median(pair.ours for pair in self.pairs), 1),
-            "peer": round(statistics.median(pair.peer for pair in self.pairs), 1),
+            "ours": _rounded(statistics.median(pair.ours for pair in self.pairs)),
+            "peer": _rounded(statistics.median(pair.peer for pair in self.pairs)),
             "ratio": self.ratio,
             "worst": self.worst,
             "bar": self.claim.bar,
@@ -110,6 +130,11 @@ class Comparison:
             "parameters": self.parameters,
             **self.extra,
         }
+
+
+def _rounded(figure: float) -> float:
+    """Three digits at least: a microsecond of CPU needs them, a rate does not."""
+    return round(figure, 1 if figure >= 100 else 3)
 
 
 def parser(text: str, *, pairs: int = 5) -> argparse.ArgumentParser:
@@ -138,6 +163,10 @@ def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Co
         The exit status: 0 when every bar holds, 1 when one does not, 2 when the peer cannot run here.
     """
     OUT.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # the clusters are stopped on the way out
     cpus = pin_to(given.cpus)
     say(f"{name}: {given.pairs} pairs on CPUs {cpus}, load {load_average()}")
     try:
@@ -145,15 +174,29 @@ def main(name: str, given: argparse.Namespace, measure: Callable[[], Sequence[Co
     except PeerMissingError as missing:
         say(f"{name}: SKIPPED: {missing}")
         return 2
-    machine = asdict(Machine.here(OUT, len(cpus)))
+    made = {
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "machine": asdict(Machine.here(OUT, len(cpus))),
+    }
     for comparison in comparisons:
         say(table(comparison))
+    say(f"{name}: {time.monotonic() - start:.0f} s")
     if given.save:
-        save(name, machine, comparisons)
+        save(RESULTS / f"{name}.json", made, comparisons)
     if given.json:
         for comparison in comparisons:
-            sys.stdout.write(json.dumps({**comparison.summary(), "machine": machine}) + "\n")
+            sys.stdout.write(json.dumps({**comparison.summary(), **made}) + "\n")
     return 0 if all(comparison.holds for comparison in comparisons) else 1
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM unwind this process, so that the clusters are stopped on the way out; a second one changes nothing."""
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def table(comparison: Comparison) -> str:
@@ -176,18 +219,26 @@ def table(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def save(name: str, machine: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
-    """Write the result file that is committed: figures, versions, parameters, date."""
-    RESULTS.mkdir(exist_ok=True)
-    result = {
-        "script": f"bench/{name}.py",
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machine": machine,
-        "claims": [comparison.summary() for comparison in comparisons],
-    }
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n")
+def save(path: Path, made: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
+    """Write the result file that is committed: figures, plots, parameters, and where and when each was made.
+
+    Claims of the script that were not measured this time stay as they are, with their own date and revision.
+    """
+    path.parent.mkdir(exist_ok=True)
+    claims = (
+        {claim["claim"]: claim for claim in json.loads(path.read_text())["claims"]} if path.exists() else {}
+    )
+    for comparison in comparisons:
+        plots = {"plots": comparison.plots} if comparison.plots else {}
+        claims[comparison.claim.name] = {**comparison.summary(), **made, **plots}
+    result = {"script": f"bench/{path.stem}.py", "claims": list(claims.values())}
+    path.write_text(_compact(json.dumps(result, indent=2)) + "\n")
     say(f"written: {path}")
+
+
+def _compact(text: str) -> str:
+    """Lists of numbers on one line: a sample of 400 is one line of a difference, not 400."""
+    return re.sub(r"\[[-\d.,\s]+\]", lambda match: " ".join(match[0].split()), text)
 
 
 def say(text: str) -> None:

@@ -14,12 +14,30 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import quire
-from jobs import adding
+from jobs import adding, failing, lifecycle, reading, recovering, scaling, tailing
 from jobs.world import Job, World
 
 JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
     "append": adding.append,
     "latency": adding.latency,
+    "fill-ledgers": reading.fill,
+    "read-ledger": reading.read,
+    "delete-ledgers": reading.delete,
+    "open-many": scaling.open_many,
+    "round-robin": scaling.round_robin,
+    "close-many": scaling.close_many,
+    "keep": scaling.keep,
+    "length": scaling.length,
+    "fragments": scaling.fragments,
+    "tail": tailing.tail,
+    "begin": failing.begin,
+    "write": failing.write,
+    "verify": failing.verify,
+    "cycle": lifecycle.cycle,
+    "create": lifecycle.create,
+    "recover": recovering.recover,
+    "fill-journal": recovering.fill_journal,
+    "read-back": recovering.read_back,
 }
 
 

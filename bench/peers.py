@@ -89,9 +89,11 @@ class LoadClient:
     def _answer(self) -> dict[str, Any]:
         watchdog = threading.Timer(JOB_SECONDS, self._process.kill)
         watchdog.start()
-        lines = iter(_pipe(self._process.stdout).readline, "")
-        line = next((line for line in lines if line.startswith("{")), "")  # a JVM may warn on the same stream
-        watchdog.cancel()
+        try:
+            lines = iter(_pipe(self._process.stdout).readline, "")
+            line = next((line for line in lines if line.startswith("{")), "")  # a JVM may warn on this stream
+        finally:
+            watchdog.cancel()  # also when we are stopped meanwhile: nobody waits for it then
         if not line:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             raise RuntimeError(
@@ -133,8 +135,14 @@ class JavaPeer:
         }
 
     def __enter__(self) -> Self:
+        if (self.directory / "pids").exists():
+            self._peer("stop")  # what an earlier run left behind when it was killed
         self._forget_data()
-        self._peer("start", str(self._bookies))
+        try:
+            self._peer("start", str(self._bookies))
+        except BaseException:
+            self._peer("stop")
+            raise
         return self
 
     def __exit__(
@@ -151,6 +159,10 @@ class JavaPeer:
     def cpu(self) -> float:
         """CPU seconds of all bookies together."""
         return cpu_of(self.pids)
+
+    def start_bookie(self, number: int) -> None:
+        """Start a bookie that was killed again, and wait until it serves; the first is number 1."""
+        self._peer("start-bookie", str(number))
 
     def client(self, *, v2: bool) -> LoadClient:
         """Start a Java load client on this cluster, with the V2 or the V3 wire protocol."""
@@ -232,6 +244,10 @@ class QuireCluster:
     def __enter__(self) -> Self:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._log = self.directory / "up.log"
         command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(self.directory / "cluster")]
         command += ["--bookies", str(self._bookies), "--json"]
@@ -241,11 +257,8 @@ class QuireCluster:
         if not line:
             raise RuntimeError(f"'quire up' ended at once:\n{self._log.read_text(errors='replace')[-2000:]}")
         self._ready = json.loads(line)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def _stop(self) -> None:
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(STOP_SECONDS)
@@ -253,6 +266,18 @@ class QuireCluster:
             self._process.kill()
             self._process.wait()
         _pipe(self._process.stdout).close()
+
+    def restart_cold(self) -> None:
+        """Stop all bookies, start them with their data, and drop what the machine keeps of their files in memory."""
+        self._stop()
+        self._start()
+        for file in self.directory.rglob("*.seg"):
+            forget_cached(file)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._stop()
         if error is None:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -266,11 +291,25 @@ class QuireCluster:
         """The process ids of the bookies."""
         return [int(bookie["pid"]) for bookie in self._ready["bookies"]]
 
-    def client(self) -> LoadClient:
-        """Start our load client on this cluster."""
+    def pid_of(self, bookie_id: str) -> int:
+        """The process of one bookie."""
+        return next(int(bookie["pid"]) for bookie in self._ready["bookies"] if bookie["id"] == bookie_id)
+
+    def client(self, *, account: bool = True) -> LoadClient:
+        """Start our load client on this cluster; with `account` it also says what CPU time the bookies used."""
         command = [sys.executable, str(ROOT / "bench" / "load_client.py"), "--cluster", self.uri]
-        command += ["--pids", ",".join(map(str, self.pids))]
+        command += ["--pids", ",".join(map(str, self.pids))] if account else []
         return LoadClient("Quire", command, self.directory / "client.log")
+
+
+def forget_cached(file: Path) -> None:
+    """Drop a file's clean pages from the page cache; the next read of it goes to the disk."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

@@ -1,4 +1,4 @@
-"""Fill the generated regions of the documents from the code and from bench/results.
+"""Fill the generated regions of the documents from the code and from bench/results, and draw the pictures of these.
 
 A region stands between `<!-- generated: KIND ARGS -->` and `<!-- end -->`. With `--check` nothing is written and the
 exit status says whether everything is up to date.
@@ -12,9 +12,17 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import plots
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "quire"
+PLOTS = ROOT / "docs" / "plots"
+BRIEF = ("P1", "P2", "P4-64KB", "P5", "P6-default", "P7", "P9-1KB", "P11", "P13", "P15")
+"""The claims that the README shows; the others are in docs/performance.md."""
+
+PAIRS_MIN = 5
 REGION = re.compile(r"(<!-- generated: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -97,29 +105,98 @@ def tests() -> str:
     return "\n".join(rows) + "\n"
 
 
-def bench() -> str:
-    """The committed results, with the commands that made them."""
-    paths = sorted((ROOT / "bench" / "results").glob("*.json"))
-    if not paths:
-        return "No results are committed yet: `make bench` makes them.\n"
-    rows = ["| claim | ours | Java | ratio (worst pair) | made by |", "| --- | --- | --- | --- | --- |"]
-    machines = []
-    for path in paths:
+def results() -> list[dict[str, Any]]:
+    """Every claim of bench/results, each with the script that made it, in the order of their numbers."""
+    claims = []
+    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
         result = json.loads(path.read_text())
-        for claim in result["claims"]:
-            ours, peer = (f"{claim[side]:,.0f} {claim['unit']}" for side in ("ours", "peer"))
-            rows.append(
-                f"| {claim['claim']}: {claim['text']} | {ours} | {peer} "
-                f"| {claim['ratio']:.2f} ({claim['worst']:.2f}), {len(claim['pairs'])} pairs "
-                f"| `{result['script']}`, {result['date']} |"
-            )
-        host = result["machine"]
-        peers = sorted({claim["parameters"].get("peer", "") for claim in result["claims"]})
-        machines.append(
-            f"`{result['script']}`: {host['cpus']} CPUs ({host['cpu']}), {host['memory_gib']} GiB, "
-            f"{host['filesystem']}, Python {host['python']}, {', '.join(peers)}."
+        claims += [{**claim, "script": result["script"]} for claim in result["claims"]]
+    return sorted(claims, key=lambda claim: [int(part) for part in re.findall(r"\d+", claim["claim"])])
+
+
+def figure(value: float, unit: str) -> str:
+    """A figure with its unit, as many digits as it deserves."""
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def bench() -> str:
+    """The committed results: every claim, its bar and whether it holds."""
+    claims = results()
+    if not claims:
+        return "No results are committed yet: `make bench` makes them.\n"
+    rows = [
+        "| claim | bar | ours | peer | ratio | worst pair | | made by |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for claim in claims:
+        kinds = ", ".join(sorted({pair["peer_kind"] for pair in claim["pairs"]}))
+        rows.append(
+            f"| **{claim['claim']}** {claim['text']} | {claim['bar']:g} | {figure(claim['ours'], claim['unit'])} "
+            f"| {figure(claim['peer'], claim['unit'])} ({kinds}) | {claim['ratio']:.2f} | {claim['worst']:.2f} "
+            f"| {'holds' if claim['holds'] else '**MISSED**'} "
+            f"| `{claim['script']}`, {pairs_of(claim)}, {claim['date']}, `{claim['machine']['revision']}` |"
         )
-    return "\n".join(rows) + "\n\n" + "\n".join(machines) + "\n"
+    return "\n".join([*rows, "", verdict(claims), "", *machines(claims)]) + "\n"
+
+
+def pairs_of(claim: dict[str, Any]) -> str:
+    """How many pairs, and whether that is enough to count."""
+    count = len(claim["pairs"])
+    return f"{count} pairs" if count >= PAIRS_MIN else f"*only {count} of {PAIRS_MIN} pairs*"
+
+
+def bench_brief() -> str:
+    """Some claims in short, and how many of all hold."""
+    claims = results()
+    if not claims:
+        return "No results are committed yet: `make bench` makes them.\n"
+    rows = ["| | ours | peer | ratio (bar) |", "| --- | --- | --- | --- |"]
+    for claim in claims:
+        if claim["claim"] in BRIEF:
+            ours, peer = (figure(claim[side], claim["unit"]) for side in ("ours", "peer"))
+            rows.append(f"| {claim['text']} | {ours} | {peer} | {claim['ratio']:.2f} ({claim['bar']:g}) |")
+    return "\n".join([*rows, "", f"Of all claims, {verdict(claims)}"]) + "\n"
+
+
+def verdict(claims: list[dict[str, Any]]) -> str:
+    """How many hold, and which do not."""
+    missed = [claim["claim"] for claim in claims if not claim["holds"]]
+    named = f"; missed: {', '.join(missed)}" if missed else ""
+    return f"{len(claims) - len(missed)} of {len(claims)} hold{named}."
+
+
+def machines(claims: list[dict[str, Any]]) -> list[str]:
+    """Where the figures come from: one line per kind of machine, and the peers' versions."""
+    hosts = {
+        f"Machine: {host['cpus']} CPUs ({host['cpu']}), {host['memory_gib']} GiB, {host['filesystem']}, "
+        f"{host['system']}, Python {host['python']}."
+        for host in (claim["machine"] for claim in claims)
+    }
+    peers = {claim["parameters"]["peer"] for claim in claims if claim["parameters"].get("peer")}
+    return [*sorted(hosts), f"Peers: {'; '.join(sorted(peers))}."]
+
+
+def bench_extra() -> str:
+    """Figures that were measured beside the claims and have no bar."""
+    known = {"claim", "text", "unit", "ours", "peer", "ratio", "worst", "bar", "holds", "pairs", "parameters"}
+    known |= {"date", "machine", "plots", "script"}
+    rows = ["| beside | figures |", "| --- | --- |"]
+    for claim in results():
+        for name, value in claim.items():
+            if name not in known:
+                said = (
+                    ", ".join(f"{key} {item}" for key, item in value.items())
+                    if isinstance(value, dict)
+                    else value
+                )
+                rows.append(f"| {claim['claim']} | {name.replace('_', ' ')}: {said} |")
+    return "\n".join(rows) + "\n"
+
+
+def bench_plots() -> str:
+    """The pictures, one after another."""
+    made = plots.pictures(results())
+    return "\n\n".join(f"![{picture.text}](plots/{picture.name}.svg)" for picture in made) + "\n"
 
 
 def proof() -> str:
@@ -141,6 +218,9 @@ KINDS: dict[str, Callable[..., str]] = {
     "decisions": decisions,
     "tests": tests,
     "bench": bench,
+    "bench_brief": bench_brief,
+    "bench_extra": bench_extra,
+    "bench_plots": bench_plots,
     "proof": proof,
 }
 
@@ -163,17 +243,19 @@ def filled(text: str, *, checking: bool) -> str:
 
 def main() -> int:
     """Write, or check."""
-    stale = []
+    checking = "--check" in sys.argv
+    pictures = plots.pictures(results())
+    changed = plots.stale(pictures, PLOTS) if checking else plots.write_all(pictures, PLOTS)
     for path in documents():
         old = path.read_text()
-        new = filled(old, checking="--check" in sys.argv)
+        new = filled(old, checking=checking)
         if new != old:
-            stale.append(path.relative_to(ROOT))
-            if "--check" not in sys.argv:
+            changed.append(path)
+            if not checking:
                 path.write_text(new)
-    for path in stale:
-        sys.stdout.write(f"{'stale' if '--check' in sys.argv else 'written'}: {path}\n")
-    return int("--check" in sys.argv and bool(stale))
+    for path in changed:
+        sys.stdout.write(f"{'stale' if checking else 'written'}: {path.relative_to(ROOT)}\n")
+    return int(checking and bool(changed))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ import time
 from collections import deque
 from typing import Any
 
+from jobs.samples import Timeline, quantiles_us
 from jobs.world import PAYLOADS, Job, World, payloads_of, percentiles
+from quire import WindowFullError
 
 STEPS_PER_WINDOW = 10
 
@@ -15,7 +17,8 @@ STEPS_PER_WINDOW = 10
 async def append(world: World, job: Job) -> dict[str, Any]:
     """Append for some seconds with a full window: `append SIZE SECONDS WINDOW`.
 
-    Adds complete in order, so waiting for the last future of the oldest step bounds the window.
+    Adds complete in order, so waiting for the last future of the oldest step bounds the window, and when that one is
+    complete so is its whole step.
     """
     size, seconds, window = int(job.words[0]), float(job.words[1]), int(job.words[2])
     payloads = payloads_of(size)
@@ -24,14 +27,23 @@ async def append(world: World, job: Job) -> dict[str, Any]:
     waiting: deque[asyncio.Future[int]] = deque()
     count = 0
     with world.accounted() as used:
-        start = time.perf_counter()
-        while time.perf_counter() - start < seconds:
+        now = start = time.perf_counter()
+        timeline = Timeline(start)
+        while now - start < seconds:
             for _ in range(step):
-                last = ledger.append_nowait(payloads[count % PAYLOADS])
+                try:
+                    last = ledger.append_nowait(payloads[count % PAYLOADS])
+                except (
+                    WindowFullError
+                ):  # a bookie is far behind the ack quorum, and what it was not sent yet is held
+                    await ledger.drain()
+                    last = ledger.append_nowait(payloads[count % PAYLOADS])
                 count += 1
             waiting.append(last)
             while len(waiting) >= STEPS_PER_WINDOW:
                 await waiting.popleft()
+                now = time.perf_counter()
+                timeline.add(now, step)
         while waiting:
             await waiting.popleft()
     await ledger.close()
@@ -45,6 +57,7 @@ async def append(world: World, job: Job) -> dict[str, Any]:
         "failed": 0,
         "verified": count,
         "read_entries_per_s": round(count / reading),
+        "timeline": timeline.counts,
     }
 
 
@@ -61,4 +74,11 @@ async def latency(world: World, job: Job) -> dict[str, Any]:
             nanos.append(time.perf_counter_ns() - start)
     await ledger.close()
     await world.verify_and_delete(ledger.ledger_id, count, payloads)
-    return {"entries": count, **percentiles(nanos), **used.per(count, 1), "failed": 0, "verified": count}
+    return {
+        "entries": count,
+        **percentiles(nanos),
+        **used.per(count, 1),
+        "failed": 0,
+        "verified": count,
+        "sample_us": quantiles_us(nanos),
+    }

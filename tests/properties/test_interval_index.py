@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.storage.footer_format import Row, sort_rows
+from quire.storage.findings import Scan
+from quire.storage.footer_format import ROW, Row, sort_rows
 from quire.storage.index import IntervalMap, RowTable, dense_pieces, resolve, table_of
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.rebuild import rebuild
@@ -55,6 +56,27 @@ def test_intervals_are_disjoint_and_the_newest_wins(spans: list[tuple[int, int]]
         intervals.check()
     found = {i: row for first, last, row in intervals.within(0, 2 * IDS) for i in range(first, last + 1)}
     assert found == model
+
+
+@given(st.lists(shares(), max_size=25), st.integers(0, 25), st.randoms())
+def test_rows_taken_in_bulk_are_as_if_taken_one_by_one(
+    runs: list[tuple[int, int, int, int]], middle: int, chance: random.Random
+) -> None:
+    rows = [row_for(share, number + 1) for number, share in enumerate(runs)]
+    one_by_one, bulk = RowTable(), RowTable()
+    for row in rows:
+        one_by_one.add(row, row.lsn - 5)
+    for part in (rows[:middle], rows[middle:]):
+        scan = Scan()
+        for row in chance.sample(part, len(part)):  # damaged rows come late
+            scan.rows += ROW.pack(*row)
+            scan.raise_lac(row.ledger_id, row.lsn - 5)
+        bulk.extend(scan.rows_by_lsn(), scan.lacs)
+    assert (bulk.rows, bulk.lacs) == (one_by_one.rows, one_by_one.lacs)
+    for ledger_id in one_by_one.ledgers():
+        assert bulk.newest_lsn(ledger_id) == one_by_one.newest_lsn(ledger_id)
+        streams = [[list(one) for one in table.pieces(ledger_id, 0, IDS, 1)] for table in (one_by_one, bulk)]
+        assert sorted(streams[0]) == sorted(streams[1])
 
 
 @given(st.lists(shares(), max_size=25), st.integers(0, IDS), st.integers(0, IDS), st.integers(1, 4))

@@ -26,6 +26,7 @@ class ScriptedBookies:
         self.waiting = {name: deque() for name in names}
         self.taken = dict.fromkeys(names, 0)
         self.dropped = []
+        self.followed = set()
 
     # --- what the test does ------------------------------------------------------------------------------------------
 
@@ -56,8 +57,9 @@ class ScriptedBookies:
         frame = (access, body, sink, tag, lac)
         if self.mode[bookie] == "stopped":
             self.waiting[bookie].append(frame)
-        else:
-            asyncio.get_running_loop().call_soon(self._serve, bookie, *frame)
+            return False
+        asyncio.get_running_loop().call_soon(self._serve, bookie, *frame)
+        return True
 
     def _serve(self, bookie, access, body, sink, tag, lac):
         answers = {"dead": Answer.UNREACHABLE, "read_only": Answer.READ_ONLY, "fenced": Answer.FENCED}
@@ -94,9 +96,10 @@ class ScriptedBookies:
     async def info(self, bookie, access=None, *, timeout_ms=0):
         return (Answer.OK if self.mode[bookie] in ("ok", "fenced") else Answer.TIMED_OUT), {}
 
-    async def write_lac(self, bookie, access, lac, *, timeout_ms=0):
-        if self.mode[bookie] != "ok":
-            return Answer.UNREACHABLE
-        self.explicit[bookie].append(lac)
-        self.lacs[bookie] = max(self.lacs[bookie], lac)
-        return Answer.OK
+    def is_followed(self, sink):
+        return sink.bookie in self.followed
+
+    def write_lac(self, bookie, access, lac, *, timeout_ms=0):
+        if self.mode[bookie] == "ok":
+            self.explicit[bookie].append(lac)
+            self.lacs[bookie] = max(self.lacs[bookie], lac)

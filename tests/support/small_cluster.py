@@ -20,6 +20,9 @@ from quire.storage.config import StorageConfig
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 
+SOON = ClientConfig(explicit_lac_after_ms=300)
+"""A test that waits for the last entry of an idle writer need not wait for seconds."""
+
 
 class SmallCluster:
     """Some bookies and as many clients as asked for, each client with connections of its own."""
@@ -50,7 +53,7 @@ class SmallCluster:
         store = MemoryStore(self.space)
         bookies = BookieClient(BookieRegistry(store), store.instance_id)
         await bookies.start()
-        client = Client(store, bookies, RealClock(), random.Random(1), config)
+        client = Client(store, bookies, RealClock(), random.Random(1), config or SOON)
         self.clients.append(client)
         return client
 

@@ -90,6 +90,9 @@ class FaultyFile:
     def size(self) -> int:
         return len(self._node.data)
 
+    def expect(self, offset: int, size: int) -> None:
+        assert 0 <= offset < offset + size <= len(self._node.data)
+
     def next_data(self, offset: int) -> int:
         return offset
 

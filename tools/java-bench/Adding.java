@@ -1,10 +1,15 @@
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.LongAdder;
 import org.apache.bookkeeper.client.LedgerHandle;
 
 /** Adds: with a full window, and one at a time. */
 final class Adding {
+  private static final long BUCKET_NANOS = 100_000_000;
+
   private Adding() {
   }
 
@@ -16,7 +21,10 @@ final class Adding {
     LedgerHandle ledger = world.create();
     Semaphore outstanding = new Semaphore(window);
     AtomicInteger failed = new AtomicInteger();
+    LongAdder completed = new LongAdder();
+    Sampler sampler = new Sampler(completed);
     double[] cpu = world.cpuNow();
+    sampler.start();
     long start = System.nanoTime();
     long deadline = start + (long) (Double.parseDouble(words[1]) * 1e9);
     long count = 0;
@@ -26,6 +34,7 @@ final class Adding {
         if (code != 0) {
           failed.incrementAndGet();
         }
+        completed.increment();
         outstanding.release();
       }, null);
       count++;
@@ -33,13 +42,44 @@ final class Adding {
     outstanding.acquire(window);
     double wall = (System.nanoTime() - start) / 1e9;
     double[] after = world.cpuNow();
+    sampler.interrupt();
+    sampler.join();
     ledger.close();
     double reading = failed.get() == 0 ? world.readBack(ledger.getId(), count, size) : 0;
     world.client.deleteLedger(ledger.getId());
     return String.format(Locale.ROOT,
         "\"entries\":%d,\"seconds\":%.3f,\"entries_per_s\":%.0f,\"mb_per_s\":%.1f,%s,\"failed\":%d,\"verified\":%d,"
-        + "\"read_entries_per_s\":%.0f", count, wall, count / wall, count * (double) size / wall / 1e6,
-        World.perEntry(cpu, after, count), failed.get(), failed.get() == 0 ? count : 0, reading > 0 ? count / reading : 0);
+        + "\"read_entries_per_s\":%.0f,\"timeline\":%s", count, wall, count / wall, count * (double) size / wall / 1e6,
+        World.perEntry(cpu, after, count), failed.get(), failed.get() == 0 ? count : 0, reading > 0 ? count / reading : 0,
+        sampler.counts);
+  }
+
+  /** How many entries were completed in each tenth of a second. */
+  private static final class Sampler extends Thread {
+    final List<Long> counts = new ArrayList<>();
+    private final LongAdder completed;
+
+    Sampler(LongAdder completed) {
+      this.completed = completed;
+      setDaemon(true);
+    }
+
+    @Override
+    public void run() {
+      long before = 0;
+      long next = System.nanoTime() + BUCKET_NANOS;
+      try {
+        while (true) {
+          Thread.sleep(Math.max(0, (next - System.nanoTime()) / 1_000_000));
+          long now = completed.sum();
+          counts.add(now - before);
+          before = now;
+          next += BUCKET_NANOS;
+        }
+      } catch (InterruptedException end) {
+        return;
+      }
+    }
   }
 
   /** latency SIZE COUNT: one add at a time. */
@@ -59,7 +99,7 @@ final class Adding {
     ledger.close();
     world.readBack(ledger.getId(), count, size);
     world.client.deleteLedger(ledger.getId());
-    return String.format(Locale.ROOT, "\"entries\":%d,%s,%s,\"failed\":0,\"verified\":%d", count, World.percentiles(nanos),
-        World.perEntry(cpu, after, count), count);
+    return String.format(Locale.ROOT, "\"entries\":%d,%s,%s,\"failed\":0,\"verified\":%d,\"sample_us\":%s", count,
+        World.percentiles(nanos), World.perEntry(cpu, after, count), count, World.quantiles(nanos));
   }
 }

@@ -21,6 +21,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 /** What every job needs: the client, payloads, ledgers, the check of what was written, and the accounts. */
 final class World {
   static final int PAYLOADS = 64;
+  static final int QUANTILES_MAX = 400;
   static final byte[] PASSWORD = "bench".getBytes(StandardCharsets.UTF_8);
 
   final BookKeeper client;
@@ -71,6 +72,10 @@ final class World {
 
   private String option(String name, String otherwise) {
     return jobOptions.getOrDefault(name, options.getOrDefault(name, otherwise));
+  }
+
+  String word(String name, String otherwise) {
+    return option(name, otherwise);
   }
 
   int number(String name, int otherwise) {
@@ -179,5 +184,17 @@ final class World {
     int count = sorted.length;
     return String.format(Locale.ROOT, "\"min_us\":%.1f,\"p50_us\":%.1f,\"p99_us\":%.1f,\"p999_us\":%.1f", sorted[0] / 1e3,
         sorted[count / 2] / 1e3, sorted[(int) (count * 0.99)] / 1e3, sorted[(int) (count * 0.999)] / 1e3);
+  }
+
+  /** A sorted sample in microseconds, evenly spaced by rank, with the smallest and the largest. */
+  static List<Double> quantiles(long[] nanos) {
+    long[] sorted = nanos.clone();
+    Arrays.sort(sorted);
+    int count = Math.min(sorted.length, QUANTILES_MAX);
+    List<Double> sample = new ArrayList<>();
+    for (long rank = 0; rank < count; rank++) {
+      sample.add(sorted[(int) (rank * (sorted.length - 1) / Math.max(1, count - 1))] / 100 / 10.0);
+    }
+    return sample;
   }
 }

@@ -21,14 +21,13 @@ from quire.net.framing import FrameProtocol
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.run import RunView, checksum
+from quire.wire.run import RunView
 
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
 
 log = logging.getLogger(__name__)
 
-NO_KEY_ON_WIRE = b"\0" * 20
 WRITE_BUFFER_BYTES = 1024 * 1024
 
 
@@ -42,6 +41,7 @@ class Connection(FrameProtocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._requests: deque[memoryview] = deque()
+        self._added = False
         self._peer = "?"
         self.not_read_since: float | None = None
 
@@ -129,7 +129,7 @@ class Connection(FrameProtocol):
 
     def _work(self) -> None:
         """Serve the requests that have arrived, as long as their answers have somewhere to go."""
-        requests = self._requests
+        requests, self._added = self._requests, False
         limit = self._server.config.answer_bytes_max
         try:
             while requests and self.not_read_since is None and not self._server.holding:
@@ -139,19 +139,17 @@ class Connection(FrameProtocol):
         except MalformedFrameError as error:
             requests.clear()
             self._fail(error)
+        if self._added:
+            self._server.put(self)
 
     def _serve(self, frame: memoryview) -> None:
         request = native.decode_request(frame)
-        if request.key == NO_KEY_ON_WIRE:
-            request.key = b""
         kind = request.kind
-        if kind is Kind.ADD:
-            self._add(request, native.request_body_crc(frame))
-            return
-        if checksum(request.body) != native.request_body_crc(frame):
+        if not request.is_intact():
             self._answer(request, Answer.DAMAGED_IN_TRANSIT)
-            return
-        if request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
+        elif kind is Kind.ADD:
+            self._add(request)
+        elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
             self._ledgers.fence_then(request, self._look(request))
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
@@ -160,29 +158,31 @@ class Connection(FrameProtocol):
         else:
             self._serve_rest(request)
 
-    def _add(self, request: Request, body_crc: int) -> None:
+    def _add(self, request: Request) -> None:
         if request.ledger_id < 0 or not request.key:
             self._answer(request, Answer.BAD_REQUEST)
-            return
-        if checksum(request.body) != body_crc:
-            self._answer(request, Answer.DAMAGED_IN_TRANSIT)
             return
         run = RunView.parse(request.body)
         run.check_identity()
         if run.ledger_id != request.ledger_id:
             msg = f"an add to ledger {request.ledger_id} brings a run of ledger {run.ledger_id}"
             raise MalformedFrameError(msg)
-        answer = self._ledgers.add(request, run, body_crc, self, (request, len(request.body)))
+        answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:
+            self._added = True
             self._server.admitted(len(request.body))
         else:
             self._answer(request, answer)
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
         """A run is durable: now its answer may leave."""
-        request, size = tag  # as `_add` gave it
-        self._server.settled(size)
-        self._answer(request, Answer.OK if error is None else self._server.answer_for(error))
+        request: Request = tag  # as `_add` gave it
+        self._server.settled(len(request.body))
+        if error is None:
+            flags = native.FOLLOWED if request.ledger_id in self._ledgers.followers.followed else 0
+            self._answer(request, Answer.OK, flags=flags)
+        else:
+            self._answer(request, self._server.answer_for(error))
 
     def _look(self, request: Request) -> Callable[[Answer], None]:
         """How to serve a READ or READ_LAC once its fence, if it asks for one, is durable."""
@@ -215,14 +215,11 @@ class Connection(FrameProtocol):
         def wake() -> None:
             if self.transport is None:
                 return
-            info = self._ledgers.info(request.ledger_id)
-            end = min(last, info["lac"] if info else NO_ENTRY)
-            if info is not None and end < first:
-                self._answer(
-                    request, Answer.OK, lac=info["lac"], body=native.encode_entries((), first - 1, ())
-                )
+            lac = self._ledgers.lac(request.ledger_id)
+            if lac is not None and min(last, lac) < first:
+                self._answer(request, Answer.OK, lac=lac, body=native.encode_entries((), first - 1, ()))
             else:
-                self._entries(request, Answer.OK, first, max(end, first), bytes_max)
+                self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
 
         wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
         self._ledgers.poll(request.ledger_id, previous, wait, wake)
@@ -253,6 +250,7 @@ class Connection(FrameProtocol):
         request: Request,
         answer: Answer,
         *,
+        flags: int = 0,
         lac: int = NO_ENTRY,
         body: list[Buffer] | tuple[Buffer, ...] = (),
     ) -> None:
@@ -262,6 +260,7 @@ class Connection(FrameProtocol):
             request.kind,
             answer,
             request.number,
+            flags=flags,
             ledger_id=request.ledger_id,
             lac=lac,
             durable_lsn=self._server.storage.durable_lsn,

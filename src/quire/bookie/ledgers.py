@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from quire.bookie.followers import Followers
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.errors import StorageError
@@ -44,6 +45,13 @@ class _WhenDurable:
         tag(error)
 
 
+EVERY_LAC = 1 << 63
+"""Above each LAC: whoever waits for one is to look again."""
+MACHINES_KEPT = 1024
+"""How many ledgers' machines are kept for certain: the newest. Up to as many more, and those that storage knows less
+than, are kept as well."""
+LACS_UNSAVED_MAX = 1024
+"""So many explicit LACs wait for the next group of something else, not more: each group stays small."""
 NOBODY = _Nobody()
 WHEN_DURABLE = _WhenDurable()
 
@@ -59,13 +67,6 @@ class Found:
     lac: int
 
 
-@dataclass(slots=True)
-class _Poll:
-    previous_lac: int
-    wake: Callable[[], None]
-    timer: asyncio.TimerHandle
-
-
 class Ledgers:
     """The ledgers of one bookie.
 
@@ -74,6 +75,10 @@ class Ledgers:
         written: called at the end of each turn in which something was put; what was written at once in it can be
             answered now, not a turn later.
         rules: the judgements; production passes the one true set.
+
+    Attributes:
+        followers: who waits for a LAC.
+        flushing: a flush is under way, and `written` will be called after it.
     """
 
     def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
@@ -81,11 +86,13 @@ class Ledgers:
         self._written = written
         self._rules = rules
         self._machines: dict[int, BookieLedgerMachine] = {}
-        self._polls: dict[int, list[_Poll]] = {}
-        self._woken: set[int] = set()
+        self._machines_max = 2 * MACHINES_KEPT
+        self.followers = Followers()
+        self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
         self._evidence: dict[int, int] = {}
         self._flush_scheduled = False
+        self.flushing = False
         self.read_only = False
         self.adds = 0
         self.entries_added = 0
@@ -93,8 +100,8 @@ class Ledgers:
 
     # --- adds ----------------------------------------------------------------------------------------------------
 
-    def add(self, request: Request, run: RunView, body_crc: int, waiter: Waiter, tag: object) -> Answer:
-        """Admit a run and hand it to storage.
+    def add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+        """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
             OK when it was handed over: the answer waits for `waiter.stored(tag, …)`. Any other answer is final.
@@ -123,16 +130,23 @@ class Ledgers:
         if machine.dirty:
             storage.put_facts(machine.snapshot(), NOBODY, None)
         storage.put_run(
-            run, body_crc, lac=request.lac, token=request.token, recovery=recovery, sink=waiter, tag=tag
+            run,
+            request.body_crc,
+            lac=request.lac,
+            token=request.token,
+            recovery=recovery,
+            sink=waiter,
+            tag=tag,
         )
         if not recovery:
             self._evidence[request.ledger_id] = run.last
         self.adds += 1
         self.entries_added += run.count
         self.bytes_added += len(run.body)
-        if machine.facts.lac > lac_before:
-            self._wake(request.ledger_id)
-        self._schedule_flush()
+        if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
+            self._risen[request.ledger_id] = None
+        if self._unsaved_lacs and not recovery and request.lac >= lac_before:
+            self._unsaved_lacs.pop(request.ledger_id, None)  # the run's headers say as much
         return Answer.OK
 
     def explicit_lac(self, request: Request) -> Answer:
@@ -147,7 +161,9 @@ class Ledgers:
         )
         if answer is Answer.OK and machine.facts.lac > before:
             self._unsaved_lacs[request.ledger_id] = machine
-            self._wake(request.ledger_id)
+            self.followers.tell(request.ledger_id, machine.facts.lac)
+            if len(self._unsaved_lacs) == LACS_UNSAVED_MAX:
+                self.flush_soon()
         return answer
 
     # --- fences and reads -----------------------------------------------------------------------------------------
@@ -223,19 +239,25 @@ class Ledgers:
         return Answer.OK, facts.lac, facts.explicit_lac, evidence
 
     def poll(self, ledger_id: int, previous_lac: int, wait_seconds: float, wake: Callable[[], None]) -> None:
-        """Call `wake` once: at once if the LAC is beyond `previous_lac`, else when it is or the time is over."""
+        """Call `wake` once: at once if the LAC is beyond `previous_lac`, else when it is or the time is over.
+
+        A ledger of which nothing is here is waited for only by who knows of no entry: others may have them all.
+        """
+        self.followers.saw(ledger_id)
         machine = self._known(ledger_id)
-        if machine is None or machine.facts.lac > previous_lac or machine.facts.deleted_until_ms:
+        if machine is None:
+            waits = previous_lac == NO_ENTRY
+        else:
+            waits = machine.facts.lac <= previous_lac and not machine.facts.deleted_until_ms
+        if waits:
+            self.followers.wait(ledger_id, previous_lac, wait_seconds, wake)
+        else:
             wake()
-            return
-        polls = self._polls.setdefault(ledger_id, [])
 
-        def time_over() -> None:
-            polls.remove(poll)
-            wake()
-
-        poll = _Poll(previous_lac, wake, asyncio.get_running_loop().call_later(wait_seconds, time_over))
-        polls.append(poll)
+    def lac(self, ledger_id: int) -> int | None:
+        """How far a ledger is known to be confirmed; None when nothing is known of it."""
+        machine = self._known(ledger_id)
+        return None if machine is None else machine.facts.lac
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
         """The intervals of entries that this bookie holds."""
@@ -292,14 +314,16 @@ class Ledgers:
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
         self._storage.delete(ledger_id, until_ms, NOBODY, None)
-        self._wake(ledger_id)
-        self._schedule_flush()
+        self.followers.tell(ledger_id, EVERY_LAC)
+        self.flush_soon()
 
     def save_lacs(self) -> None:
         """Journal the explicit LACs that only memory holds (before a clean stop)."""
         unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
         for machine in unsaved.values():
             self._storage.put_facts(machine.snapshot(), NOBODY, None)
+        if len(unsaved) >= LACS_UNSAVED_MAX:
+            self._forget_machines()
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
@@ -309,13 +333,29 @@ class Ledgers:
             facts = self._storage.facts(ledger_id)
             if facts is None:
                 return None
+            if len(self._machines) >= self._machines_max:
+                self._forget_machines()
             machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=True, rules=self._rules)
         return machine
+
+    def _forget_machines(self) -> None:
+        """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
+        storage, evidence = self._storage, self._evidence
+        for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
+            if not machine.settled or storage.facts(ledger_id) != machine.facts:
+                continue
+            del self._machines[ledger_id]
+            if evidence.get(ledger_id) == storage.last_entry(ledger_id):
+                del evidence[ledger_id]
+        # Twice what had to stay: however many that is, looking through them costs little for each that comes.
+        self._machines_max = 2 * max(MACHINES_KEPT, len(self._machines))
 
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)
         if machine is None:
             facts = LedgerFacts(ledger_id)
+            if len(self._machines) >= self._machines_max:
+                self._forget_machines()
             machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=False, rules=self._rules)
             if self._storage.suspects(ledger_id):
                 # What was lost with a damaged record may have been this ledger's entries, and its fence.
@@ -333,36 +373,27 @@ class Ledgers:
             then(error)
 
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
-        self._schedule_flush()
+        self.flush_soon()
 
-    def _wake(self, ledger_id: int) -> None:
-        if ledger_id in self._polls:
-            self._woken.add(ledger_id)
-            self._schedule_flush()
-
-    def _schedule_flush(self) -> None:
+    def flush_soon(self) -> None:
+        """Flush at the end of this loop turn, together with what others put in it."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
 
-    def _flush(self) -> None:
-        """The end of a loop turn: what was put starts towards the disk, who waited for a LAC is told."""
+    def flush(self) -> None:
+        """What was put starts towards the disk, who waited for a LAC is told."""
         self._flush_scheduled = False
         if self._unsaved_lacs and self._storage.failure is None:
             self.save_lacs()
-        self._storage.flush()
-        self._written()
-        woken, self._woken = self._woken, set()
-        for ledger_id in sorted(woken):
-            machine = self._machines[ledger_id]
-            still: list[_Poll] = []
-            polls = self._polls.pop(ledger_id, [])
-            for poll in polls:
-                if machine.facts.lac > poll.previous_lac or machine.facts.deleted_until_ms:
-                    poll.timer.cancel()
-                    poll.wake()
-                else:
-                    still.append(poll)
-            polls[:] = still
-            if still:
-                self._polls[ledger_id] = polls
+        self.flushing = True
+        try:
+            self._storage.flush()
+        finally:
+            self.flushing = False
+            self._written()
+        if self._risen:
+            risen, self._risen = self._risen, {}
+            for ledger_id in risen:
+                self.followers.tell(ledger_id, self._machine(ledger_id).facts.lac)
+            self._written()

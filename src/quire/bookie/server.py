@@ -70,7 +70,8 @@ class BookieServer:
         self.config = config
         self.store = store
         self.clock: Clock = clock or RealClock()
-        self.scratch = Scratch()
+        # The newest runs stay in the memory that they were received into, beside those on their way to the disk.
+        self.scratch = Scratch(frames_bytes_max=config.storage.recent_bytes_max + config.pending_bytes_max)
         self.receive_budget = ReceiveBudget(config.receive_budget_bytes)
         self.cluster_instance = ""
         self.bookie_id = BookieId("")
@@ -84,6 +85,7 @@ class BookieServer:
         self._identity: Identity | None = None
         self._connections: set[Connection] = set()
         self._answering: list[Connection] = []
+        self._writers: set[Connection] = set()
         self._pending_bytes = 0
         self._suspicious = False
         self._server: asyncio.Server | None = None
@@ -233,6 +235,8 @@ class BookieServer:
                 if since and now - min(since) > limit and connection.transport is not None:
                     log.warning("cut off a connection that stood still for %.0f s", limit)
                     connection.transport.abort()
+            self.ledgers.followers.sweep()
+            self._writers.clear()
             self.storage.check_space()
             if self._writable() != announced:
                 announced = await self._announce(writable=not announced)
@@ -303,10 +307,19 @@ class BookieServer:
     def disconnected(self, connection: Connection) -> None:
         """A client is gone."""
         self._connections.discard(connection)
+        self._writers.discard(connection)
+
+    def put(self, connection: Connection) -> None:
+        """A connection has put entries: one that lately was alone to do so has nobody to share a sync with."""
+        self._writers.add(connection)
+        if len(self._writers) == 1:
+            self.ledgers.flush()
+        else:
+            self.ledgers.flush_soon()
 
     def answering(self, connection: Connection) -> None:
         """A connection has answers to send: they leave together, at the latest in the next loop turn."""
-        if not self._answering:
+        if not self._answering and not self.ledgers.flushing:
             asyncio.get_running_loop().call_soon(self._send_answers)
         self._answering.append(connection)
 

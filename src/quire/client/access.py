@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import DigestType, LedgerMetadata
 from quire.wire.entry import EntryDigest, master_key
 
 
@@ -24,9 +25,11 @@ class LedgerAccess:
     @classmethod
     def of(cls, record: LedgerMetadata) -> LedgerAccess:
         """The access that a ledger's record gives."""
-        return cls(
-            record.ledger_id,
-            master_key(record.password),
-            record.token,
-            EntryDigest(record.digest_type, record.password),
-        )
+        key, digest = _key_and_digest(record.digest_type, record.password)
+        return cls(record.ledger_id, key, record.token, digest)
+
+
+@lru_cache(maxsize=256)
+def _key_and_digest(digest_type: DigestType, password: bytes) -> tuple[bytes, EntryDigest]:
+    """Shared by all ledgers with one digest and password: they take more memory than the rest of an idle handle."""
+    return master_key(password), EntryDigest(digest_type, password)

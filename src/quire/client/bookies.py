@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -29,13 +29,29 @@ SWEEP_SECONDS = 0.25
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
 REQUEST_TIMEOUT_MS = 10_000
+POLL_GRACE_MS = 500
+"""How much later than asked for the answer to a long poll may come."""
 
 
-class AddSink(Protocol):
-    """A writer that is told of each of its runs."""
+class AddSink:
+    """Whoever sent runs and gets an answer to each; its frames can be dropped together.
+
+    Attributes:
+        followed: whether the last answer said that a reader waits there for the LAC; unset before the first.
+    """
+
+    __slots__ = ("followed",)
+
+    followed: bool
+
+    def answered(self, tag: object, frame: AnswerFrame) -> None:
+        """What the channel says."""
+        self.followed = bool(frame.flags & native.FOLLOWED)
+        self.add_answered(tag, frame.answer)
 
     def add_answered(self, tag: object, answer: Answer) -> None:
-        """The bookie's answer to the run that was sent with this tag."""
+        """The answer to the run with this tag."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -60,18 +76,6 @@ class LacReply:
     lac: int = NO_ENTRY
     explicit_lac: bytes = b""
     evidence: bytes = b""
-
-
-class _Adds:
-    """Turns a channel's answers into a writer's: one per writer, so that its frames can be dropped together."""
-
-    __slots__ = ("sink",)
-
-    def __init__(self, sink: AddSink) -> None:
-        self.sink = sink
-
-    def answered(self, tag: object, frame: AnswerFrame) -> None:
-        self.sink.add_answered(tag, frame.answer)
 
 
 class _Reply:
@@ -118,7 +122,6 @@ class BookieClient:
         self._scratch = Scratch()
         self._budget = ReceiveBudget(receive_budget_bytes)
         self._peers: dict[BookieId, _Peer] = {}
-        self._adds: dict[AddSink, _Adds] = {}
         self._known: dict[BookieId, BookieInfo] = {}
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -180,20 +183,22 @@ class BookieClient:
         sink: AddSink,
         tag: object,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
-    ) -> None:
-        """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn."""
-        adds = self._adds.get(sink)
-        if adds is None:
-            adds = self._adds[sink] = _Adds(sink)
-        channel = self._channel(bookie)
+    ) -> bool:
+        """Send a run; `sink.add_answered(tag, answer)` is called exactly once, in a later loop turn.
+
+        Returns:
+            Whether nothing of it waits here; else it counts in `unsent_bytes` until it has gone to the transport.
+        """
+        peer = self._peers.get(bookie)
+        channel = peer.channel if peer is not None and peer.channel is not None else self._channel(bookie)
         loop = asyncio.get_running_loop()
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
-            return
-        channel.send(
+            return True
+        return channel.send(
             Kind.ADD,
             (body,),
-            adds,
+            sink,
             tag,
             deadline=loop.time() + timeout_ms / 1000,
             body_crc=body_crc,
@@ -207,24 +212,24 @@ class BookieClient:
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Forget this writer's requests to a bookie: what is not sent stays unsent, no answer comes."""
-        peer, adds = self._peers.get(bookie), self._adds.get(sink)
-        if peer is not None and peer.channel is not None and adds is not None:
-            peer.channel.drop(adds)
+        peer = self._peers.get(bookie)
+        if peer is not None and peer.channel is not None:
+            peer.channel.drop(sink)
 
     def unsent_bytes(self, bookie: BookieId, sink: AddSink) -> int:
         """Bytes of this writer's runs that wait for a bookie's connection to take them."""
-        peer, adds = self._peers.get(bookie), self._adds.get(sink)
-        if peer is None or peer.channel is None or adds is None:
-            return 0
-        return peer.channel.unsent_bytes(adds)
+        peer = self._peers.get(bookie)
+        return 0 if peer is None or peer.channel is None else peer.channel.unsent_bytes(sink)
+
+    def is_followed(self, sink: AddSink) -> bool:
+        """Whether the last answer to this writer's adds said that a reader waits for the LAC there."""
+        return sink.followed
 
     def forget(self, sink: AddSink) -> None:
         """A writer has ended: drop all that it sent, everywhere."""
-        adds = self._adds.pop(sink, None)
-        if adds is not None:
-            for peer in self._peers.values():
-                if peer.channel is not None:
-                    peer.channel.drop(adds)
+        for peer in self._peers.values():
+            if peer.channel is not None:
+                peer.channel.drop(sink)
 
     # --- reads and the rest ------------------------------------------------------------------------------------------
 
@@ -259,7 +264,7 @@ class BookieClient:
         """Wait until the bookie's LAC passes `previous_lac`, then what it has of first..min(last, LAC)."""
         body = native.encode_long_poll(previous_lac, first, last, bytes_max, wait_ms)
         frame = await self._request(
-            bookie, Kind.LONG_POLL, (body,), wait_ms + REQUEST_TIMEOUT_MS, access=access, flags=0
+            bookie, Kind.LONG_POLL, (body,), wait_ms + POLL_GRACE_MS, access=access, flags=0
         )
         return self._entries(frame, last)
 
@@ -282,14 +287,13 @@ class BookieClient:
             return LacReply(Answer.ERROR)
         return LacReply(Answer.OK, frame.lac, explicit, evidence)
 
-    async def write_lac(
+    def write_lac(
         self, bookie: BookieId, access: LedgerAccess, lac: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> Answer:
-        """Tell a bookie how far the ledger is confirmed. Best effort: safety never rests on it."""
+    ) -> asyncio.Future[AnswerFrame]:
+        """Tell a bookie how far the ledger is confirmed; nobody need wait for the answer. Safety never rests on it."""
         body = access.digest.lac_body(access.ledger_id, lac)
-        return (
-            await self._request(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)
-        ).answer
+        reply, _ = self._ask(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)
+        return reply.future
 
     async def list_entries(
         self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -330,12 +334,32 @@ class BookieClient:
         *,
         access: LedgerAccess | None,
         flags: int = 0,
-        lac: int = NO_ENTRY,
     ) -> AnswerFrame:
+        reply, channel = self._ask(bookie, kind, body, timeout_ms, access=access, flags=flags)
+        try:
+            return await reply.future
+        except asyncio.CancelledError:
+            if channel is not None:
+                channel.drop(reply)
+            raise
+
+    def _ask(
+        self,
+        bookie: BookieId,
+        kind: Kind,
+        body: Sequence[bytes],
+        timeout_ms: int,
+        *,
+        access: LedgerAccess | None,
+        flags: int = 0,
+        lac: int = NO_ENTRY,
+    ) -> tuple[_Reply, Channel | None]:
+        """Send a request; the reply's future gets its answer. The channel is where to drop it."""
+        reply = _Reply()
         channel = self._channel(bookie)
         if channel is None:
-            return unreachable
-        reply = _Reply()
+            reply.future.set_result(unreachable)
+            return reply, None
         channel.send(
             kind,
             body,
@@ -349,11 +373,7 @@ class BookieClient:
             key=access.key if access else b"",
             lac=lac,
         )
-        try:
-            return await reply.future
-        except asyncio.CancelledError:
-            channel.drop(reply)
-            raise
+        return reply, channel
 
     @staticmethod
     def _entries(frame: AnswerFrame, last: int) -> ReadReply:

@@ -21,6 +21,7 @@ from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
 from quire.client.writer import LedgerWriter
+from quire.client.writer_driver import ticks_for
 from quire.core.answers import Answer
 from quire.core.effects import RecoveryClosed, RecoveryFailed, RecoveryInconclusive
 from quire.core.errors import (
@@ -92,6 +93,7 @@ class Client:
         self.chance = chance
         self.config = config or ClientConfig()
         self._quarantine = Quarantine(self.config.quarantine_ms)
+        self._ticks = ticks_for(self.config)
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self._quarantine.forgive
         self._background: set[asyncio.Task[None]] = set()
@@ -164,6 +166,7 @@ class Client:
                 self.chance,
                 self.config,
                 self._quarantine,
+                self._ticks,
             )
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)
@@ -191,7 +194,7 @@ class Client:
         if recover and record.state is not LedgerState.CLOSED:
             result, _ = await self._recover(record, version, access)
             reader = self._reader(result.record, result.version, access)
-            self._in_background(self._clear_limbo(reader, access))
+            self._clear_limbo_in_background(reader, access)
             return reader
         reader = self._reader(record, version, access)
         if not reader.closed:
@@ -291,23 +294,19 @@ class Client:
             await asyncio.sleep(_PAUSE_SECONDS)
             record, version = await self.ledger_store.read(record.ledger_id)
 
-    async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
-        report = await LimboClearing(reader, access, self.bookies, self.config).clear()
-        for bookie, why in report.left.items():
-            log.warning("ledger %d: bookie %s stays in limbo: %s", reader.ledger_id, bookie, why)
-
-    def _in_background(self, work: object) -> None:
-        assert asyncio.iscoroutine(work)
-
-        async def run() -> None:
-            try:
-                await work
-            except QuireError as error:
-                log.warning("clearing limbo failed, `quire ledger recover` tries again: %s", error)
-
-        task = asyncio.get_running_loop().create_task(run())
+    def _clear_limbo_in_background(self, reader: LedgerReader, access: LedgerAccess) -> None:
+        task = asyncio.get_running_loop().create_task(self._clear_limbo(reader, access))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
+        try:
+            report = await LimboClearing(reader, access, self.bookies, self.config).clear()
+        except QuireError as error:
+            log.warning("clearing limbo failed, `quire ledger recover` tries again: %s", error)
+            return
+        for bookie, why in report.left.items():
+            log.warning("ledger %d: bookie %s stays in limbo: %s", reader.ledger_id, bookie, why)
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "metadata_timeout_ms": (1, 3_600_000),
     "metadata_attempts_max": (1, 1000),
     "probe_timeout_ms": (1, 3_600_000),
+    "explicit_lac_after_ms": (1, 3_600_000),
     "explicit_lac_timeout_ms": (1, 3_600_000),
     "read_timeout_ms": (1, 3_600_000),
     "speculative_read_ms": (1, 3_600_000),
@@ -57,12 +58,15 @@ class ClientConfig:
         metadata_timeout_ms: after this a metadata request counts as "outcome unknown".
         metadata_attempts_max: unanswered metadata requests in a row before a writer gives up.
         probe_timeout_ms: how long an absent bookie may take to show that it is back.
+        explicit_lac_after_ms: how long a writer has been idle when it tells all bookies its LAC. Where a reader
+            follows it is told at once; a reader that comes in between may see the last run that much later.
         explicit_lac_timeout_ms: how long a bookie may take to answer an explicit LAC.
         read_timeout_ms: how long a bookie may take to answer a read.
         speculative_read_ms: after this without an answer the next bookie is asked as well.
         read_bytes_max: bytes that one range read asks for.
         read_ahead_bytes_max: bytes that a scan may fetch ahead of its consumer.
-        long_poll_wait_ms: how long a bookie may hold a tail reader's request.
+        long_poll_wait_ms: how long a bookie may hold a tail reader's request; then another is asked too, so this
+            is also about how long one that hangs holds a tail up.
         recovery_timeout_ms: how long a bookie may take to answer a request of a recovery.
         recovery_read_bytes_max: bytes that one recovery read asks for.
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
@@ -82,12 +86,13 @@ class ClientConfig:
     metadata_timeout_ms: int = 10_000
     metadata_attempts_max: int = 8
     probe_timeout_ms: int = 1_000
+    explicit_lac_after_ms: int = 5_000
     explicit_lac_timeout_ms: int = 5_000
     read_timeout_ms: int = 5_000
     speculative_read_ms: int = 200
-    read_bytes_max: int = MIB
+    read_bytes_max: int = 2 * MIB
     read_ahead_bytes_max: int = 8 * MIB
-    long_poll_wait_ms: int = 10_000
+    long_poll_wait_ms: int = 1_000
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20

@@ -13,7 +13,7 @@ from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.core.errors import NoClusterError
 from quire.env.interfaces import Chance, Clock
-from quire.env.real import RealClock
+from quire.env.real import RealClock, keep_freed_memory
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
 from quire.metadata.store import MetadataStore
@@ -45,6 +45,7 @@ class Connecting(Generic[C]):
             msg = f"no cluster is named: pass its URI, or set {CLUSTER_VARIABLE} (for example sqlite:PATH)"
             raise NoClusterError(msg)
         store = await open_store(uri)
+        keep_freed_memory()
         try:
             bookies = BookieClient(BookieRegistry(store), store.instance_id)
             await bookies.start()

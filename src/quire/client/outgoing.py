@@ -10,54 +10,68 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final, Protocol
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
+from quire.client.bookies import AddSink, BookieClient
 from quire.client.config import ClientConfig
 from quire.client.run_sealer import Share
 from quire.client.window import ByteWindow
 from quire.core.answers import Answer
 from quire.core.effects import SendRun
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.env.interfaces import Clock
 
+_NOTHING: Final[deque[HeldRun]] = deque()
+_NO_RUNS: Final[dict[int, HeldRun]] = {}
+"""Shared by all writers that hold nothing. Never changed."""
 RUN_BYTES = 1024
 """What a run costs besides its bodies: the objects that wait with it, here and in the channels."""
 
-Answered = Callable[["Place", int, Answer], None]
+
+class Writer(Protocol):
+    """Whose runs they are."""
+
+    def answered(self, place: Place, run: int, answer: Answer) -> None:
+        """A bookie's answer to a run."""
 
 
-class Place:
-    """One bookie at one slot of the ensemble, from its first run until it fails or is replaced."""
+class Place(AddSink):
+    """One bookie at one slot of the ensemble, until it fails, is replaced, or the writer rests."""
 
     __slots__ = (
-        "_answered",
+        "_writer",
         "answers",
         "bookie",
         "moved_ms",
         "retired",
         "seen",
         "sent_bytes",
+        "sent_runs",
         "slot",
+        "told_lac",
         "written_bytes",
     )
 
-    def __init__(self, answered: Answered, slot: int, bookie: BookieId, now_ms: int) -> None:
-        self._answered = answered
+    def __init__(self, writer: Writer, slot: int, bookie: BookieId, now_ms: int) -> None:
+        self._writer = writer
         self.slot = slot
         self.bookie = bookie
         self.retired = False
+        self.followed = False
+        self.told_lac: int = NO_ENTRY
         self.sent_bytes = 0
+        self.sent_runs = 0
         self.written_bytes = 0
         self.answers = 0
-        self.seen = (0, 0)
+        self.seen = 0
         self.moved_ms = now_ms
 
     def add_answered(self, tag: Any, answer: Answer) -> None:
         """The bookie's answer to run `tag`."""
         if not self.retired:
             self.answers += 1
-            self._answered(self, tag, answer)
+            self._writer.answered(self, tag, answer)
 
 
 class HeldRun:
@@ -92,9 +106,22 @@ class Outgoing:
         window: what the held runs count against.
         config: sizes and times.
         ensemble: the bookies at the start.
-        answered: called with each bookie's answer to each run.
-        now_ms: the time.
+        writer: is told each bookie's answer to each run.
+        clock: monotonic time.
     """
+
+    __slots__ = (
+        "_access",
+        "_bookies",
+        "_clock",
+        "_config",
+        "_ensemble",
+        "_held",
+        "_places",
+        "_unsettled",
+        "_window",
+        "_writer",
+    )
 
     def __init__(
         self,
@@ -102,18 +129,20 @@ class Outgoing:
         bookies: BookieClient,
         window: ByteWindow,
         config: ClientConfig,
-        ensemble: Sequence[BookieId],
-        answered: Answered,
-        now_ms: int,
+        ensemble: tuple[BookieId, ...],
+        writer: Writer,
+        clock: Clock,
     ) -> None:
         self._access = access
         self._bookies = bookies
         self._window = window
         self._config = config
-        self._answered = answered
-        self._places = [Place(answered, slot, bookie, now_ms) for slot, bookie in enumerate(ensemble)]
-        self._unsettled: dict[int, HeldRun] = {}
-        self._held: deque[HeldRun] = deque()
+        self._ensemble = ensemble
+        self._writer = writer
+        self._clock = clock
+        self._places: tuple[Place, ...] = ()
+        self._unsettled = _NO_RUNS
+        self._held = _NOTHING
 
     @property
     def holds(self) -> bool:
@@ -124,6 +153,10 @@ class Outgoing:
 
     def add(self, number: int, run: HeldRun) -> None:
         """Hold a run under its number; its cost is already in the window."""
+        if not self._held:
+            self._held = deque()
+        if not self._unsettled:
+            self._unsettled = {}
         self._unsettled[number] = run
         self._held.append(run)
 
@@ -133,14 +166,15 @@ class Outgoing:
         marks = self._unsettled[effect.run].marks
         shared = len(shares) == 1
         add_run, access, timeout_ms = self._bookies.add_run, self._access, self._config.add_timeout_ms
+        places = self._places or self._make_places()
         for slot in effect.slots:
             share = shares[0 if shared else slot]
             assert share is not None
             body, body_crc = share
-            place = self._places[slot]
+            place = places[slot]
             place.sent_bytes += len(body)
-            marks.append((place, place.sent_bytes))
-            add_run(
+            place.sent_runs += 1
+            gone = add_run(
                 place.bookie,
                 access,
                 body,
@@ -150,6 +184,8 @@ class Outgoing:
                 tag=effect.run,
                 timeout_ms=timeout_ms,
             )
+            if not gone:
+                marks.append((place, place.sent_bytes))
 
     def confirm(self, last: int) -> None:
         """Tell the callers of all runs up to an entry."""
@@ -165,6 +201,8 @@ class Outgoing:
                 if future is not None and not future.done():
                     future.set_result(entry_id)
             run.futures = []
+        if not self._unsettled:
+            self._unsettled = _NO_RUNS
         self.release()
 
     def fail(self, error: Callable[[int], BaseException]) -> None:
@@ -178,7 +216,7 @@ class Outgoing:
         """Nothing is sent again."""
         for run in self._unsettled.values():
             run.settled = True
-        self._unsettled.clear()
+        self._unsettled = _NO_RUNS
         self.release()
 
     def release(self) -> None:
@@ -186,6 +224,8 @@ class Outgoing:
         held, freed = self._held, 0
         while held and held[0].settled and all(self._was_sent(place, mark) for place, mark in held[0].marks):
             freed += held.popleft().cost
+        if not held:
+            self._held = _NOTHING
         if freed or self._window.waiters:
             self._window.give_back(freed)
 
@@ -197,9 +237,27 @@ class Outgoing:
 
     # --- places ------------------------------------------------------------------------------------------------------
 
+    def place_at(self, slot: int) -> Place:
+        """The bookie at a slot."""
+        return (self._places or self._make_places())[slot]
+
+    def rest(self) -> None:
+        """Let go of the places while they know nothing that a new one would not: nobody failed, everything is answered."""
+        if not self._held and not any(
+            place.retired or place.answers < place.sent_runs for place in self._places
+        ):
+            self._places = ()
+
+    def _make_places(self) -> tuple[Place, ...]:
+        now_ms = self._clock.now_ms()
+        self._places = tuple(
+            Place(self._writer, slot, bookie, now_ms) for slot, bookie in enumerate(self._ensemble)
+        )
+        return self._places
+
     def retire(self, slot: int) -> None:
         """The bookie at a slot gets nothing more, and its answers are not heard."""
-        place = self._places[slot]
+        place = self.place_at(slot)
         if not place.retired:
             place.retired = True
             self._bookies.drop(place.bookie, place)
@@ -207,28 +265,30 @@ class Outgoing:
 
     def retire_all(self) -> None:
         """The writer is done."""
-        for slot in range(len(self._places)):
-            self.retire(slot)
+        for place in self._places:
+            self.retire(place.slot)
 
-    def renew(self, slot: int, bookie: BookieId, now_ms: int) -> None:
+    def renew(self, slot: int, bookie: BookieId) -> None:
         """A bookie takes a slot, or comes back to it."""
         self.retire(slot)
-        self._places[slot] = Place(self._answered, slot, bookie, now_ms)
+        fresh = Place(self._writer, slot, bookie, self._clock.now_ms())
+        self._places = (*self._places[:slot], fresh, *self._places[slot + 1 :])
+        self._ensemble = tuple(place.bookie for place in self._places)
 
-    def slow_places(self, now_ms: int) -> list[Place]:
+    def slow_places(self) -> list[Place]:
         """Places whose unsent bytes fill their part without a sign of life, while another moves.
 
         Without this a stopped bookie would fill the window and stall the writer until its add timeout. When nobody
         moves, nobody is blamed: then it is this side.
         """
-        config, window = self._config, self._window
+        config, window, now_ms = self._config, self._window, self._clock.now_ms()
         slow: list[Place] = []
         moving = False
         for place in self._places:
             if place.retired:
                 continue
             unsent = self._bookies.unsent_bytes(place.bookie, place)
-            seen = (place.sent_bytes - unsent, place.answers)
+            seen = place.sent_bytes - unsent + place.answers  # both only rise: the sum moves if one does
             if seen != place.seen or not unsent:
                 place.seen, place.moved_ms = seen, now_ms
                 moving = True

@@ -73,6 +73,13 @@ def open_runs(
     return entries, bad, size
 
 
+def _ids_of(entries: list[Entry]) -> Sequence[int]:
+    """The ids of entries that ascend, as a range where they can be one."""
+    if entries and entries[-1][1] - entries[0][1] + 1 == len(entries):
+        return range(entries[0][1], entries[-1][1] + 1)
+    return [entry[1] for entry in entries]
+
+
 class RangeRead:
     """The read of first..last, under way from the moment it is made.
 
@@ -176,7 +183,7 @@ class RangeRead:
             self._trouble(effect.bookie, Answer.BAD_DIGEST if bad else reply.answer)
         if entries:
             self._parts.append(entries)
-        ids = [entry[1] for entry in entries]
+        ids = _ids_of(entries)
         self._machine.answered(
             effect.slot, reply.answer, ids, reply.vouched_through, reply.unknown + bad, now_ms
         )

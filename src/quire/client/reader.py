@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, LacReply
+from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_read import newest_lac, trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.core.answers import Answer
-from quire.core.effects import LacFound, LacUnavailable, ReadFailed, SendLacRead
+from quire.core.effects import ReadFailed
 from quire.core.errors import (
-    DigestMismatchError,
     MisuseError,
     NoSuchEntryError,
     PastEndError,
@@ -33,10 +33,12 @@ from quire.core.errors import (
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
 from quire.core.quorum import write_set
-from quire.core.reader import LacMachine, ReadMachine
+from quire.core.reader import ReadMachine
 from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.wire.entry import Entry
+
+T = TypeVar("T")
 
 _FIRST_WINDOW_ENTRIES = 64
 _WINDOW_ENTRIES_MAX = 65_536
@@ -48,25 +50,6 @@ _PAUSE_MS_MIN = 10
 _PAUSE_MS_MAX = 500
 _ENTRY_COST = 40
 """Header, digest and table bytes of an entry, about."""
-
-
-def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
-    """The highest LAC in an answer that may be believed.
-
-    With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
-
-    Source: guide (003), "Quorum LAC read"; `docs/formats/native-protocol.md`.
-    """
-    lac = int(NO_ENTRY)
-    if access.digest.digest_type is not DigestType.HMAC:
-        lac = reply.lac
-    with contextlib.suppress(DigestMismatchError):
-        if reply.explicit_lac:
-            lac = max(lac, access.digest.open_lac_body(reply.explicit_lac, access.ledger_id))
-    with contextlib.suppress(DigestMismatchError):
-        if reply.evidence:
-            lac = max(lac, access.digest.open(reply.evidence, access.ledger_id, None).last_add_confirmed)
-    return lac
 
 
 class LedgerReader:
@@ -158,32 +141,9 @@ class LedgerReader:
             self._take_record(*await self._ledgers.read(self.ledger_id))
 
     async def _quorum_lac(self) -> None:
-        record = self._record
-        machine = LacMachine(record.last_fragment.ensemble, record.write_quorum, record.ack_quorum)
-        machine.read()
-        tasks: dict[asyncio.Task[LacReply], int] = {}
-        try:
-            while True:
-                out, machine.out = machine.out, []
-                for effect in out:
-                    if isinstance(effect, SendLacRead):
-                        request = self._bookies.read_lac(
-                            effect.bookie, self._access, timeout_ms=self._settings.timeout_ms
-                        )
-                        tasks[asyncio.ensure_future(request)] = effect.slot
-                    elif isinstance(effect, LacFound):
-                        self._heard(effect.last_add_confirmed)
-                        return
-                    elif isinstance(effect, LacUnavailable):
-                        self._heard(effect.highest)
-                        return
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    reply = task.result()
-                    machine.answered(tasks.pop(task), reply.answer, trusted_lac(reply, self._access))
-        finally:
-            for task in tasks:
-                task.cancel()
+        self._heard(
+            await newest_lac(self._record, self._access, self._bookies, timeout_ms=self._settings.timeout_ms)
+        )
 
     def _heard(self, lac: int) -> None:
         """A LAC that may be believed. A closed ledger's end is the record's, whatever bookies say."""
@@ -374,8 +334,8 @@ class LedgerReader:
         entry is ready to be read".
         """
         next_entry = first
-        changed = asyncio.Event()
-        following = asyncio.ensure_future(self._follow_record(changed))
+        record = _Changes()
+        following = asyncio.ensure_future(self._follow_record(record))
         try:
             if not self.closed:
                 await self.refresh()
@@ -389,19 +349,18 @@ class LedgerReader:
                 elif self.closed:
                     return
                 else:
-                    changed.clear()
                     before = self._clock.now_ms()
-                    entries = await self._poll(next_entry, changed)
+                    entries = await record.unless_it_changes(self._poll(next_entry)) or []
                     if following.done():
                         following.result()
                     if entries:
                         next_entry = entries[-1].entry_id + 1
                         yield entries
-                    elif next_entry <= self._lac or changed.is_set():
+                    elif next_entry <= self._lac or record.changed:
                         continue
                     elif self._clock.now_ms() - before < pause_ms:
-                        # No bookie waits with us (none has heard of the ledger yet, or none answers): ask seldom.
-                        await _wait(changed, pause_ms)
+                        # No bookie waits with us (none answers, or not as it should): ask seldom.
+                        await record.unless_it_changes(asyncio.sleep(pause_ms / 1000))
                         pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
                         continue
                 pause_ms = _PAUSE_MS_MIN
@@ -410,7 +369,7 @@ class LedgerReader:
             with contextlib.suppress(asyncio.CancelledError, QuireError):
                 await following
 
-    async def _follow_record(self, changed: asyncio.Event) -> None:
+    async def _follow_record(self, record: _Changes) -> None:
         """Keep the record up to date until it says CLOSED."""
         try:
             async with self._ledgers.watch(self.ledger_id) as changes:
@@ -418,13 +377,13 @@ class LedgerReader:
                     before = self._version
                     await self._reread_record()
                     if self._version != before:
-                        changed.set()
+                        record.tell()
                     if self.closed:
                         return
         finally:
-            changed.set()
+            record.tell()
 
-    async def _poll(self, next_entry: int, changed: asyncio.Event) -> list[Entry]:
+    async def _poll(self, next_entry: int) -> list[Entry]:
         """Wait for `next_entry` to be confirmed; what came with the answer, which may be nothing."""
         record = self._record
         ensemble = record.ensemble_of(next_entry)
@@ -434,34 +393,27 @@ class LedgerReader:
         bookie = ensemble[usable[self._turn % len(usable)]]
         # A striped share has gaps: only its first entry is sure to be the next one.
         striped = record.ensemble_size > record.write_quorum
-        request = asyncio.ensure_future(
-            self._bookies.long_poll(
-                bookie,
-                self._access,
-                self._lac,
-                next_entry,
-                next_entry if striped else next_entry + _WINDOW_ENTRIES_MAX,
-                self._config.read_bytes_max,
-                self._config.long_poll_wait_ms,
-            )
+        reply = await self._bookies.long_poll(
+            bookie,
+            self._access,
+            next_entry - 1,
+            next_entry,
+            next_entry if striped else next_entry + _WINDOW_ENTRIES_MAX,
+            self._config.read_bytes_max,
+            self._config.long_poll_wait_ms,
         )
-        request.add_done_callback(lambda _: changed.set())
-        try:
-            await changed.wait()
-            if not request.done():
-                return []  # the record changed: who to ask may be another
-            reply = request.result()
-        finally:
-            request.cancel()
-        if reply.answer is not Answer.OK or reply.lac <= self._lac:
-            # Nothing new, or no answer: another bookie may know more.
-            self._turn += 1
+        if reply.answer is not Answer.OK or reply.lac < next_entry:
             self._trouble(bookie, reply.answer)
-            await self.refresh()
-            changed.clear()
+            await self._quorum_lac()
+            if reply.answer is not Answer.OK or self._lac >= next_entry:
+                self._turn += 1  # this one cannot say, or others know more
             return []
         if self._access.digest.digest_type is DigestType.HMAC:
-            await self._quorum_lac()  # the frame's LAC only wakes; what to believe carries a MAC
+            # The frame's LAC only wakes; what to believe carries a MAC.
+            known = await self._bookies.read_lac(bookie, self._access, timeout_ms=self._settings.timeout_ms)
+            self._heard(trusted_lac(known, self._access))
+            if self._lac < next_entry:
+                self._turn += 1
         self._heard_in_frame(reply.lac)
         entries, _, _ = open_runs(reply.runs, self._access, next_entry, self._lac)
         together = 0
@@ -486,7 +438,31 @@ class LedgerReader:
         await self.close()
 
 
-async def _wait(event: asyncio.Event, timeout_ms: int) -> None:
-    """Wait for an event, at most so long."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), timeout_ms / 1000)
+class _Changes:
+    """Changes of a ledger's record, which end what a tail waits for.
+
+    Attributes:
+        changed: since the last wait began.
+    """
+
+    def __init__(self) -> None:
+        self.changed = False
+        self._waits: asyncio.Timeout | None = None
+
+    def tell(self) -> None:
+        """The record has changed."""
+        self.changed = True
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            waits.reschedule(0)
+
+    async def unless_it_changes(self, wait: Awaitable[T]) -> T | None:
+        """What `wait` comes to; None, and it is cancelled, when the record changes meanwhile."""
+        self.changed = False
+        try:
+            async with asyncio.timeout(None) as self._waits:
+                return await wait
+        except TimeoutError:
+            return None
+        finally:
+            self._waits = None

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient, ReadReply
 from quire.client.config import ClientConfig
-from quire.client.copying import copies
+from quire.client.copying import Copies, copies
+from quire.client.lac_read import trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
-from quire.client.reader import trusted_lac
 from quire.core.answers import Answer
 from quire.core.effects import (
     FindLength,
@@ -52,7 +53,7 @@ not needed, but a program that ends at once would leave its entries on fewer boo
 _RETRY_PAUSE_MS = 50
 
 
-class LedgerRecovery:
+class LedgerRecovery(AddSink):
     """One recovery, from the record as it was read to a result.
 
     Args:
@@ -90,6 +91,7 @@ class LedgerRecovery:
         self._result: asyncio.Future[RecoveryResult] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._entries: dict[int, Entry] = {}
+        self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
         self._dropped_through = -1
         self._unanswered = 0
         self._all_answered = asyncio.Event()
@@ -118,6 +120,7 @@ class LedgerRecovery:
             for task in list(self._tasks):
                 task.cancel()
             self._entries.clear()
+            self._made = None
             self._bookies.forget(self)
 
     # --- effects -------------------------------------------------------------------------------------------------
@@ -132,6 +135,7 @@ class LedgerRecovery:
             # What is confirmed will not be sent again.
             self._dropped_through = machine.lac
             self._entries = {k: entry for k, entry in self._entries.items() if k > machine.lac}
+            self._made = None
 
     def _perform_one(self, effect: RecoveryEffect) -> None:
         if isinstance(effect, SendLacRead):
@@ -204,15 +208,7 @@ class LedgerRecovery:
     # --- phase 2: writing back -------------------------------------------------------------------------------------
 
     def _write_back(self, effect: SendRecoveryAdds) -> None:
-        entries = (self._entries[entry_id] for entry_id in range(effect.first, effect.last + 1))
-        for run in copies(
-            entries,
-            self._access,
-            self._config.run_bytes_max,
-            period=effect.period,
-            residues=effect.residues,
-            lac=effect.last_add_confirmed,
-        ):
+        for run in self._runs_of(effect):
             self._unanswered += 1
             self._all_answered.clear()
             self._bookies.add_run(
@@ -226,6 +222,22 @@ class LedgerRecovery:
                 tag=(effect.slot, effect.bookie, run.first, run.last),
                 timeout_ms=self._config.recovery_timeout_ms,
             )
+
+    def _runs_of(self, effect: SendRecoveryAdds) -> list[Copies]:
+        """What a bookie is to be sent: made once for all bookies that are sent the same."""
+        wanted = replace(effect, slot=Slot(0), bookie=BookieId(""))
+        if self._made is None or self._made[0] != wanted:
+            entries = (self._entries[entry_id] for entry_id in range(effect.first, effect.last + 1))
+            runs = copies(
+                entries,
+                self._access,
+                self._config.run_bytes_max,
+                period=effect.period,
+                residues=effect.residues,
+                lac=effect.last_add_confirmed,
+            )
+            self._made = wanted, list(runs)
+        return self._made[1]
 
     def add_answered(self, tag: object, answer: Answer) -> None:
         """A bookie's answer to a run that was written back."""

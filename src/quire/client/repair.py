@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient, ReadReply
 from quire.client.config import ClientConfig
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
@@ -96,7 +96,7 @@ class LedgerVerifier:
         record = self._record
         report = LedgerReport(record.ledger_id, self._last, self._closed)
         for index, fragment in enumerate(record.fragments):
-            following = record.fragments[index + 1 :]
+            following = record.fragments[index + 1 : index + 2]
             end = min(self._last, following[0].first_entry - 1 if following else self._last)
             first = int(fragment.first_entry)
             while first <= end:
@@ -215,7 +215,7 @@ class LimboReport:
     left: dict[BookieId, str] = field(default_factory=dict)
 
 
-class LimboClearing:
+class LimboClearing(AddSink):
     """Gives bookies in limbo what they should hold of a closed ledger, then lets them vouch for it again.
 
     A bookie that may have lost what it held answers "unknown" instead of "no such entry". Once the ledger is closed,

@@ -6,12 +6,13 @@ Source: protocol document (001), "Write Quorums"; `docs/formats/run.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress, cycle
 from typing import TypeAlias
 
-from quire.client.access import LedgerAccess
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ids import LedgerId
 from quire.core.quorum import residues_of_slot
+from quire.wire.entry import EntryDigest
 from quire.wire.run import checksum, encode_run
 
 Share: TypeAlias = tuple[bytes, int]
@@ -22,7 +23,7 @@ TABLE_BYTES = 4
 
 
 class RunSealer:
-    """Seals the runs of one ledger.
+    """Seals the runs of ledgers with one digest and one pair of quorums; see `sealer_of`.
 
     Attributes:
         striped: E > Qw, so that each slot has a share of its own.
@@ -30,25 +31,28 @@ class RunSealer:
         copies: how often a payload is held in memory for sending.
 
     Args:
-        access: the ledger's digest and id.
-        record: its quorums.
+        digest: the ledgers' digest.
+        size: E.
+        write_quorum: Qw.
     """
 
-    __slots__ = ("_access", "_ensemble_size", "_residues", "copies", "entry_overhead", "striped")
+    __slots__ = ("_digest", "_ensemble_size", "_residues", "copies", "entry_overhead", "striped")
 
-    def __init__(self, access: LedgerAccess, record: LedgerMetadata) -> None:
-        size, write_quorum = record.ensemble_size, record.write_quorum
-        self._access = access
+    def __init__(self, digest: EntryDigest, size: int, write_quorum: int) -> None:
+        self._digest = digest
         self._ensemble_size = size
-        self._residues = [residues_of_slot(slot, size, write_quorum) for slot in range(size)]
+        self._residues = tuple(residues_of_slot(slot, size, write_quorum) for slot in range(size))
         self.striped = size > write_quorum
-        self.entry_overhead = access.digest.overhead + TABLE_BYTES
+        self.entry_overhead = digest.overhead + TABLE_BYTES
         self.copies = write_quorum if self.striped else 1
 
-    def seal(self, first: int, lac: int, length_before: int, payloads: list[bytes]) -> list[Share | None]:
+    def seal(
+        self, ledger_id: LedgerId, first: int, lac: int, length_before: int, payloads: list[bytes]
+    ) -> list[Share | None]:
         """The bodies of a run with consecutive ids.
 
         Args:
+            ledger_id: whose.
             first: the first entry's id.
             lac: the LAC of all headers.
             length_before: payload bytes of the ledger before the first entry.
@@ -57,9 +61,9 @@ class RunSealer:
         Returns:
             A share for each slot, None where the slot stores nothing of the run; one for all when not striped.
         """
-        headers = self._access.digest.seal(self._access.ledger_id, first, lac, length_before, payloads)
+        headers = self._digest.seal(ledger_id, first, lac, length_before, payloads)
         if not self.striped:
-            return [self._share(first, first + len(payloads) - 1, headers, payloads, 1, 1)]
+            return [self._share(ledger_id, first, first + len(payloads) - 1, headers, payloads, 1, 1)]
         count, size = len(payloads), self._ensemble_size
         shares: list[Share | None] = []
         for residues in self._residues:
@@ -68,6 +72,7 @@ class RunSealer:
             mine = [offset for offset in ends if pattern[offset % size]]
             shares.append(
                 self._share(
+                    ledger_id,
                     first + mine[0],
                     first + mine[-1],
                     list(compress(headers, cycle(pattern))),
@@ -82,6 +87,7 @@ class RunSealer:
 
     def _share(
         self,
+        ledger_id: LedgerId,
         first: int,
         last: int,
         headers: Sequence[bytes],
@@ -92,15 +98,21 @@ class RunSealer:
         entries = [b""] * (2 * len(payloads))
         entries[::2] = headers
         entries[1::2] = payloads
-        overhead = self._access.digest.overhead
+        overhead = self._digest.overhead
         body = encode_run(
-            self._access.ledger_id,
+            ledger_id,
             first,
             last,
             entries,
             [overhead + size for size in map(len, payloads)],
-            digest_type=self._access.digest.digest_type,
+            digest_type=self._digest.digest_type,
             period=period,
             residues=residues,
         )
         return body, checksum(body)
+
+
+@lru_cache(maxsize=256)
+def sealer_of(digest: EntryDigest, size: int, write_quorum: int) -> RunSealer:
+    """Shared by all ledgers with this digest and these quorums."""
+    return RunSealer(digest, size, write_quorum)

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Final
 
 from quire.core.errors import QuireError
+
+
+class _Waiter:
+    """Somebody who waits for room; `granted` once it is theirs, until they run again."""
+
+    __slots__ = ("cost", "future", "granted")
+
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.granted = False
+
+
+_NOBODY: Final[deque[_Waiter]] = deque()
+"""Shared by all windows for which nobody waits. Never changed."""
 
 
 class ByteWindow:
@@ -14,7 +30,8 @@ class ByteWindow:
     Attributes:
         used_bytes: what is held or reserved now.
         limit_bytes: how much may be.
-        waiters: who waits for how much, first come first served; read only, by the hot path.
+        waiters: who waits, first come first served; read only, by the hot path. Whoever has been granted room stays
+            in it until it runs again, so that nobody who comes meanwhile gets in before.
 
     Args:
         limit_bytes: how much may be held.
@@ -25,7 +42,7 @@ class ByteWindow:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.waiters = _NOBODY
 
     def reserve(self, cost: int) -> bool:
         """Take room if there is any now and nobody waits for it."""
@@ -42,35 +59,42 @@ class ByteWindow:
         """
         if self.reserve(cost):
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (cost, waiter)
-        self.waiters.append(entry)
+        waiter = _Waiter(cost)
+        if self.waiters is _NOBODY:
+            self.waiters = deque()
+        self.waiters.append(waiter)
         try:
-            await waiter
+            await waiter.future
         except asyncio.CancelledError:
-            if entry in self.waiters:
-                self.waiters.remove(entry)
-                self.give_back(0)
-            elif not waiter.cancelled() and waiter.exception() is None:
-                self.give_back(cost)
+            self._leave(waiter)
+            self.give_back(cost if waiter.granted else 0)
             raise
+        self._leave(waiter)
+        if self.waiters and not self.waiters[0].granted:
+            self.give_back(0)  # who came behind the granted ones may have room, too
 
     def give_back(self, cost: int) -> None:
         """Free room, and let those in who fit now, in the order in which they came."""
         self.used_bytes -= cost
-        waiters = self.waiters
-        while waiters and (waiters[0][1].done() or self._fits(waiters[0][0])):
-            wanted, waiter = waiters.popleft()
-            if not waiter.done():
-                self.used_bytes += wanted
-                waiter.set_result(None)
+        for waiter in self.waiters:
+            if waiter.granted or waiter.future.done():
+                continue
+            if not self._fits(waiter.cost):
+                break
+            self.used_bytes += waiter.cost
+            waiter.granted = True
+            waiter.future.set_result(None)
 
     def end(self, error: QuireError) -> None:
         """Nobody gets in any more."""
-        waiters, self.waiters = self.waiters, deque()
-        for _, waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+        waiters, self.waiters = self.waiters, _NOBODY
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        if waiter in self.waiters:  # not after the end
+            self.waiters.remove(waiter)
 
     def _fits(self, cost: int) -> bool:
         return self.used_bytes + cost <= self.limit_bytes or not self.used_bytes

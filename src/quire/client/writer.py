@@ -14,13 +14,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.outgoing import HeldRun
-from quire.client.run_sealer import RunSealer
+from quire.client.run_sealer import sealer_of
+from quire.client.ticks import Ticks
 from quire.client.writer_driver import WriterDriver
 from quire.core import effects as e
 from quire.core.errors import (
@@ -41,6 +42,12 @@ log = logging.getLogger(__name__)
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 
+_NOBODY: Final[deque[tuple[int, asyncio.Future[None]]]] = deque()
+"""Shared by all writers whose `drain` nobody waits for. Never changed."""
+_NO_PAYLOADS: Final[list[bytes]] = []
+_NO_FUTURES: Final[list[asyncio.Future[int] | None]] = []
+"""Shared by all writers that have collected nothing. Never changed."""
+
 
 class LedgerWriter(WriterDriver):
     """An open ledger that this client alone appends to.
@@ -55,7 +62,25 @@ class LedgerWriter(WriterDriver):
         chance: draws replacements.
         config: sizes and times.
         quarantine: bookies that failed lately; shared by the writers of a client.
+        ticks: their timer, shared too.
     """
+
+    __slots__ = (
+        "_batch_bytes",
+        "_batch_cost",
+        "_copies",
+        "_drains",
+        "_entry_bytes_max",
+        "_entry_overhead",
+        "_finished",
+        "_futures",
+        "_new_future",
+        "_payloads",
+        "_run_bytes_max",
+        "_sealer",
+        "_taking",
+        "_turn_due",
+    )
 
     def __init__(
         self,
@@ -68,9 +93,10 @@ class LedgerWriter(WriterDriver):
         chance: Chance,
         config: ClientConfig,
         quarantine: Quarantine | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
-        super().__init__(record, version, access, bookies, ledgers, clock, chance, config, quarantine)
-        self._sealer = RunSealer(access, record)
+        super().__init__(record, version, access, bookies, ledgers, clock, chance, config, quarantine, ticks)
+        self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
         self._entry_overhead = self._sealer.entry_overhead
@@ -79,12 +105,12 @@ class LedgerWriter(WriterDriver):
         self._run_bytes_max = config.run_bytes_max
         self._taking = True
         # What this loop turn has collected; a future for each entry that somebody waits for.
-        self._payloads: list[bytes] = []
-        self._futures: list[asyncio.Future[int] | None] = []
+        self._payloads = _NO_PAYLOADS
+        self._futures = _NO_FUTURES
         self._batch_bytes = 0
         self._batch_cost = 0
         self._turn_due = False
-        self._drains: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._drains = _NOBODY
         self._finished: asyncio.Future[None] | None = None
 
     # --- what a user sees --------------------------------------------------------------------------------------------
@@ -136,10 +162,12 @@ class LedgerWriter(WriterDriver):
         cost = (len(payload) + self._entry_overhead) * self._copies
         if not self._window.reserve(cost):
             await self._room(cost)
-        future = self._put(payload, cost)
-        if len(self._payloads) == 1 and not self._machine.pending:
-            # Nothing is on its way and nobody else has appended in this turn: there is nothing to wait for.
-            self._hand_over()
+        if self._payloads or self._machine.pending:
+            return EntryId(await self._put(payload, cost))
+        # Nothing is on its way and nobody else has appended in this turn: there is nothing to wait for.
+        future = self._new_future()
+        self._take(payload, cost, future)
+        self._hand_over()
         return EntryId(await future)
 
     def append_nowait(self, payload: Payload) -> asyncio.Future[int]:
@@ -160,7 +188,7 @@ class LedgerWriter(WriterDriver):
         else:
             window.used_bytes += cost
         # What `_collect` does, in place: this is the one function that runs once per entry.
-        if not self._turn_due or self._batch_bytes + size > self._run_bytes_max:
+        if not self._turn_due or not self._payloads or self._batch_bytes + size > self._run_bytes_max:
             return self._put(payload, cost)
         future = self._new_future()
         self._payloads.append(payload)
@@ -206,6 +234,8 @@ class LedgerWriter(WriterDriver):
         last = self._machine.lap + len(self._payloads)
         if self._machine.lac < last:
             confirmed: asyncio.Future[None] = self._loop.create_future()
+            if self._drains is _NOBODY:
+                self._drains = deque()
             self._drains.append((last, confirmed))
             await confirmed
         half = self._window.limit_bytes // 2
@@ -261,12 +291,17 @@ class LedgerWriter(WriterDriver):
     def _collect(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
         if self._batch_bytes + len(payload) > self._run_bytes_max and self._payloads:
             self._hand_over()
-        if not self._taking:
-            self._window.give_back(cost)
-            raise self._not_taking()
+        self._take(payload, cost, future)
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn_ended)
+
+    def _take(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
+        if not self._taking:
+            self._window.give_back(cost)
+            raise self._not_taking()
+        if not self._payloads:
+            self._payloads, self._futures = [], []
         self._payloads.append(payload)
         self._futures.append(future)
         self._batch_bytes += len(payload)
@@ -286,9 +321,10 @@ class LedgerWriter(WriterDriver):
         payloads, futures, cost = self._payloads, self._futures, self._batch_cost
         number, lac, length_before = machine.next_run, machine.lac, machine.length
         first = machine.append(len(payloads), self._batch_bytes)
-        self._payloads, self._futures = [], []
+        self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
         self._batch_bytes = self._batch_cost = 0
-        run = HeldRun(first, machine.lap, self._sealer.seal(first, lac, length_before, payloads), futures)
+        shares = self._sealer.seal(self._access.ledger_id, first, lac, length_before, payloads)
+        run = HeldRun(first, machine.lap, shares, futures)
         self._window.used_bytes += run.cost - cost
         self._outgoing.add(number, run)
         self._perform()
@@ -373,8 +409,8 @@ class LedgerWriter(WriterDriver):
         for future in waiting:
             if not future.done():
                 future.set_exception(error)
-        self._payloads, self._futures = [], []
-        self._drains.clear()
+        self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
+        self._drains = _NOBODY
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(error)
         self._window.give_back(cost)
@@ -385,13 +421,13 @@ class LedgerWriter(WriterDriver):
     def _finish(self, problem: e.Problem | None) -> None:
         """The ledger is closed, or it cannot be by this writer."""
         problem = self._machine.problem or problem
-        for timer in (self._timer, self._tick_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ticks.stop(self)
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        self._timer = self._tick_timer = None
         if self._finished is None or self._finished.done():
             return
         if problem is None:

@@ -12,12 +12,15 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_news import LacNews
 from quire.client.outgoing import Outgoing, Place
+from quire.client.ticks import Ticks
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
@@ -34,6 +37,17 @@ from quire.metadata.store import KeyMissingError, VersionConflictError
 log = logging.getLogger(__name__)
 
 
+@lru_cache(maxsize=16)
+def _limits_of(config: ClientConfig) -> WriterLimits:
+    """Shared by all writers of a client."""
+    return WriterLimits(config.change_retry_ms_min, config.change_retry_ms_max, config.metadata_attempts_max)
+
+
+def ticks_for(config: ClientConfig) -> Ticks:
+    """The timer of a client's writers."""
+    return Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms)
+
+
 class WriterDriver(ABC):
     """Performs the effects of one writer machine.
 
@@ -47,7 +61,28 @@ class WriterDriver(ABC):
         chance: draws replacements.
         config: sizes and times.
         quarantine: bookies that failed lately; shared by the writers of a client.
+        ticks: their timer, shared too.
     """
+
+    # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
+    __slots__ = (
+        "_access",
+        "_bookies",
+        "_chance",
+        "_clock",
+        "_config",
+        "_ledgers",
+        "_loop",
+        "_machine",
+        "_news",
+        "_outgoing",
+        "_quarantine",
+        "_tasks",
+        "_ticking",
+        "_ticks",
+        "_timer",
+        "_window",
+    )
 
     def __init__(
         self,
@@ -60,11 +95,9 @@ class WriterDriver(ABC):
         chance: Chance,
         config: ClientConfig,
         quarantine: Quarantine | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
-        limits = WriterLimits(
-            config.change_retry_ms_min, config.change_retry_ms_max, config.metadata_attempts_max
-        )
-        self._machine = WriterMachine(record, version, limits=limits)
+        self._machine = WriterMachine(record, version, limits=_limits_of(config))
         self._access = access
         self._bookies = bookies
         self._ledgers = ledgers
@@ -74,32 +107,12 @@ class WriterDriver(ABC):
         self._quarantine = quarantine or Quarantine(config.quarantine_ms)
         self._loop = asyncio.get_running_loop()
         self._window = ByteWindow(config.window_bytes_max)
-        self._outgoing = Outgoing(
-            access, bookies, self._window, config, self._machine.ensemble, self._answered, clock.now_ms()
-        )
+        self._outgoing = Outgoing(access, bookies, self._window, config, self._machine.ensemble, self, clock)
         self._timer: asyncio.TimerHandle | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._explicit_due: e.SendExplicitLac | None = None
-        self._explicit_hops = 0
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            e.SendRun: self._outgoing.send,
-            e.Confirmed: self._confirmed,
-            e.Failed: self._failed,
-            e.DropUnsent: self._drop,
-            e.ChooseReplacements: self._choose,
-            e.LookForBookies: lambda effect: self._start(self._look(effect)),
-            e.EnsembleChanged: self._ensemble_changed,
-            e.SlotAbsent: self._slot_absent,
-            e.SlotReturned: self._slot_returned,
-            e.SendExplicitLac: self._explicit_lac_due,
-            e.WriteMetadata: lambda effect: self._start(self._write_metadata(effect)),
-            e.RereadMetadata: lambda _: self._start(self._read_metadata()),
-            e.SetTimer: self._set_timer,
-            e.Ended: self._ended,
-            e.Closed: lambda _: self._finish(None),
-            e.CloseFailed: lambda effect: self._finish(effect.problem),
-        }
+        self._ticks = ticks or ticks_for(config)
+        self._ticking = False
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._news: LacNews | None = None  # while there is any
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -126,7 +139,8 @@ class WriterDriver(ABC):
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def _answered(self, place: Place, run: int, answer: Answer) -> None:
+    def answered(self, place: Place, run: int, answer: Answer) -> None:
+        """A bookie's answer to a run."""
         if answer is Answer.OK:
             self._machine.adds_acked(place.slot, place.bookie, run)
         else:
@@ -134,6 +148,15 @@ class WriterDriver(ABC):
             self._machine.add_failed(place.slot, place.bookie, run, answer)
         if self._machine.out:
             self._perform()
+        news = self._news
+        if news is not None and news.untold is not None:
+            news.answered(place)
+
+    def _lac_untold(self, effect: e.SendExplicitLac) -> None:
+        if self._news is None:
+            timeout_ms = self._config.explicit_lac_timeout_ms
+            self._news = LacNews(self._access, self._bookies, self._outgoing, self, timeout_ms)
+        self._news.due(effect)
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""
@@ -141,7 +164,7 @@ class WriterDriver(ABC):
         while machine.out:
             out, machine.out = machine.out, []
             for effect in out:
-                handlers[type(effect)](effect)
+                handlers[type(effect)](self, effect)
 
     def _failed(self, effect: e.Failed) -> None:
         ledger_id, problem = self.ledger_id, effect.problem
@@ -188,9 +211,8 @@ class WriterDriver(ABC):
         self._perform()
 
     def _ensemble_changed(self, effect: e.EnsembleChanged) -> None:
-        now_ms = self._clock.now_ms()
         for slot in effect.slots:
-            self._outgoing.renew(slot, effect.ensemble[slot], now_ms)
+            self._outgoing.renew(slot, effect.ensemble[slot])
         log.info("ledger %d: from entry %d on %s", self.ledger_id, effect.first, ", ".join(effect.ensemble))
 
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
@@ -203,7 +225,7 @@ class WriterDriver(ABC):
 
     def _slot_returned(self, effect: e.SlotReturned) -> None:
         self._quarantine.forgive(effect.bookie)
-        self._outgoing.renew(effect.slot, effect.bookie, self._clock.now_ms())
+        self._outgoing.renew(effect.slot, effect.bookie)
         log.info("ledger %d: bookie %s is back from entry %d on", self.ledger_id, effect.bookie, effect.first)
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -220,52 +242,35 @@ class WriterDriver(ABC):
         self._perform()
 
     def _schedule_tick(self) -> None:
-        if self._tick_timer is None:
-            self._tick_timer = self._loop.call_later(self._config.slow_after_ms / 2000, self._tick)
+        if not self._ticking:
+            self._ticking = True
+            self._ticks.start(self)
 
-    def _tick(self) -> None:
+    def tick(self) -> bool:
         """While anything is held, a few times a second: which bookie does not keep up?"""
-        self._tick_timer = None
-        for place in self._outgoing.slow_places(self._clock.now_ms()):
-            log.warning("ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie)
-            self._machine.bookie_lost(place.slot, place.bookie)
-        self._perform()
-        self._outgoing.release()
-        if self._outgoing.holds or self._window.waiters:
-            self._schedule_tick()
+        outgoing = self._outgoing
+        if outgoing.holds or self._window.waiters:
+            for place in outgoing.slow_places():
+                log.warning(
+                    "ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie
+                )
+                self._machine.bookie_lost(place.slot, place.bookie)
+            self._perform()
+            outgoing.release()
+        self._ticking = outgoing.holds or bool(self._window.waiters)
+        return self._ticking
 
-    # --- explicit LAC ------------------------------------------------------------------------------------------------
+    def quiet(self) -> None:
+        """Idle for some seconds: tell all bookies the LAC, and keep only what an idle writer needs."""
+        if self._news is not None:
+            self._news.tell_all()
+            self._news = None
+        self._outgoing.rest()
 
-    def _explicit_lac_due(self, effect: e.SendExplicitLac) -> None:
-        """Wait two loop turns: a caller who awaits its append and appends again carries the LAC in that header."""
-        if self._explicit_due is None:
-            self._explicit_hops = 2
-            self._loop.call_soon(self._explicit_hop)
-        self._explicit_due = effect
-
-    def _explicit_hop(self) -> None:
-        due = self._explicit_due
-        if (
-            due is None
-            or self._collects()
-            or self._machine.pending
-            or self._machine.status is not Status.WRITING
-        ):
-            self._explicit_due = None
-            return
-        self._explicit_hops -= 1
-        if self._explicit_hops:
-            self._loop.call_soon(self._explicit_hop)
-            return
-        self._explicit_due = None
-        self._start(self._send_explicit_lac(due))
-
-    async def _send_explicit_lac(self, due: e.SendExplicitLac) -> None:
-        bookies = [self._machine.ensemble[slot] for slot in due.slots]
-        access, timeout_ms = self._access, self._config.explicit_lac_timeout_ms
-        await asyncio.gather(
-            *(self._bookies.write_lac(bookie, access, due.lac, timeout_ms=timeout_ms) for bookie in bookies)
-        )
+    def idle(self) -> bool:
+        """Whether no entry is on its way, or about to be."""
+        machine = self._machine
+        return machine.status is Status.WRITING and not machine.pending and not self._collects()
 
     # --- the metadata store ------------------------------------------------------------------------------------------
 
@@ -301,11 +306,11 @@ class WriterDriver(ABC):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks = (*self._tasks, task)
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks = tuple(other for other in self._tasks if other is not task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("ledger %d: the writer failed", self.ledger_id, exc_info=error)
@@ -314,3 +319,24 @@ class WriterDriver(ABC):
         problem = e.Problem(LedgerClosedError, f"the writer of ledger {self.ledger_id} failed: {error!r}")
         self._stopped(problem)
         self._finish(problem)
+
+    # --- what is done about each effect ------------------------------------------------------------------------------
+
+    _handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        e.SendRun: lambda self, effect: self._outgoing.send(effect),
+        e.Confirmed: lambda self, effect: self._confirmed(effect),
+        e.Failed: _failed,
+        e.DropUnsent: _drop,
+        e.ChooseReplacements: _choose,
+        e.LookForBookies: lambda self, effect: self._start(self._look(effect)),
+        e.EnsembleChanged: _ensemble_changed,
+        e.SlotAbsent: _slot_absent,
+        e.SlotReturned: _slot_returned,
+        e.SendExplicitLac: _lac_untold,
+        e.WriteMetadata: lambda self, effect: self._start(self._write_metadata(effect)),
+        e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),
+        e.SetTimer: _set_timer,
+        e.Ended: _ended,
+        e.Closed: lambda self, _: self._finish(None),
+        e.CloseFailed: lambda self, effect: self._finish(effect.problem),
+    }

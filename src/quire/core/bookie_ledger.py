@@ -8,7 +8,7 @@ Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "R
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from quire.core.answers import Answer
@@ -36,6 +36,21 @@ class LedgerFacts:
     lac: int = NO_ENTRY
     explicit_lac: bytes = b""
     deleted_until_ms: int = 0
+
+    def copy(self) -> LedgerFacts:
+        """The same facts, to be changed apart; `dataclasses.replace` takes several times as long."""
+        return LedgerFacts(
+            self.ledger_id,
+            self.key,
+            self.token,
+            self.digest_type,
+            self.fenced,
+            self.limbo,
+            self.term,
+            self.lac,
+            self.explicit_lac,
+            self.deleted_until_ms,
+        )
 
 
 class Fence(Enum):
@@ -109,6 +124,11 @@ class BookieLedgerMachine:
             self.dirty = True
         return Answer.OK
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is on its way to the disk: a machine made anew from the same facts would be this one."""
+        return not self.dirty and self.fence is not Fence.PENDING
+
     def fence_durable(self) -> None:
         """The journal holds the fence: answers that waited for it may leave."""
         if self.fence is Fence.PENDING:
@@ -156,7 +176,7 @@ class BookieLedgerMachine:
     def snapshot(self) -> LedgerFacts:
         """The facts as they are now, to be journaled; clears `dirty`."""
         self.dirty = False
-        return replace(self.facts)
+        return self.facts.copy()
 
     def check(self) -> None:
         """Assert what must always hold (I9's local half)."""

@@ -111,8 +111,7 @@ class EnsembleChange(Closing):
         self._next_round()
 
     def _next_round(self) -> None:
-        self._failing |= self._delayed
-        self._delayed.clear()
+        self._failing, self._delayed = self._failing | self._delayed, {}
         wanted = self._wanted()
         if not wanted:
             self._round_done()
@@ -153,7 +152,7 @@ class EnsembleChange(Closing):
         for slot in changed:
             self._close_hole(slot)
         self.ensemble = after
-        self._failing.clear()
+        self._failing = {}
         self._in_doubt = None
         self._attempts = 0
         self._refresh_live()
@@ -197,9 +196,9 @@ class EnsembleChange(Closing):
     # --- absent slots --------------------------------------------------------------------------------------------------
 
     def _mark_absent(self, slot: int, now_ms: int) -> None:
-        self._failing.pop(slot, None)
+        self._failing = {other: bookie for other, bookie in self._failing.items() if other != slot}
         if slot not in self._absent:
-            self._absent[slot] = self.lac + 1
+            self._absent = {**self._absent, slot: self.lac + 1}
             self.out.append(SlotAbsent(slot, self.ensemble[slot], self.lac + 1))
         self._refresh_live()
         self._look_later(now_ms)
@@ -229,9 +228,12 @@ class EnsembleChange(Closing):
                 self.out.append(SendRun(number, run.first, run.last, run.lac, (slot,)))
 
     def _close_hole(self, slot: int) -> None:
-        first = self._absent.pop(slot, None)
-        if first is not None and first <= self.lac:
-            self._holes.append(Hole(slot, self.ensemble[slot], first, self.lac))
+        first = self._absent.get(slot)
+        if first is None:
+            return
+        self._absent = {other: since for other, since in self._absent.items() if other != slot}
+        if first <= self.lac:
+            self._holes = (*self._holes, Hole(slot, self.ensemble[slot], first, self.lac))
 
     def _quorum_lost(self, missing: Sequence[int]) -> Problem:
         bookies = ", ".join(self.ensemble[slot] for slot in missing)

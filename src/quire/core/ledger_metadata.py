@@ -9,9 +9,11 @@ Source: protocol document (001), "Ledgers", "Ensembles"; "Closing a ledger as a 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import pairwise
+from typing import overload
 
 from quire.core import quorum
 from quire.core.errors import CorruptMetadataError, MisuseError
@@ -48,10 +50,93 @@ class Fragment:
     ensemble: tuple[BookieId, ...]
 
 
+class StoredFragments(Sequence[Fragment]):
+    """Fragments that stay as they were stored until one is looked at, since few of a long ledger's ever are.
+
+    The first look checks all first entries, each look its fragment: none that breaks a rule is ever handed out. Equal
+    to the tuple of the same fragments; a copy is that tuple.
+
+    Args:
+        ledger_id: whose they are.
+        ensemble_size: how many bookies each must have.
+        count: how many there are.
+        read_first_entries: gives all first entries, in the order of the fragments.
+        read_fragment: gives the fragment with an index from 0 to `count` - 1.
+    """
+
+    __slots__ = (
+        "_count",
+        "_ensemble_size",
+        "_first_entries",
+        "_ledger_id",
+        "_read_first_entries",
+        "_read_fragment",
+    )
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        ensemble_size: int,
+        count: int,
+        read_first_entries: Callable[[], list[int]],
+        read_fragment: Callable[[int], Fragment],
+    ) -> None:
+        self._ledger_id = ledger_id
+        self._ensemble_size = ensemble_size
+        self._count = count
+        self._read_first_entries = read_first_entries
+        self._read_fragment = read_fragment
+        self._first_entries: Sequence[int] = ()
+
+    @property
+    def first_entries(self) -> Sequence[int]:
+        """All first entries, ascending.
+
+        Raises:
+            CorruptMetadataError: they break a rule.
+        """
+        if not self._first_entries:
+            found = self._read_first_entries()
+            _check_first_entries(self._ledger_id, found)
+            self._first_entries = found
+        return self._first_entries
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Fragment: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Fragment, ...]: ...
+    def __getitem__(self, index: int | slice) -> Fragment | tuple[Fragment, ...]:
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(self._count)[index])
+        place = range(self._count)[index]
+        first_entry, fragment = self.first_entries[place], self._read_fragment(place)
+        if fragment.first_entry != first_entry:
+            what = f"fragment {place} starts at {fragment.first_entry} and at {first_entry}"
+            raise _corrupt(self._ledger_id, what)
+        _check_ensemble(self._ledger_id, self._ensemble_size, fragment)
+        return fragment
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredFragments | tuple) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[Fragment, ...]]]:
+        return tuple, (tuple(self),)
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
     """One ledger's record.
 
+    `fragments` is a tuple, or `StoredFragments` in the record of a closed ledger with many that was read.
     `last_entry` is `NO_ENTRY` unless CLOSED (and on an empty closed ledger). `length` is the payload bytes of a
     CLOSED ledger, else 0. `custom` is sorted by key. `creation_token` is BookKeeper's cToken: random at creation,
     0 after any update. `format_version` is the stored format that was found (3 for new ledgers).
@@ -64,7 +149,7 @@ class LedgerMetadata:
     digest_type: DigestType
     password: bytes
     state: LedgerState
-    fragments: tuple[Fragment, ...]
+    fragments: Sequence[Fragment]
     last_entry: EntryId = NO_ENTRY
     length: int = 0
     created_ms: int | None = None
@@ -78,6 +163,8 @@ class LedgerMetadata:
 
     def fragment_index(self, entry_id: int) -> int:
         """The index of the fragment that holds an entry: the one with the greatest first id <= `entry_id`."""
+        if isinstance(self.fragments, StoredFragments):
+            return max(0, bisect_right(self.fragments.first_entries, entry_id) - 1)
         return max(0, bisect_right(self.fragments, entry_id, key=lambda fragment: fragment.first_entry) - 1)
 
     def ensemble_of(self, entry_id: int) -> tuple[BookieId, ...]:
@@ -163,7 +250,7 @@ class LedgerMetadata:
         ).checked()
 
     def checked(self) -> LedgerMetadata:
-        """This record, if it is a possible one.
+        """This record, if it is a possible one. `StoredFragments` are checked when they are looked at.
 
         Raises:
             CorruptMetadataError: saying which rule it breaks.
@@ -171,32 +258,41 @@ class LedgerMetadata:
         try:
             quorum.check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
         except MisuseError as error:
-            raise self._corrupt(str(error)) from error
+            raise _corrupt(self.ledger_id, str(error)) from error
         if not self.fragments:
-            raise self._corrupt("it has no fragment")
-        if self.fragments[0].first_entry != 0:
-            raise self._corrupt(f"its first fragment starts at {self.fragments[0].first_entry}, not 0")
-        previous = -1
-        for fragment in self.fragments:
-            if fragment.first_entry <= previous:
-                raise self._corrupt(f"fragment {fragment.first_entry} does not come after {previous}")
-            previous = fragment.first_entry
-            if len(fragment.ensemble) != self.ensemble_size:
-                raise self._corrupt(
-                    f"fragment {fragment.first_entry} has {len(fragment.ensemble)} bookies, not {self.ensemble_size}"
-                )
-            if len(set(fragment.ensemble)) != len(fragment.ensemble):
-                raise self._corrupt(f"fragment {fragment.first_entry} names a bookie twice")
+            raise _corrupt(self.ledger_id, "it has no fragment")
+        if not isinstance(self.fragments, StoredFragments):
+            _check_first_entries(self.ledger_id, [int(fragment.first_entry) for fragment in self.fragments])
+            for fragment in self.fragments:
+                _check_ensemble(self.ledger_id, self.ensemble_size, fragment)
         if self.state is LedgerState.CLOSED:
             if self.last_entry < NO_ENTRY or self.length < 0:
-                raise self._corrupt(f"it ends at {self.last_entry} with length {self.length}")
+                raise _corrupt(self.ledger_id, f"it ends at {self.last_entry} with length {self.length}")
         elif self.last_entry != NO_ENTRY:
-            raise self._corrupt("it is not closed and has a last entry")
+            raise _corrupt(self.ledger_id, "it is not closed and has a last entry")
         return self
 
-    def _corrupt(self, what: str) -> CorruptMetadataError:
-        msg = f"the record of ledger {self.ledger_id} is not a possible one: {what}"
-        return CorruptMetadataError(msg, ledger_id=self.ledger_id)
+
+def _check_first_entries(ledger_id: LedgerId, first_entries: list[int]) -> None:
+    if first_entries[0] != 0:
+        raise _corrupt(ledger_id, f"its first fragment starts at {first_entries[0]}, not 0")
+    if len(set(first_entries)) < len(first_entries) or first_entries != sorted(first_entries):
+        previous, first = next((a, b) for a, b in pairwise(first_entries) if b <= a)
+        raise _corrupt(ledger_id, f"fragment {first} does not come after {previous}")
+
+
+def _check_ensemble(ledger_id: LedgerId, ensemble_size: int, fragment: Fragment) -> None:
+    ensemble = fragment.ensemble
+    if len(ensemble) != ensemble_size:
+        what = f"fragment {fragment.first_entry} has {len(ensemble)} bookies, not {ensemble_size}"
+        raise _corrupt(ledger_id, what)
+    if len(set(ensemble)) != len(ensemble):
+        raise _corrupt(ledger_id, f"fragment {fragment.first_entry} names a bookie twice")
+
+
+def _corrupt(ledger_id: LedgerId, what: str) -> CorruptMetadataError:
+    msg = f"the record of ledger {ledger_id} is not a possible one: {what}"
+    return CorruptMetadataError(msg, ledger_id=ledger_id)
 
 
 def new_ledger(

@@ -85,7 +85,7 @@ class ReadMachine:
         self._rules = rules
         size = len(self._ensemble)
         self._masks = [write_set_mask(entry_class, size, write_quorum) for entry_class in range(size)]
-        self._missing = dict.fromkeys(range(first, last + 1))
+        self._missing: dict[int, None] | None = None  # all of first..last: nothing has come yet
         self._asked: list[tuple[int, int, int] | None] = [None] * len(self._ensemble)
         # Only of entries that some answer should have brought and did not, as masks of slots: which answered without
         # the entry, and which of them vouch that it is not there.
@@ -145,9 +145,9 @@ class ReadMachine:
         self._asked[slot] = None
         self._slow &= ~(1 << slot)
         self._answers[slot] = answer
-        missing = self._missing
-        if len(entry_ids) == len(missing) == self._last - self._first + 1:
-            missing.clear()  # the usual case: the first answer brings everything
+        if self._missing is None and len(entry_ids) == self._last - self._first + 1:
+            self._missing = {}  # the usual case: the first answer brings everything
+        missing = self._not_there_yet()
         for entry_id in entry_ids if missing else ():
             missing.pop(entry_id, None)
         through, absent_is_no = last, self._rules.counts_as_negative(answer)
@@ -185,6 +185,12 @@ class ReadMachine:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
+    def _not_there_yet(self) -> dict[int, None]:
+        """The ids that are missing, ascending; listed only when not all of them came at once."""
+        if self._missing is None:
+            self._missing = dict.fromkeys(range(self._first, self._last + 1))
+        return self._missing
+
     def _mask(self, entry_id: int) -> int:
         return self._masks[entry_id % len(self._masks)]
 
@@ -194,7 +200,7 @@ class ReadMachine:
 
     def _ask_beside(self, slow: int, first: int, last: int, now_ms: int) -> None:
         """Ask idle slots for what a slow one was asked for, as a range: nothing is known about single entries."""
-        lowest = next(iter(self._missing))
+        lowest = next(iter(self._not_there_yet()))
         size = len(self._ensemble)
         left = residues_of_slot(slow, size, self._write_quorum)
         for slot in sorted(range(size), key=self._order):
@@ -212,7 +218,7 @@ class ReadMachine:
     ) -> None:
         """Remember what this bookie told about and did not bring."""
         bit = 1 << slot
-        for entry_id in self._missing:
+        for entry_id in self._not_there_yet():
             if entry_id > through:
                 break
             if entry_id < first or not self._mask(entry_id) & bit:
@@ -224,8 +230,9 @@ class ReadMachine:
     def _ask_others(self, now_ms: int) -> None:
         """Ask the next slot of each entry in trouble, neighbours together."""
         asks: dict[int, list[int]] = {}
+        missing = self._not_there_yet() if self._tried else {}
         for entry_id in sorted(self._tried):
-            if entry_id not in self._missing:
+            if entry_id not in missing:
                 del self._tried[entry_id]
                 continue
             slot = self._next_slot(entry_id)
@@ -254,11 +261,12 @@ class ReadMachine:
             self.out.append(SetTimer(min(waiting) + self._speculate_after_ms))
 
     def _conclude(self) -> None:
-        if not self._missing:
+        missing = self._not_there_yet()
+        if not missing:
             self._ended = True
             self.out.append(ReadDone())
             return
-        lowest = next(iter(self._missing))
+        lowest = next(iter(missing))
         mask = self._mask(lowest)
         if self._tried.get(lowest, 0) & mask == mask:
             self._ended = True
@@ -282,8 +290,9 @@ class ReadMachine:
             assert not no & ~self._tried.get(entry_id, no), "a no is an answer"
         for entry_id, tried in self._tried.items():
             assert not tried & ~self._mask(entry_id), "only the write set is asked"
-        if not self._ended and self._missing:
-            lowest = next(iter(self._missing))
+        missing = self._not_there_yet()
+        if not self._ended and missing:
+            lowest = next(iter(missing))
             waiting = [a for a in self._asked if a is not None and a[0] <= lowest <= a[1]]
             busy = [
                 a for slot, a in enumerate(self._asked) if a is not None and self._mask(lowest) >> slot & 1

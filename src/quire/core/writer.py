@@ -104,7 +104,7 @@ class WriterMachine(EnsembleChange):
         if unconfirmed and outcome not in (AddOutcome.RESEND, AddOutcome.BOOKIE_FAILED):
             self._ended_by(bookie, answer, outcome)
         elif unconfirmed and outcome is AddOutcome.RESEND and not self._resent.get(run, 0) >> slot & 1:
-            self._resent[run] = self._resent.get(run, 0) | 1 << slot
+            self._resent = {**self._resent, run: self._resent.get(run, 0) | 1 << slot}
             sent = self._runs[run]
             if slot in self._live:
                 self.out.append(SendRun(run, sent.first, sent.last, sent.lac, (slot,)))
@@ -122,7 +122,7 @@ class WriterMachine(EnsembleChange):
             return
         if slot in self._absent or slot in self._failing or slot in self._delayed:
             return
-        self._delayed[slot] = bookie
+        self._delayed = {**self._delayed, slot: bookie}
         self._refresh_live()
         self.out.append(DropUnsent(slot, bookie))
         if self.status is Status.WRITING and self._runs:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
 from quire.core.effects import Confirmed, Failed, Problem, SendExplicitLac, SetTimer, WriterEffect
@@ -110,6 +111,19 @@ class Hole(NamedTuple):
     last: int
 
 
+_NO_RESENT: Final[dict[int, int]] = {}
+_NO_BOOKIES: Final[dict[int, BookieId]] = {}
+_NO_SLOTS: Final[dict[int, int]] = {}
+"""Shared by all writers to which nothing has happened, and most of many are like that. Never changed."""
+
+
+@lru_cache(maxsize=256)
+def _masks_and_slots(size: int, write_quorum: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(all write sets as masks, all slots), shared by all writers with such quorums."""
+    classes = size if size > write_quorum else 1
+    return tuple(write_set_mask(entry, size, write_quorum) for entry in range(classes)), tuple(range(size))
+
+
 class WriterState:
     """The fields of a writer, the head rule and the invariants.
 
@@ -139,7 +153,6 @@ class WriterState:
         "_resent",
         "_retry_ms",
         "_runs",
-        "_striped",
         "_timer_at_ms",
         "asked",
         "confirmed_length",
@@ -164,7 +177,6 @@ class WriterState:
         rules: Rules = RULES,
         limits: WriterLimits | None = None,
     ) -> None:
-        size = record.ensemble_size
         self.rules = rules
         self.limits = limits or WriterLimits()
         self.record = record
@@ -178,19 +190,17 @@ class WriterState:
         self.length = 0
         self.confirmed_length = 0
         self.out: list[WriterEffect] = []
-        self._striped = size > record.write_quorum
-        classes = size if self._striped else 1
-        self._all_masks = tuple(write_set_mask(entry, size, record.write_quorum) for entry in range(classes))
+        self._all_masks, self._live = _masks_and_slots(record.ensemble_size, record.write_quorum)
         self._runs: dict[int, Run] = {}
         self._acked: dict[int, int] = {}
-        self._resent: dict[int, int] = {}
+        # These four are replaced, not changed in place.
+        self._resent = _NO_RESENT
         self._head = 0
         self._next_run = 0
-        self._live = tuple(range(size))
-        self._failing: dict[int, BookieId] = {}
-        self._delayed: dict[int, BookieId] = {}
-        self._absent: dict[int, int] = {}
-        self._holes: list[Hole] = []
+        self._failing = _NO_BOOKIES
+        self._delayed = _NO_BOOKIES
+        self._absent = _NO_SLOTS
+        self._holes: tuple[Hole, ...] = ()
         self._proposed: LedgerMetadata | None = None
         self._in_doubt: int | None = None
         self._attempts = 0
@@ -271,8 +281,10 @@ class WriterState:
             self._head = head
             self.out.append(Confirmed(first, self.lac))
             if not runs:
+                runs.clear()  # an emptied dict keeps its table, and most of many writers are idle
+                acked.clear()
                 self.out.append(SendExplicitLac(self.lac, self._live))
-                self._resent.clear()
+                self._resent = _NO_RESENT
 
     def _fail_pending(self, problem: Problem) -> None:
         """Callers of unconfirmed entries learn that the outcome is unknown; the length counts confirmed ones only."""
@@ -280,7 +292,7 @@ class WriterState:
             self.out.append(Failed(self.lac + 1, self.lap, problem))
         self._runs.clear()
         self._acked.clear()
-        self._resent.clear()
+        self._resent = _NO_RESENT
         self._head = self._next_run
         self.length = self.confirmed_length
 

@@ -53,6 +53,9 @@ class File(Protocol):
     def size(self) -> int:
         """The file's length."""
 
+    def expect(self, offset: int, size: int) -> None:
+        """These bytes will be read soon: begin to bring them into memory, and do not wait for them."""
+
     def next_data(self, offset: int) -> int:
         """Where bytes follow that were ever written: `offset` itself if that is not known, the size if none do."""
 

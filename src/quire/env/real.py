@@ -13,12 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from quire.env.interfaces import Buffer, Done
 
 BLOCK_BYTES = 4096
+FREED_BYTES = 4 * 1024 * 1024
 DIRECT_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs"})
 """Where O_DIRECT is known to write in place, past the page cache. Elsewhere it is refused (tmpfs), emulated (overlay)
 or copied on write (btrfs, zfs)."""
@@ -77,6 +79,9 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def expect(self, offset: int, size: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def next_data(self, offset: int) -> int:
         try:
@@ -248,6 +253,16 @@ class RealFiles:
 
     def lock(self, path: Path) -> RealLock:
         return RealLock(path)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let this process keep memory that it frees: a scan needs as much again at once, and fresh pages are dear.
+
+    The C library raises its limits for giving memory back, from 128 KiB, to twice the largest block that was mapped and
+    freed (glibc, `mallopt`, "M_MMAP_THRESHOLD"). The block's pages are never touched, so it costs nothing.
+    """
+    bytes(FREED_BYTES)
 
 
 def _file_system(directory: Path) -> str:

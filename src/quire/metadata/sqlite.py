@@ -51,6 +51,7 @@ class SqliteStore(MetadataStore):
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
+        self._asked: list[Job] = []
         self._ids: list[LedgerId] = []
         self._ids_wanted = 1
 
@@ -135,6 +136,7 @@ class SqliteStore(MetadataStore):
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        self._hand_over()
         ended: asyncio.Future[None] = self._loop.create_future()
         self._thread.stop(ended)
         await ended
@@ -143,6 +145,7 @@ class SqliteStore(MetadataStore):
     def abandon(self) -> None:
         """End as a killed process would: nothing is taken back, others find the session dead. For tests."""
         self._closed = True
+        self._hand_over()
         self._thread.abandon()
         self._thread.join()
 
@@ -161,10 +164,18 @@ class SqliteStore(MetadataStore):
     async def _ask(
         self, work: Callable[[], Result], *, changes: bool = False, done: Callable[[], None] | None = None
     ) -> Result:
+        """Have the thread do something; what one loop turn asks for reaches it together, to share a commit."""
         self._check_usable()
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._thread.jobs.put(Job(work, changes, future, done))
+        if not self._asked:
+            self._loop.call_soon(self._hand_over)
+        self._asked.append(Job(work, changes, future, done))
         return await future
+
+    def _hand_over(self) -> None:
+        asked, self._asked = self._asked, []
+        for job in asked:
+            self._thread.jobs.put(job)
 
     async def _attach(self, watch: Watch) -> None:
         await self._ask(lambda: self._thread.attach(watch))

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from quire.core.errors import CorruptMetadataError, NoClusterError
@@ -83,6 +83,14 @@ class Row:
         return Versioned(self.value, self.version)
 
 
+class Committed(NamedTuple):
+    """What a transaction changed: all changes after revision `since`, up to `revision`."""
+
+    since: int
+    revision: int
+    keys: list[str]
+
+
 class SqliteFile:
     """One connection to the database.
 
@@ -94,6 +102,9 @@ class SqliteFile:
     Raises:
         NoClusterError: there is no file and `create` is not given, or it cannot be opened or trusted.
         CorruptMetadataError: the file is not one of ours, or damaged.
+
+    Attributes:
+        committed: what the last transaction changed; None unless it was committed.
     """
 
     def __init__(self, path: Path, *, create: bool, tombstones_kept: int = TOMBSTONES_KEPT) -> None:
@@ -102,6 +113,8 @@ class SqliteFile:
         self.trimmed = 0
         self._tombstones_kept = tombstones_kept
         self._next_ledger = 0
+        self._changed: list[str] = []
+        self.committed: Committed | None = None
         check_place(path, create=create)
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
@@ -219,6 +232,8 @@ class SqliteFile:
             sqlite3.Error: nothing was started.
             NoClusterError: the file under this path is not the one that was opened.
         """
+        self.committed = None
+        self._changed = []
         self.check_same_file()
         self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), patience_ms)
         self._started = self._read_counters()
@@ -240,6 +255,7 @@ class SqliteFile:
         if now != self._started:
             self._connection.execute("UPDATE counters SET revision = ?, trimmed = ?, next_ledger = ?", now)
         self._connection.execute("COMMIT")
+        self.committed = Committed(self._started[0], self.revision, self._changed)
 
     def rollback(self) -> None:
         """Undo what the transaction did; does nothing where SQLite has done so already."""
@@ -291,12 +307,14 @@ class SqliteFile:
                 staged[key] = (None, self.revision + 1, None)
         if staged:
             self.revision += 1
+            self._changed += staged
             self._connection.executemany(_UPSERT, [(key, *row) for key, row in staged.items()])
         return [0 if isinstance(op, Delete | Require) else self.revision for op in ops]
 
     def end_key(self, key: str) -> None:
         """Remove a key, whatever it holds."""
         self.revision += 1
+        self._changed.append(key)
         self._connection.execute(_UPSERT, (key, None, self.revision, None))
 
     def _found(self, key: str, over: Callable[[int], bool] | None) -> tuple[bytes | None, int, int | None]:
@@ -334,6 +352,7 @@ class SqliteFile:
         keys = self.keys_of_session(number)
         if keys:
             self.revision += 1
+            self._changed += keys
             self._connection.executemany(_UPSERT, [(key, None, self.revision, None) for key in sorted(keys)])
         self._connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
         return True

@@ -10,6 +10,8 @@ from typing import Final
 from quire.metadata.store import SESSION_TIMEOUT_MS
 
 POLL_MS: Final = 20
+QUIET_POLLS: Final = 8
+"""How many times longer the pause between two looks becomes while nothing changes."""
 BEATS_PER_TIMEOUT: Final = 5
 TOMBSTONES_KEPT: Final = 10_000
 """Revisions for which deletions are kept; a watcher further behind reads everything again."""
@@ -25,7 +27,7 @@ class SqliteOptions:
 
     Args:
         session_timeout_ms: how long an owner may stand still before others take it for dead; at least 100.
-        poll_ms: how often changes of other processes are looked for.
+        poll_ms: how often changes of other processes are looked for while there are any; less often in between.
         tombstones_kept: revisions for which deletions are remembered.
         now_ms: a clock that never goes back.
     """
@@ -39,3 +41,8 @@ class SqliteOptions:
     def beat_ms(self) -> int:
         """How often a session's counter moves."""
         return self.session_timeout_ms // BEATS_PER_TIMEOUT
+
+    @property
+    def quiet_poll_ms(self) -> int:
+        """How often changes are looked for when there was none for a while; never less often than a beat is due."""
+        return max(self.poll_ms, min(QUIET_POLLS * self.poll_ms, self.beat_ms))

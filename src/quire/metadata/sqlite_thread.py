@@ -27,7 +27,7 @@ from quire.core.errors import (
     QuireError,
     StorageError,
 )
-from quire.metadata.sqlite_file import SqliteFile
+from quire.metadata.sqlite_file import Committed, SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import BUSY_MS, explain
 from quire.metadata.sqlite_registrations import SqliteRegistrations
@@ -88,6 +88,7 @@ class StoreThread(threading.Thread):
         self._seen_revision = 0
         self._seen_data_version = -1
         self._next_tick_ms = 0
+        self._pause_ms = options.poll_ms
         self._stopping: asyncio.Future[None] | None = None
         self._abandoned = False
 
@@ -186,7 +187,7 @@ class StoreThread(threading.Thread):
                 settled.append(self._read(job))
         self._post(_settle, settled)
         if changes:
-            self._announce()
+            self._announce(self.file.committed)
 
     def _read(self, job: Job) -> _Settled:
         if self.failure is not None:
@@ -305,7 +306,7 @@ class StoreThread(threading.Thread):
 
     def _tick(self) -> None:
         now_ms = self._options.now_ms()
-        self._next_tick_ms = now_ms + self._options.poll_ms
+        self._next_tick_ms = now_ms + self._pause_ms
         if self.failure is not None:
             return
         if self._loop.is_closed():
@@ -321,8 +322,12 @@ class StoreThread(threading.Thread):
             self._failed(error)  # what passes, such as a lock held for long, is tried again at the next tick
 
     def _look_for_changes(self) -> None:
+        """Every look wakes this thread and takes the interpreter from the loop: while nothing happens, look less."""
         version = self.file.data_version()
-        if version != self._seen_data_version:
+        if version == self._seen_data_version:
+            self._pause_ms = min(2 * self._pause_ms, self._options.quiet_poll_ms)
+        else:
+            self._pause_ms = self._options.poll_ms
             self._seen_data_version = version
             self.registrations.look()
             self._tell_watches()
@@ -339,10 +344,19 @@ class StoreThread(threading.Thread):
             self.registrations.forget(removed)
             self._announce()
 
-    def _announce(self) -> None:
-        """After a commit of this store: tell the own watches, wake the process's other stores of this file."""
+    def _announce(self, committed: Committed | None = None) -> None:
+        """After a commit of this store: tell the own watches, wake the process's other stores of this file.
+
+        Args:
+            committed: what it changed. Where nobody else has changed anything since the watches were told last, that
+                is all there is to tell, and the file need not be asked.
+        """
         try:
-            self._tell_watches()
+            if committed is not None and committed.since == self._seen_revision:
+                self._seen_revision = committed.revision
+                self._tell(committed.keys)
+            else:
+                self._tell_watches()
         except (sqlite3.Error, QuireError) as error:
             self._failed(error)
         with _NEIGHBOURS_LOCK:
@@ -359,10 +373,14 @@ class StoreThread(threading.Thread):
         if not self._watches:
             return
         self._seen_revision, keys = self.file.changes(self._seen_revision)
+        if keys is not None:
+            self._tell(keys)
+            return
         for watch in self._watches:
-            if keys is None:
-                self._post(_offer_everything, watch)
-                continue
+            self._post(_offer_everything, watch)
+
+    def _tell(self, keys: Sequence[str]) -> None:
+        for watch in self._watches:
             changed = [key for key in keys if key.startswith(watch.prefix)]
             if changed:
                 self._post(watch.offer, changed)

@@ -86,19 +86,20 @@ class Channel(FrameProtocol):
         key: bytes = b"",
         term: int = 0,
         lac: int = NO_ENTRY,
-    ) -> None:
+    ) -> bool:
         """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
 
         Args:
             body: the body's buffers, kept by reference until sent.
             deadline: loop time after which the answer is TIMED_OUT.
             body_crc: the body's checksum where the caller has it already.
+
+        Returns:
+            Whether it has gone to the transport; else it waits here and counts as unsent.
         """
         number = self._next_number
         self._next_number = number + 1 & 0xFFFFFFFF
-        size = 0
-        for part in body:
-            size += len(part)
+        size = sum(map(len, body))
         if body_crc is None:
             body_crc = 0
             for part in body:
@@ -121,9 +122,10 @@ class Channel(FrameProtocol):
         if self._ready and not self._paused and not self._waiting:
             assert self.transport is not None
             self.transport.writelines(parts)
-        else:
-            self._waiting.append((number, parts, size + len(header), sink))
-            self._unsent[sink] = self._unsent.get(sink, 0) + size + len(header)
+            return True
+        self._waiting.append((number, parts, size + len(header), sink))
+        self._unsent[sink] = self._unsent.get(sink, 0) + size + len(header)
+        return False
 
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
@@ -228,7 +230,7 @@ class Channel(FrameProtocol):
 
 
 def _made_here(answer: Answer) -> native.AnswerFrame:
-    return native.AnswerFrame(0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
+    return native.AnswerFrame(0, 0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
 
 
 unreachable = _made_here(Answer.UNREACHABLE)

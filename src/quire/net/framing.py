@@ -1,8 +1,9 @@
 """Splits a stream into frames, with every limit checked before memory is taken.
 
 One shared scratch buffer receives small frames of all connections; a frame that does not end in the chunk it began
-in gets a buffer of its own size, which the socket then fills directly. So an idle connection costs nothing, and a
-long run is copied once at most.
+in gets a buffer of its own, which the socket then fills directly. So an idle connection costs nothing, and a long run
+is copied once at most. Buffers of long frames are used again when nobody looks at them any more: fresh memory of that
+size costs more than what is received into it.
 
 Source: `docs/formats/native-protocol.md`.
 """
@@ -10,6 +11,7 @@ Source: `docs/formats/native-protocol.md`.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from typing import cast
 
@@ -17,7 +19,14 @@ from quire.core.errors import MalformedFrameError
 from quire.wire import native
 
 SCRATCH_BYTES = 256 * 1024
-_LENGTH_BYTES = 4
+LONG_FRAME_BYTES = 128 * 1024
+FRAME_STEP_BYTES = 32 * 1024
+LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
+"""How much memory of long frames is kept to be used again, unless somebody keeps the frames themselves."""
+LOOKED_AT = 4
+"""How many buffers are tried at either end: the newest are still in the processor's cache, the oldest likely free."""
+_LENGTH = struct.Struct(">I")
+_LENGTH_BYTES = _LENGTH.size
 
 
 class ReceiveBudget:
@@ -55,12 +64,48 @@ class ReceiveBudget:
 
 
 class Scratch:
-    """The receive buffer that all connections of one event loop share between two callbacks."""
+    """The receive memory that all connections of one event loop share.
 
-    __slots__ = ("view",)
+    Attributes:
+        view: what is received into between two callbacks.
+    """
 
-    def __init__(self, size: int = SCRATCH_BYTES) -> None:
+    __slots__ = ("_frames", "_frames_bytes", "_frames_bytes_max", "view")
+
+    def __init__(self, size: int = SCRATCH_BYTES, *, frames_bytes_max: int = LONG_FRAMES_BYTES_MAX) -> None:
         self.view = memoryview(bytearray(size))
+        self._frames: deque[bytearray] = deque()
+        self._frames_bytes = 0
+        self._frames_bytes_max = frames_bytes_max
+
+    def frame(self, size: int) -> memoryview:
+        """Memory for one frame, its receiver's until the last view of it is gone."""
+        if size < LONG_FRAME_BYTES:
+            return memoryview(bytearray(size))
+        frames = self._frames
+        for index in (*range(LOOKED_AT), *range(-1, -LOOKED_AT - 1, -1)):
+            if index >= len(frames) or -index > len(frames):
+                continue
+            buffer = frames[index]
+            if len(buffer) >= size and _is_free(buffer):
+                del frames[index]
+                break
+        else:
+            buffer = bytearray(-(-size // FRAME_STEP_BYTES) * FRAME_STEP_BYTES)
+            self._frames_bytes += len(buffer)
+        frames.appendleft(buffer)
+        while self._frames_bytes > self._frames_bytes_max:
+            self._frames_bytes -= len(frames.pop())
+        return memoryview(buffer)[:size]
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Whether there is no view of a buffer: while there is one, Python refuses to change its size."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
@@ -71,6 +116,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def __init__(self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int) -> None:
         self._scratch = scratch.view
+        self._memory = scratch
         self._budget = budget
         self._frame_bytes_max = frame_bytes_max
         self._greeted = False
@@ -108,8 +154,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         if self._frame is not None:
             return self._frame[self._filled :]
-        if self._stub:
-            self._scratch[: len(self._stub)] = self._stub
+        if not self._stub:
+            return self._scratch
+        self._scratch[: len(self._stub)] = self._stub
         return self._scratch[len(self._stub) :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -159,7 +206,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._greeted = True
             self.hello_received(body)
         while end - at >= _LENGTH_BYTES:
-            size = _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+            size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size > self._frame_bytes_max:
                 msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max}"
                 raise MalformedFrameError(msg)
@@ -168,16 +215,19 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 return
             self.frame_received(memoryview(bytes(data[at : at + size])))
             at += size
-        self._keep(data[at:])
+        if at < end:
+            self._keep(data[at:])
+        else:
+            self.partial_since = None
 
     def _keep(self, rest: memoryview) -> None:
         """Keep what is too short to tell the size of its frame."""
         self._stub = bytes(rest)
-        self._mark_partial(bool(self._stub))
+        self._mark_partial(partial=True)
 
     def _begin(self, start: memoryview) -> bool:
         """Give the frame that starts here its own buffer; False if the budget has none now."""
-        size = _LENGTH_BYTES + int.from_bytes(start[:_LENGTH_BYTES], "big")
+        size = _LENGTH_BYTES + _LENGTH.unpack_from(start)[0]
         self._mark_partial(partial=True)
         if not self._budget.take(self, size):
             self._starved = bytes(start)
@@ -185,7 +235,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
             return False
         self._budgeted = size
-        self._frame = memoryview(bytearray(size))
+        self._frame = self._memory.frame(size)
         self._frame[: len(start)] = start
         self._filled = len(start)
         return True

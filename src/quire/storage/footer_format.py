@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter, lt
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -24,7 +26,8 @@ STATE_HEAD = struct.Struct(">qQI")
 OFFSET_UNIT = 8
 SECTOR_BYTES = 512
 DENSE = 1
-_ROW_KEY = struct.Struct(">qQqqQ")
+_ROW_ORDER = struct.Struct(">qQq8xQ24x")
+_ROW_SPAN = struct.Struct(">q8xqqQ4xI4xB11x")
 _ROW_PERIOD = 52
 _ROW_FLAGS = 53
 
@@ -104,52 +107,38 @@ def footer_bytes(states_bytes: int, rows: int, ledgers: int) -> int:
 
 
 def sort_rows(rows: Buffer) -> bytes:
-    """Packed rows in the order of the footer."""
-    view = memoryview(rows)
-    items = [
-        (_ROW_KEY.unpack_from(view, at), view[at : at + ROW_BYTES]) for at in range(0, len(view), ROW_BYTES)
-    ]
-    # (ledger, term, first, last, lsn) -> the order is by (ledger, term, first, lsn)
-    items.sort(key=lambda item: (item[0][0], item[0][1], item[0][2], item[0][4]))
-    return b"".join(item[1] for item in items)
+    """Packed rows in the order of the footer: by ledger, term, first id, LSN."""
+    keys = list(_ROW_ORDER.iter_unpack(rows))
+    packed = bytes(rows)
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return b"".join([packed[at * ROW_BYTES : (at + 1) * ROW_BYTES] for at in order])
 
 
 def build_directory(rows: bytes, lacs: Mapping[int, int], seed: int) -> bytes:
     """The directory over sorted rows. `lacs`: highest LAC of each ledger, -1 where missing."""
     entries: list[bytes] = []
-    total = len(rows) // ROW_BYTES
     start = 0
-    while start < total:
-        ledger_id = ROW.unpack_from(rows, start * ROW_BYTES)[0]
-        first, last = 1 << 63, -1
-        lowest, highest, data_bytes, dense = 1 << 64, 0, 0, True
-        index = start
-        while index < total:
-            row = ROW.unpack_from(rows, index * ROW_BYTES)
-            if row[0] != ledger_id:
-                break
-            dense = dense and row[8] == 1 and row[2] > last
-            first, last = min(first, row[2]), max(last, row[3])
-            lowest, highest = min(lowest, row[4]), max(highest, row[4])
-            data_bytes += row[6]
-            index += 1
-        checksum = crc32c(memoryview(rows)[start * ROW_BYTES : index * ROW_BYTES], place_seed(seed, start))
+    for ledger_id, of_ledger in groupby(_ROW_SPAN.iter_unpack(rows), key=itemgetter(0)):
+        _, firsts, lasts, lsns, sizes, periods = zip(*of_ledger, strict=True)
+        end = start + len(firsts)
+        dense = min(periods) == max(periods) == 1 and all(map(lt, lasts, firsts[1:]))
+        checksum = crc32c(memoryview(rows)[start * ROW_BYTES : end * ROW_BYTES], place_seed(seed, start))
         entries.append(
             DIRECTORY.pack(
                 ledger_id,
-                first,
-                last,
+                min(firsts),
+                max(lasts),
                 lacs.get(ledger_id, -1),
-                lowest,
-                highest,
-                data_bytes,
+                min(lsns),
+                max(lsns),
+                sum(sizes),
                 start,
-                index - start,
+                end - start,
                 checksum,
                 DENSE if dense else 0,
             )
         )
-        start = index
+        start = end
     return b"".join(entries)
 
 

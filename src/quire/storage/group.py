@@ -5,7 +5,6 @@ Layout: `docs/formats/segment.md`, "Group header".
 
 from __future__ import annotations
 
-import mmap
 from typing import Protocol, TypeAlias
 
 from quire.core.errors import StorageError
@@ -16,11 +15,9 @@ from quire.storage.segment_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
     RANGES_MAX,
-    U32,
     GroupFlag,
-    GroupHeader,
     aligned,
-    encode_group_header,
+    write_group_header,
 )
 
 
@@ -37,13 +34,12 @@ Item: TypeAlias = tuple[Sink, object, StorageError | None]
 class Group:
     """Records that will be written and synced together, in the buffer that will be written."""
 
-    __slots__ = ("buffer", "first_lsn", "flags", "items", "last_lsn", "offset", "opens", "ranges", "records", "segment",
+    __slots__ = ("first_lsn", "flags", "items", "last_lsn", "offset", "opens", "ranges", "records", "segment",
                  "used", "view")  # fmt: skip
 
-    def __init__(self, segment: Segment, buffer: mmap.mmap, *, opens: bool) -> None:
+    def __init__(self, segment: Segment, buffer: memoryview, *, opens: bool) -> None:
         self.segment = segment
-        self.buffer = buffer
-        self.view = memoryview(buffer)
+        self.view = buffer
         self.offset = segment.data_end
         self.opens = opens
         self.used = GROUP_HEADER_BYTES
@@ -74,23 +70,19 @@ class Group:
     def close(self) -> None:
         """Write the header: nothing more comes in."""
         segment = self.segment
-        header = GroupHeader(
+        segment.before_checksum = write_group_header(
+            self.view,
             self.offset,
-            self.first_lsn,
-            self.last_lsn,
-            segment.before_lsn,
-            segment.before_checksum,
+            (self.first_lsn, self.last_lsn),
+            (segment.before_lsn, segment.before_checksum),
             self.used - GROUP_HEADER_BYTES,
             self.records,
             self.flags,
-            [(ledger_id, first, last) for ledger_id, (first, last) in self.ranges.items()],
+            [(ledger_id, *span) for ledger_id, span in self.ranges.items()],
+            segment.sequence,
+            segment.seed,
         )
-        head = encode_group_header(header, segment.sequence, segment.seed)
-        self.view[:GROUP_HEADER_BYTES] = head
-        segment.before_lsn, segment.before_checksum = (
-            self.last_lsn,
-            U32.unpack_from(head, GROUP_HEADER_BYTES - 4)[0],
-        )
+        segment.before_lsn = self.last_lsn
         end = aligned(self.used)
         segment.data_end = self.offset + end
         if segment.recycled:
@@ -104,6 +96,5 @@ class Group:
             files.activate(self.segment)
         file = self.segment.file
         assert file is not None
-        with self.view[: self.used] as data:
-            file.write_at(data, self.offset)
+        file.write_at(self.view[: self.used], self.offset)
         file.sync()

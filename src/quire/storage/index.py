@@ -9,9 +9,10 @@ Source: decision on overlapping runs, `docs/formats/segment.md`, "LSN".
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
@@ -20,6 +21,8 @@ from quire.wire.run import ids_in
 
 SETTLE_IDS_MAX = 1 << 16
 """How many ids of runs with different residues are settled one by one in a lookup; the caller asks again for more."""
+
+_ROW_IDS = struct.Struct(">q8xqq16xIB3xQ")
 
 
 class Piece(NamedTuple):
@@ -89,11 +92,27 @@ class RowTable:
     def __init__(self) -> None:
         self.rows = bytearray()
         self.lacs: dict[int, int] = {}
-        self._dense: dict[int, IntervalMap] = {}
+        # The one run of a ledger by its index: most of many ledgers have no more in a segment.
+        self._dense: dict[int, IntervalMap | int] = {}
         self._striped: dict[int, dict[tuple[int, int], IntervalMap]] = {}
 
     def __len__(self) -> int:
         return len(self.rows) // ROW_BYTES
+
+    def extend(self, rows: Buffer, lacs: Mapping[int, int]) -> None:
+        """Take packed rows by ascending LSN, all above those that are here, with the LACs that they told."""
+        index = len(self)
+        self.rows += rows
+        for ledger_id, lac in lacs.items():
+            if lac > self.lacs.get(ledger_id, -2):
+                self.lacs[ledger_id] = lac
+        dense = self._dense
+        for ledger_id, first, last, entries, period, residues in _ROW_IDS.iter_unpack(rows):
+            if (period == 1 or entries == 1) and isinstance(intervals := dense.get(ledger_id), IntervalMap):
+                intervals.insert(first, last, index)
+            else:
+                self._insert(ledger_id, first, last, entries, period, residues, index)
+            index += 1
 
     def add(self, row: Row, lac: int) -> int:
         """Take a row whose LSN is above those before it; returns its index. `lac` -1: says nothing."""
@@ -102,17 +121,27 @@ class RowTable:
         ledger_id = row.ledger_id
         if lac > self.lacs.get(ledger_id, -2):
             self.lacs[ledger_id] = lac
-        if row.period == 1 or row.entries == 1:
-            intervals = self._dense.get(ledger_id)
-            if intervals is None:
-                intervals = self._dense[ledger_id] = IntervalMap()
+        self._insert(ledger_id, row.first, row.last, row.entries, row.period, row.residues, index)
+        return index
+
+    def _insert(
+        self, ledger_id: int, first: int, last: int, entries: int, period: int, residues: int, index: int
+    ) -> None:
+        """Let a row hold its ids, in the map that it belongs to."""
+        if period == 1 or entries == 1:
+            known = self._dense.get(ledger_id)
+            if known is None:
+                self._dense[ledger_id] = index
+                return
+            if isinstance(known, IntervalMap):
+                intervals = known
+            else:
+                intervals = self._dense[ledger_id] = self._map_of(known)
         else:
             classes = self._striped.setdefault(ledger_id, {})
-            intervals = classes.get((row.period, row.residues))
-            if intervals is None:
-                intervals = classes[row.period, row.residues] = IntervalMap()
-        intervals.insert(row.first, row.last, index)
-        return index
+            found = classes.get((period, residues))
+            intervals = classes[period, residues] = IntervalMap() if found is None else found
+        intervals.insert(first, last, index)
 
     def holds_ledger(self, ledger_id: int) -> bool:
         """Whether any run of a ledger is here."""
@@ -126,7 +155,16 @@ class RowTable:
         """The interval maps of a ledger."""
         maps = list(self._striped.get(ledger_id, {}).values())
         dense = self._dense.get(ledger_id)
-        return maps if dense is None else [dense, *maps]
+        if dense is None:
+            return maps
+        return [dense if isinstance(dense, IntervalMap) else self._map_of(dense), *maps]
+
+    def _map_of(self, index: int) -> IntervalMap:
+        """The map over a single row."""
+        row = row_at(self.rows, index)
+        intervals = IntervalMap()
+        intervals.insert(row.first, row.last, index)
+        return intervals
 
     def span(self, ledger_id: int) -> tuple[int, int]:
         """Lowest first and highest last id of a ledger that is here."""
@@ -135,8 +173,8 @@ class RowTable:
 
     def newest_lsn(self, ledger_id: int) -> int:
         """The highest LSN of a ledger's runs here."""
-        rows = self.rows
-        return max(row_at(rows, index).lsn for one in self.maps(ledger_id) for index in one.rows)
+        # Rows came by ascending LSN.
+        return row_at(self.rows, max(max(one.rows) for one in self.maps(ledger_id))).lsn
 
     def pieces(self, ledger_id: int, first: int, last: int, sequence: int) -> list[Iterator[Piece]]:
         """One ascending stream of pieces that touch first..last for each class of residues."""

@@ -8,7 +8,6 @@ Source: decisions on group headers and failed syncs, `docs/formats/segment.md`.
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.group import Group, Item, Sink
 from quire.storage.segment import Segment, footer_room
-from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
+from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
@@ -78,7 +77,7 @@ class Journal:
         self._on_durable = on_durable
         self._on_sealed = on_sealed
         self._buffer_bytes = aligned(GROUP_HEADER_BYTES + config.group_bytes_max) + BLOCK_BYTES
-        self._buffers: list[mmap.mmap] = []
+        self._buffers: list[memoryview] = []
         self._group: Group | None = None
         self._closed: deque[Group] = deque()
         self._in_flight: Group | None = None
@@ -207,11 +206,12 @@ class Journal:
             self._closed.append(self._group)
             self._group = None
 
-    def _buffer(self, length: int) -> mmap.mmap:
+    def _buffer(self, length: int) -> memoryview:
+        """Page-aligned memory for a group with a record of this length, used before if possible."""
         needed = aligned(GROUP_HEADER_BYTES + length + 256) + BLOCK_BYTES
-        if needed > self._buffer_bytes:
-            return mmap.mmap(-1, needed)
-        return self._buffers.pop() if self._buffers else mmap.mmap(-1, self._buffer_bytes)
+        if needed <= self._buffer_bytes and self._buffers:
+            return self._buffers.pop()
+        return memoryview(block_buffer(max(needed, self._buffer_bytes)))
 
     def _disk_full(self) -> DiskFullError:
         return DiskFullError(
@@ -300,8 +300,8 @@ class Journal:
         segment = self.current
         if (
             segment is None
-            or segment.recycled
             or segment.blanked_end - segment.data_end >= BLANKED_BYTES_MIN
+            or segment.recycled
             or self._jobs
             or self._in_flight is not None
             or self.failure is not None
@@ -338,10 +338,10 @@ class Journal:
                 if group.opens:
                     self._seal_before(group.segment.sequence)
             self._tell(group.items, None)
-        group.view.release()
-        if len(group.buffer) == self._buffer_bytes and len(self._buffers) < BUFFERS_KEPT:
-            self._buffers.append(group.buffer)
-        self._check_idle()
+        if len(group.view) == self._buffer_bytes and len(self._buffers) < BUFFERS_KEPT:
+            self._buffers.append(group.view)
+        if self._idle:
+            self._check_idle()
 
     def _tell(self, items: list[Item], error: StorageError | None) -> None:
         for sink, tag, own in items:
@@ -417,8 +417,6 @@ class Journal:
         self._closed.clear()
         self._group = None
         self._to_seal.clear()
-        for group in groups:
-            group.view.release()
         refused, self._refused = self._refused, []
         for items in (*(group.items for group in groups), refused):
             self._tell(items, error)
@@ -444,8 +442,6 @@ class Journal:
 
     def drop(self) -> None:
         """Forget what was put and not written, as a crash would."""
-        for group in [*self._closed, *([self._group] if self._group is not None else [])]:
-            group.view.release()
         self._closed.clear()
         self._group = None
         self._refused.clear()

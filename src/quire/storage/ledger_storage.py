@@ -20,6 +20,7 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import StorageError
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.config import StorageConfig
+from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, read_directory
 from quire.storage.group import Sink
 from quire.storage.identity import Identity
@@ -29,7 +30,7 @@ from quire.storage.reading import Held, RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
-from quire.storage.replay import Damage, SegmentScanner
+from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import (
@@ -282,7 +283,7 @@ class LedgerStorage:
         """Store all that is known of a ledger; the newest is the whole."""
         known = self._ledgers.get(facts.ledger_id)
         ledger = known or StoredLedger()
-        before, ledger.facts = ledger.facts, replace(facts)
+        before, ledger.facts = ledger.facts, facts.copy()
         try:
             self._states.put(Kind.LEDGER_STATE, facts.ledger_id, ledger)
         except StorageError as error:
@@ -333,13 +334,13 @@ class LedgerStorage:
     def facts(self, ledger_id: int) -> LedgerFacts | None:
         """A copy of what is known of a ledger, None if it was never heard of."""
         ledger = self._ledgers.get(ledger_id)
-        return None if ledger is None or ledger.facts is None else replace(ledger.facts)
+        return None if ledger is None or ledger.facts is None else ledger.facts.copy()
 
     def all_facts(self) -> Iterator[LedgerFacts]:
         """Copies of the facts of all ledgers, deleted ones included."""
         for ledger in list(self._ledgers.values()):
             if ledger.facts is not None:
-                yield replace(ledger.facts)
+                yield ledger.facts.copy()
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Held:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes."""

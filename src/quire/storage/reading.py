@@ -9,8 +9,9 @@ Source: decisions on reads beside direct writes and on single reads from runs, `
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Protocol
@@ -20,13 +21,18 @@ from crc32c import crc32c
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.storage.config import StorageConfig
+from quire.storage.findings import Damage
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag
 from quire.storage.index import Piece, RowTable, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
-from quire.storage.replay import Damage
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
-from quire.storage.segment_format import RECORD_HEADER_BYTES, decode_record_header, place_seed
+from quire.storage.segment_format import (
+    RECORD_HEADER_BYTES,
+    RecordHeader,
+    decode_record_header,
+    place_seed,
+)
 from quire.storage.stored_ledger import Span, StoredLedger
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer, EntryDigest
 from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
@@ -34,6 +40,10 @@ from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
 UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024
 """Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
+SENT_ANYWAY_BYTES = 16 * 1024
+"""Up to this much that nobody asked for is handed over with the rest of its run."""
+JOINED_GAP_BYTES = 64 * 1024
+"""Runs this close together are fetched as one: reading on costs a disk less than beginning anew."""
 _CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
 _SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
@@ -144,7 +154,10 @@ class RunReader:
         self, ledger_id: int, ledger: StoredLedger, first: int, last: int
     ) -> list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]]:
         sources: list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]] = []
-        for span in ledger.spans_within(first, last):
+        spans = ledger.spans_within(first, last)
+        if len(spans) > 1:
+            self._expect_rows(ledger_id, spans)
+        for span in spans:
             sources.append((span.first, span.last, self._sealed_streams(ledger_id, span, first, last)))
         unsealed = False
         for segment in self._segments.unsealed.values():
@@ -159,6 +172,14 @@ class RunReader:
         if unsealed and len(sources) > 1:
             sources.sort(key=lambda source: source[0])
         return sources
+
+    def _expect_rows(self, ledger_id: int, spans: Sequence[Span]) -> None:
+        """Let the disk fetch a ledger's rows out of several footers at one time."""
+        for span in spans:
+            trailer = self._segments.segments[span.sequence].trailer
+            if trailer is not None and self.cache.get(span.sequence, ledger_id) is None:
+                offset = trailer.rows_offset + span.row_index * ROW_BYTES
+                self._files.expect(span.sequence, offset, span.rows * ROW_BYTES)
 
     def _sealed_streams(
         self, ledger_id: int, span: Span, first: int, last: int
@@ -216,7 +237,7 @@ class RunReader:
         """What is here of first..last, at least one entry if any is, then up to a number of bytes."""
         held = Held()
         left = bytes_max
-        for piece in self.pieces(ledger_id, ledger, first, last):
+        for piece in self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max):
             row = piece.row
             low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
             if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
@@ -241,6 +262,29 @@ class RunReader:
         held.vouched_through = last
         return held
 
+    def _expected(self, pieces: Iterator[Piece], bytes_max: int) -> Iterator[Piece]:
+        """The same pieces; the disk hears of all that one answer takes before the first is waited for.
+
+        So the runs of a ledger that was written among many others are fetched at one time, not one after another.
+        """
+        while True:
+            batch: list[Piece] = []
+            size = 0
+            for piece in pieces:
+                batch.append(piece)
+                size += piece.row.body_bytes
+                if size >= bytes_max:
+                    break
+            if len(batch) > 1:
+                for extent in extents(piece for piece in batch if not self._in_memory(piece)):
+                    self._files.expect(*extent)
+            yield from batch
+            if size < bytes_max:
+                return
+
+    def _in_memory(self, piece: Piece) -> bool:
+        return self._recent.get(piece.sequence, piece.row.offset) is not None
+
     def _take(self, piece: Piece, low: int, high: int, left: int, *, more: bool) -> tuple[Buffer | None, int]:
         """(body with the entries of low..high, the id up to which they are in it).
 
@@ -256,8 +300,9 @@ class RunReader:
         body = recent if recent is not None else self._body(piece)
         if body is None:
             return None, high
-        # Less than half of it is cut out; more is cheaper handed over as it is. Overwritten entries are always cut.
-        if piece.whole and 2 * wanted >= row.entries and row.body_bytes <= left:
+        # A few entries too many are cheaper sent than cut away. Overwritten entries are always cut.
+        too_many = row.body_bytes * (row.entries - wanted) // row.entries
+        if piece.whole and too_many <= SENT_ANYWAY_BYTES and row.body_bytes <= left:
             return body, high
         try:
             run = RunView.parse(body)
@@ -270,7 +315,7 @@ class RunReader:
         offsets = run.offsets()
         return _cut(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
 
-    def _body(self, piece: Piece) -> bytes | None:
+    def _body(self, piece: Piece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged."""
         row, sequence = piece.row, piece.sequence
         segment = self._segments.segments[sequence]
@@ -282,12 +327,11 @@ class RunReader:
             except OSError as error:
                 what = f"cannot be read: {error.strerror or error}"
                 continue
-            if not _is_record(data, row, segment.seed):
+            header = _header_of(data, row, segment.seed)
+            if header is None:
                 what = "the record is not the one that the index names"
                 continue
-            body = data[RECORD_HEADER_BYTES:]
-            header = decode_record_header(data, row.offset, segment.seed)
-            assert header is not None
+            body = memoryview(data)[RECORD_HEADER_BYTES:]
             if len(body) == row.body_bytes and crc32c(body) == header.body_checksum:
                 return body
             what = "the body of the run does not verify"
@@ -306,7 +350,7 @@ class RunReader:
             data = self._files.read_at(
                 sequence, row.offset, RECORD_HEADER_BYTES + RUN_HEADER_BYTES + 4 * row.entries
             )
-            if not _is_record(data, row, segment.seed):
+            if _header_of(data, row, segment.seed) is None:
                 return None
             run = RunView.parse_table(data[RECORD_HEADER_BYTES:])
             if (run.ledger_id, run.first, run.last) != (row.ledger_id, row.first, row.last):
@@ -345,22 +389,34 @@ def _table_streams(
     return lambda: table.pieces(ledger_id, first, last, sequence)
 
 
-def _is_record(data: bytes, row: Row, seed: int) -> bool:
-    """Whether the bytes begin with the very record that a row names."""
-    header = decode_record_header(data[:RECORD_HEADER_BYTES], row.offset, seed)
-    return header is not None and (
-        header.ledger_id,
-        header.first,
-        header.last,
-        header.lsn,
-        header.body_bytes,
-    ) == (
-        row.ledger_id,
-        row.first,
-        row.last,
-        row.lsn,
-        row.body_bytes,
-    )
+def extents(pieces: Iterable[Piece]) -> list[tuple[int, int, int]]:
+    """(segment, offset, size) of what holds some runs, neighbours in a segment joined."""
+    found: list[tuple[int, int, int]] = []
+    for piece in pieces:
+        sequence, start = piece.sequence, piece.row.offset
+        end = start + RECORD_HEADER_BYTES + piece.row.body_bytes
+        if found:
+            before, offset, size = found[-1]
+            if before == sequence and 0 <= start - (offset + size) <= JOINED_GAP_BYTES:
+                found[-1] = (sequence, offset, end - offset)
+                continue
+        found.append((sequence, start, end - start))
+    return found
+
+
+def _header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:
+    """The header of the record that the bytes begin with, if it is the very one that a row names."""
+    header = decode_record_header(data, row.offset, seed)
+    if (
+        header is not None
+        and header.ledger_id == row.ledger_id
+        and header.first == row.first
+        and header.last == row.last
+        and header.lsn == row.lsn
+        and header.body_bytes == row.body_bytes
+    ):
+        return header
+    return None
 
 
 def _fitting(run: RunView, low: int, high: int, left: int, *, more: bool) -> tuple[int, int, int]:
@@ -370,14 +426,19 @@ def _fitting(run: RunView, low: int, high: int, left: int, *, more: bool) -> tup
     """
     start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
     end = count_ids(run.first, high, run.period, run.residues)
-    size = RUN_HEADER_BYTES
-    for position in range(start, end):
-        size += run.sizes[position] + 4
-        if size > left and (more or position > start):
-            if position == start:
-                return start, start, low - 1
-            return start, position, run.ids()[position - 1]
-    return start, end, high
+    offsets = run.offsets()
+
+    def size_through(position: int) -> int:
+        return RUN_HEADER_BYTES + offsets[position + 1] - offsets[start] + 4 * (position + 1 - start)
+
+    fitting = bisect_right(range(start, end), left, key=size_through) + start
+    if fitting == end:
+        return start, end, high
+    if fitting == start:
+        if more:
+            return start, start, low - 1
+        fitting += 1
+    return start, fitting, high if fitting == end else run.ids()[fitting - 1]
 
 
 def _cut(run: RunView, start: int, end: int, entries: Buffer) -> bytes:

@@ -6,6 +6,7 @@ from collections import deque
 
 from quire.wire.entry import Buffer
 
+COPIED_BYTES_MAX = 1024
 ITEM_BYTES = 256
 """What one small body costs besides its bytes."""
 
@@ -26,14 +27,11 @@ class RecentRuns:
         self.bytes = 0
 
     def add(self, sequence: int, offset: int, body: Buffer, lsn: int) -> None:
-        """Keep the body of the record at an offset of a segment."""
-        if isinstance(body, memoryview):
-            owner = body.obj
-            # A view may pin a receive buffer many times its size, or one that is written to again.
-            if not isinstance(owner, bytes) or len(owner) > 2 * len(body) + 4096:
-                body = bytes(body)
-        elif isinstance(body, bytearray):
-            body = bytes(body)
+        """Keep the body of the record at an offset of a segment; nobody may write to its memory from now on."""
+        if isinstance(body, memoryview) and (
+            len(body) <= COPIED_BYTES_MAX or memoryview(body.obj).nbytes > 2 * len(body) + 4096
+        ):
+            body = bytes(body)  # a view would be larger itself, or would pin a buffer many times its size
         key = (sequence, offset)
         size = len(body) + ITEM_BYTES
         self._bodies[key] = body

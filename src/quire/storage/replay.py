@@ -6,19 +6,22 @@ is torn or damaged. Source: `docs/formats/segment.md`, "What a crash can leave".
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
 from quire.core.errors import DamagedSegmentError
-from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag
+from quire.storage.findings import Damage, Scan, Torn
+from quire.storage.footer_format import OFFSET_UNIT, ROW, Row, RowFlag
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
     GROUP_MAGIC,
+    RECORD_HEAD,
     RECORD_HEADER_BYTES,
     STATE_KINDS,
     U64,
@@ -28,7 +31,6 @@ from quire.storage.segment_format import (
     RecordFlag,
     RecordHeader,
     SegmentHeader,
-    SegmentList,
     check_understood,
     decode_group_header,
     decode_record_header,
@@ -38,71 +40,9 @@ from quire.storage.segment_format import (
 )
 
 _READ_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something on the disk is not what was written. -1 where ledger or entries are not known."""
-
-    file: str
-    offset: int
-    ledger_id: int
-    first: int
-    last: int
-    what: str
-
-    def __str__(self) -> str:
-        about = "" if self.ledger_id < 0 else f" (ledger {self.ledger_id}, entries {self.first}..{self.last})"
-        return f"{self.file} at offset {self.offset}: {self.what}{about}"
-
-
-@dataclass(frozen=True, slots=True)
-class Torn:
-    """A group at the end that was being written when the process ended. `ledgers` None: they are not known."""
-
-    file: str
-    offset: int
-    ledgers: tuple[int, ...] | None
-
-    def __str__(self) -> str:
-        named = "all ledgers" if self.ledgers is None else f"ledgers {', '.join(map(str, self.ledgers))}"
-        return f"{self.file} at offset {self.offset}: an unfinished write was cut; {named} may be concerned"
-
-
-@dataclass(slots=True)
-class Scan:
-    """What a segment was found to hold.
-
-    Attributes:
-        rows: (row, LAC or -1) of each run, in file order.
-        states: (ledger or -1 for the suspicion, LSN, body).
-        lists: the segment list, if it was found.
-        retired: sequences that retirements in it name.
-        valid_groups: groups of which everything verified.
-        clean: the last record is a clean stop, and nothing is wrong behind it.
-        data_end, first_lsn, last_lsn, before_lsn, before_checksum: where writing may go on.
-        named: ledgers that may have lost something.
-        all_suspect: any ledger may have.
-        damages, torn: what to report.
-        bytes_read: for the report.
-    """
-
-    rows: list[tuple[Row, int]] = field(default_factory=list)
-    states: list[tuple[int, int, bytes]] = field(default_factory=list)
-    lists: SegmentList | None = None
-    retired: list[int] = field(default_factory=list)
-    valid_groups: int = 0
-    clean: bool = False
-    data_end: int = BLOCK_BYTES
-    first_lsn: int = 0
-    last_lsn: int = 0
-    before_lsn: int = 0
-    before_checksum: int = 0
-    named: set[int] = field(default_factory=set)
-    all_suspect: bool = False
-    damages: list[Damage] = field(default_factory=list)
-    torn: list[Torn] = field(default_factory=list)
-    bytes_read: int = 0
+_RUN = int(Kind.RUN)
+_RECORD = struct.Struct(RECORD_HEAD.format + "I")
+_FLAGS_KNOWN = RecordFlag.RECOVERY | RecordFlag.CARRIED
 
 
 @dataclass(slots=True)
@@ -140,6 +80,8 @@ class SegmentScanner:
         self._newest = newest
         self._found = Scan()
         self._last_kind = 0
+        self._ahead = b""
+        self._ahead_at = 0
 
     def scan(self) -> Scan:
         """Read it all.
@@ -190,6 +132,16 @@ class SegmentScanner:
             yield from self._records(head, data)
             offset = head.end
 
+    def _read(self, offset: int, size: int) -> bytes:
+        """Bytes of the segment, a large piece at a time: nothing is written while it is scanned, so reading ahead is safe."""
+        at = offset - self._ahead_at
+        if at < 0 or at + size > len(self._ahead):
+            kept = self._ahead[at:] if at >= 0 else b""
+            rest = max(size - len(kept), _READ_BYTES)
+            self._ahead = kept + self._files.read_around(self._sequence, offset + len(kept), rest)
+            self._ahead_at, at = offset, 0
+        return self._ahead[at : at + size]
+
     # --- groups ---------------------------------------------------------------------------------------------------
 
     def _written(self, position: int) -> int:
@@ -199,7 +151,7 @@ class SegmentScanner:
     def _group_at(self, offset: int) -> GroupHeader | None:
         if offset + GROUP_HEADER_BYTES > self._size:
             return None
-        data = self._files.read_around(self._sequence, offset, GROUP_HEADER_BYTES)
+        data = self._read(offset, GROUP_HEADER_BYTES)
         head = decode_group_header(data, offset, self._sequence, self._seed)
         if head is None:
             data = self._files.read_around(self._sequence, offset, GROUP_HEADER_BYTES, cached=False)
@@ -229,7 +181,10 @@ class SegmentScanner:
         found = self._found
         trouble = _Trouble(head)
         start = head.offset + GROUP_HEADER_BYTES
-        records = list(self._records(head, self._files.read_around(self._sequence, start, head.data_bytes)))
+        data = self._read(start, head.data_bytes)
+        if self._whole_group(head, data):
+            return None
+        records = list(self._records(head, data))
         if not _all_good(head, records):
             data = self._files.read_around(self._sequence, start, head.data_bytes, cached=False)
             records = list(self._records(head, data))
@@ -250,6 +205,73 @@ class SegmentScanner:
         if end != start + head.data_bytes:
             self._bad_header(trouble, end)
         return trouble
+
+    def _whole_group(self, head: GroupHeader, data: bytes) -> bool:
+        """Take up a group of which everything verifies, as in nearly all of them; False leaves all of it to `_group`.
+
+        A journal of 256 MiB can have a million records, so what is done for each is written out here.
+        """
+        seed, base, size = self._seed, head.offset + GROUP_HEADER_BYTES, head.data_bytes
+        view, unpack, pack, crc, head_bytes = (
+            memoryview(data),
+            _RECORD.unpack_from,
+            ROW.pack,
+            crc32c,
+            RECORD_HEADER_BYTES,
+        )
+        rows: list[bytes] = []
+        lacs = self._found.lacs
+        others: list[tuple[int, RecordHeader, bytes]] = []
+        position = kind = 0
+        if len(data) < size:
+            return False
+        while position + head_bytes <= size:
+            record = unpack(data, position)
+            (
+                length, kind, codec, digest_type, period, lsn, ledger_id, first, last, term, _, lac, residues, entries,
+                key_id, tenant, flags, body_bytes, body_checksum, zero, checksum,
+            ) = record  # fmt: skip
+            offset, body = base + position, position + head_bytes
+            if (
+                length != (head_bytes + body_bytes + 7) & ~7
+                or position + length > size
+                or crc(data[position : body - 4], seed ^ (offset & 0xFFFFFFFF)) != checksum
+                or crc(view[body : body + body_bytes]) != body_checksum
+            ):
+                return False
+            if kind != _RUN:
+                others.append((offset, RecordHeader._make(record[:-1]), data[body : body + body_bytes]))
+            elif codec or key_id or tenant or term or zero or flags & ~_FLAGS_KNOWN:
+                return False
+            else:
+                recovery = flags & RecordFlag.RECOVERY
+                rows.append(
+                    pack(
+                        ledger_id, term, first, last, lsn, offset // OFFSET_UNIT, body_bytes, entries, period,
+                        RowFlag.RECOVERY if recovery else 0, digest_type, kind, residues,
+                    )
+                )  # fmt: skip
+                if recovery:
+                    lac = -1
+                if lac > lacs.get(ledger_id, -2):
+                    lacs[ledger_id] = lac  # whatever becomes of the group, this run verifies
+            position += length
+        if position != size:
+            return False
+        self._take_whole(head, rows)
+        for one in others:
+            self._take(*one)
+        self._last_kind = kind
+        return True
+
+    def _take_whole(self, head: GroupHeader, rows: list[bytes]) -> None:
+        found = self._found
+        found.rows += b"".join(rows)
+        found.bytes_read += GROUP_HEADER_BYTES + head.data_bytes
+        found.first_lsn = found.first_lsn or head.first_lsn
+        found.before_lsn, found.before_checksum = head.last_lsn, head.checksum
+        found.valid_groups += 1
+        found.last_lsn = max(found.last_lsn, head.last_lsn)
 
     def _records(self, head: GroupHeader, data: bytes) -> Iterator[tuple[int, RecordHeader, bytes | None]]:
         view = memoryview(data)
@@ -277,7 +299,8 @@ class SegmentScanner:
         found, kind = self._found, record.kind
         self._last_kind = kind
         if kind == Kind.RUN:
-            found.rows.append((row_of(offset, record), lac_of(record)))
+            found.rows += ROW.pack(*row_of(offset, record))
+            found.raise_lac(record.ledger_id, lac_of(record))
         elif kind in STATE_KINDS:
             found.states.append((record.ledger_id, record.lsn, body))
         elif kind == Kind.SUSPICION:
@@ -321,7 +344,9 @@ class SegmentScanner:
             return
         found = self._found
         found.damages += trouble.damages
-        found.rows += trouble.damaged_rows
+        for row, lac in trouble.damaged_rows:
+            found.rows += ROW.pack(*row)
+            found.raise_lac(row.ledger_id, lac)
         found.named |= trouble.named
         found.all_suspect = found.all_suspect or trouble.all_suspect
         found.last_lsn = max(found.last_lsn, trouble.head.last_lsn)

@@ -9,6 +9,7 @@ import errno
 import mmap
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -42,8 +43,11 @@ class Space(IntEnum):
 
 
 def block_buffer(size: int) -> mmap.mmap:
-    """Zeroed memory that begins on a page, as direct writes need it."""
-    return mmap.mmap(-1, size)
+    """Zeroed memory that begins on a page, as direct writes need it.
+
+    Private: pages that could be shared with other processes cost the kernel twice as much to find for a write.
+    """
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class SegmentFiles:
@@ -279,6 +283,11 @@ class SegmentFiles:
     def read_at(self, sequence: int, offset: int, size: int) -> bytes:
         """Bytes of a segment; what lies beyond the end of a cut file is missing."""
         return self._reader(sequence).read_at(offset, size)
+
+    def expect(self, sequence: int, offset: int, size: int) -> None:
+        """Bytes of a segment that will be read soon. A disk that cannot do that says so when they are read."""
+        with suppress(OSError):
+            self._reader(sequence).expect(offset, size)
 
     def next_data(self, sequence: int, offset: int) -> int:
         """Where the next bytes are that were ever written, as far as the file system knows; the file's size if none."""

@@ -6,7 +6,7 @@ Layout, reasons and what a crash can leave: `docs/formats/segment.md`. Nothing h
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -175,6 +175,9 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
 # --- groups -----------------------------------------------------------------------------------------------------
 
 
+_BLANK_HEADER: Final = memoryview(bytes(GROUP_HEADER_BYTES))
+
+
 class GroupHeader(NamedTuple):
     """What was written and synced together. `ranges`: (ledger, first, last), first -1 where it has no runs."""
 
@@ -200,26 +203,48 @@ class GroupHeader(NamedTuple):
         return not self.flags
 
 
-def encode_group_header(header: GroupHeader, sequence: int, seed: int) -> bytes:
-    """1024 bytes, the checksum last."""
-    parts = [
-        GROUP_HEAD.pack(
-            GROUP_MAGIC,
-            sequence,
-            header.offset,
-            header.first_lsn,
-            header.last_lsn,
-            header.before_lsn,
-            header.before_checksum,
-            header.data_bytes,
-            header.records,
-            header.flags,
-            len(header.ranges),
-        )
-    ]
-    parts += [RANGE.pack(*item) for item in header.ranges]
-    head = b"".join(parts).ljust(GROUP_HEADER_BYTES - 4, b"\0")
-    return head + U32.pack(crc32c(head, place_seed(seed, header.offset)))
+def write_group_header(
+    view: memoryview,
+    offset: int,
+    lsns: tuple[int, int],
+    before: tuple[int, int],
+    data_bytes: int,
+    records: int,
+    flags: int,
+    ranges: Iterable[tuple[int, int, int]],
+    sequence: int,
+    seed: int,
+) -> int:
+    """Lay a group's header out at the start of its buffer: 1024 bytes, the checksum last.
+
+    Args:
+        view: the group's buffer.
+        offset: where the group will lie in its segment.
+        lsns: of its first and its last record.
+        before: last LSN and checksum of the group before it.
+        data_bytes: of its records.
+        records: how many.
+        flags: see `GroupFlag`.
+        ranges: (ledger, first, last) of what it names, at most `RANGES_MAX`.
+        sequence: the segment's.
+        seed: the segment's.
+
+    Returns:
+        The checksum.
+    """
+    at = GROUP_HEAD.size
+    for item in ranges:
+        RANGE.pack_into(view, at, *item)
+        at += RANGE.size
+    GROUP_HEAD.pack_into(
+        view, 0, GROUP_MAGIC, sequence, offset, *lsns, *before, data_bytes, records, flags,
+        (at - GROUP_HEAD.size) // RANGE.size,
+    )  # fmt: skip
+    end = GROUP_HEADER_BYTES - U32.size
+    view[at:end] = _BLANK_HEADER[: end - at]
+    checksum = crc32c(view[:end], place_seed(seed, offset))
+    U32.pack_into(view, end, checksum)
+    return checksum
 
 
 def decode_group_header(data: Buffer, offset: int, sequence: int, seed: int) -> GroupHeader | None:

@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError
+from quire.storage.findings import Damage, Scan, Torn
 from quire.storage.footer_format import (
     DirectoryEntry,
     Trailer,
@@ -21,7 +22,7 @@ from quire.storage.footer_format import (
     read_directory,
     read_states,
 )
-from quire.storage.replay import Damage, Scan, SegmentScanner, Torn
+from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.segment_format import (
@@ -245,7 +246,7 @@ class Start:
         self.segments[sequence] = segment
         for ledger_id, lsn, body in scan.states:
             self._state(sequence, ledger_id, lsn, body)
-        self.last_lsn = max(self.last_lsn, scan.last_lsn, max((row.lsn for row, _ in scan.rows), default=0))
+        self.last_lsn = max(self.last_lsn, scan.last_lsn, max(scan.lsns(), default=0))
         self._take_suspicions(scan)
 
     def _take_suspicions(self, scan: Scan) -> None:
@@ -324,8 +325,7 @@ def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
     segment = Segment(header, seed_of(header.sequence, header.nonce))
     table = segment.table
     assert table is not None
-    for row, lac in sorted(scan.rows, key=lambda item: item[0].lsn):
-        table.add(row, lac)
+    table.extend(scan.rows_by_lsn(), scan.lacs)
     for ledger_id, lsn, body in scan.states:
         segment.keep_state(ledger_id, lsn, body)
     segment.data_end = scan.data_end

@@ -9,26 +9,34 @@ Source: metadata format of Apache BookKeeper, "Ledger metadata"; tests/vectors/l
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from google.protobuf import text_format
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from quire.wire.proto.ledger_metadata_pb2 import LedgerMetadataFormat
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, StoredFragments
+from quire.wire.proto.ledger_metadata_pb2 import (
+    LedgerMetadataFirstEntries,
+    LedgerMetadataFormat,
+    LedgerMetadataHead,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 HEADER: Final = b"BookieMetadataFormatVersion\t"
 VERSION_DIGITS_MAX: Final = 10
 IN_RECOVERY_MARK: Final = -102
 """Format 1 has no state: this last entry id stands for IN_RECOVERY."""
+FRAGMENTS_AT_ONCE: Final = 16
+"""A closed ledger with more fragments than these keeps them as bytes until they are looked at."""
 _LINES_BEFORE_FRAGMENTS: Final = 3
 _VARINT_BYTES_MAX: Final = 5
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+Parsed = TypeVar("Parsed", bound=Message)
 
 
 def serialize(record: LedgerMetadata) -> bytes:
@@ -54,6 +62,8 @@ def serialize(record: LedgerMetadata) -> bytes:
 def parse(data: bytes, ledger_id: int) -> LedgerMetadata:
     """The record in a stored value.
 
+    A damaged fragment is found here, or when it is first looked at: see `StoredFragments`.
+
     Args:
         data: the whole value.
         ledger_id: the ledger whose value it is; the bytes do not name it.
@@ -76,9 +86,10 @@ def parse(data: bytes, ledger_id: int) -> LedgerMetadata:
     body = data[end + 1 :]
     match int(number):
         case 3:
-            record = _record(_delimited_message(body, ledger_id), ledger_id, 3)
+            record = _parse_message(_undelimited(body, ledger_id), ledger_id)
         case 2:
-            record = _record(_text_message(body, ledger_id), ledger_id, 2)
+            message = _text_message(body, ledger_id)
+            record = _record(message, tuple(map(_fragment, message.segment)), ledger_id, 2)
         case 1:
             record = _parse_plain(body, ledger_id)
         case other:
@@ -112,7 +123,12 @@ def _message(record: LedgerMetadata, *, with_token: bool) -> LedgerMetadataForma
     return message
 
 
-def _record(message: LedgerMetadataFormat, ledger_id: int, format_version: int) -> LedgerMetadata:
+def _record(
+    message: LedgerMetadataFormat | LedgerMetadataHead,
+    fragments: Sequence[Fragment],
+    ledger_id: int,
+    format_version: int,
+) -> LedgerMetadata:
     closed = message.state == LedgerMetadataFormat.CLOSED
     has_password = message.HasField("password")
     digest = message.digestType if has_password and message.HasField("digestType") else DigestType.CRC32
@@ -124,12 +140,7 @@ def _record(message: LedgerMetadataFormat, ledger_id: int, format_version: int) 
         digest_type=DigestType(digest),
         password=message.password,
         state=LedgerState(message.state),
-        fragments=tuple(
-            Fragment(
-                EntryId(segment.firstEntryId), tuple(BookieId(member) for member in segment.ensembleMember)
-            )
-            for segment in message.segment
-        ),
+        fragments=fragments,
         # Java ignores both unless the ledger is closed, so a leftover there means nothing.
         last_entry=EntryId(message.lastEntryId) if closed and message.HasField("lastEntryId") else NO_ENTRY,
         length=message.length if closed else 0,
@@ -150,7 +161,7 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _delimited_message(body: bytes, ledger_id: int) -> LedgerMetadataFormat:
+def _undelimited(body: bytes, ledger_id: int) -> bytes:
     size = 0
     for start in range(min(len(body), _VARINT_BYTES_MAX)):
         size |= (body[start] & 0x7F) << (7 * start)
@@ -161,11 +172,45 @@ def _delimited_message(body: bytes, ledger_id: int) -> LedgerMetadataFormat:
     start += 1
     if len(body) - start != size:
         raise _corrupt(ledger_id, f"its message should have {size} bytes and has {len(body) - start}")
-    message = LedgerMetadataFormat()
+    return body[start:]
+
+
+def _parse_message(data: bytes, ledger_id: int) -> LedgerMetadata:
+    """The record of a message; the fragments of a long closed ledger stay bytes.
+
+    Those of a ledger that is not closed do not: its record changes, and the machines rely on what was checked.
+    """
+    head = _message_of(LedgerMetadataHead, data, ledger_id)
+    segments = head.segment
+    if head.state != LedgerMetadataFormat.CLOSED or len(segments) <= FRAGMENTS_AT_ONCE:
+        message = _message_of(LedgerMetadataFormat, data, ledger_id)
+        return _record(message, tuple(map(_fragment, message.segment)), ledger_id, 3)
+
+    def first_entries() -> list[int]:
+        found = _message_of(LedgerMetadataFirstEntries, data, ledger_id).segment.firstEntryId
+        if len(found) != len(segments):
+            raise _corrupt(ledger_id, f"its {len(segments)} fragments have {len(found)} first entries")
+        return found[:]
+
+    def fragment(index: int) -> Fragment:
+        return _fragment(_message_of(LedgerMetadataFormat.Segment, segments[index], ledger_id))
+
+    stored = StoredFragments(LedgerId(ledger_id), head.ensembleSize, len(segments), first_entries, fragment)
+    return _record(head, stored, ledger_id, 3)
+
+
+def _fragment(segment: LedgerMetadataFormat.Segment) -> Fragment:
+    return Fragment(
+        EntryId(segment.firstEntryId), cast("tuple[BookieId, ...]", tuple(segment.ensembleMember))
+    )
+
+
+def _message_of(kind: type[Parsed], data: bytes, ledger_id: int) -> Parsed:
+    message = kind()
     try:
-        message.ParseFromString(body[start:])
+        message.ParseFromString(data)
     except DecodeError as error:
-        raise _corrupt(ledger_id, f"its message of {size} bytes does not parse ({error})") from error
+        raise _corrupt(ledger_id, f"its message of {len(data)} bytes does not parse ({error})") from error
     return _complete(message, ledger_id)
 
 
@@ -180,7 +225,7 @@ def _text_message(body: bytes, ledger_id: int) -> LedgerMetadataFormat:
     return _complete(message, ledger_id)
 
 
-def _complete(message: LedgerMetadataFormat, ledger_id: int) -> LedgerMetadataFormat:
+def _complete(message: Parsed, ledger_id: int) -> Parsed:
     if not message.IsInitialized():
         raise _corrupt(ledger_id, "a field that every record has is missing")
     return message

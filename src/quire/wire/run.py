@@ -45,6 +45,18 @@ def count_ids(first: int, last: int, period: int, residues: int) -> int:
     return whole * residues.bit_count() + sum(residues >> (first + i) % period & 1 for i in range(rest))
 
 
+def _ids_fit(first: int, last: int, count: int, period: int, residues: int) -> bool:
+    """Whether a run with these bounds and residues has so many entries, the first and the last among them."""
+    return bool(
+        1 <= period <= ENSEMBLE_MAX
+        and 0 < residues < 1 << period
+        and last - first < count * period + period
+        and count == count_ids(first, last, period, residues)
+        and residues >> first % period & 1
+        and residues >> last % period & 1
+    )
+
+
 def _table(sizes: Sequence[int]) -> bytes:
     table = array("I", sizes)
     if _SWAP:
@@ -172,12 +184,10 @@ class RunView:
         if not (
             ledger_id >= 0
             and 0 <= first <= last <= ID_MAX
-            and 1 <= period <= ENSEMBLE_MAX
-            and 0 < residues < 1 << period
-            and last - first < count * period + period
-            and count == count_ids(first, last, period, residues)
-            and residues >> first % period & 1
-            and residues >> last % period & 1
+            and (
+                (period == residues == 1 and count == last - first + 1)
+                or _ids_fit(first, last, count, period, residues)
+            )
         ):
             msg = (
                 f"a run of ledger {ledger_id} with ids {first}..{last}, period {period}, residues {residues:#x} "
@@ -209,9 +219,13 @@ class RunView:
 
         Source: decision on inner and outer ids, `docs/formats/run.md`.
         """
-        for position, expected in ((0, self.first), (self.count - 1, self.last)):
-            entry = self.entry(position)
-            if len(entry) < HEADER_BYTES or HEADER.unpack_from(entry)[:2] != (self.ledger_id, expected):
+        start = RUN_HEADER_BYTES + 4 * self.count
+        places = [(start, self.sizes[0], self.first)]
+        if self.count > 1:
+            size = self.sizes[-1]
+            places.append((len(self.body) - size, size, self.last))
+        for at, size, expected in places:
+            if size < HEADER_BYTES or HEADER.unpack_from(self.body, at)[:2] != (self.ledger_id, expected):
                 msg = f"entry {expected} of ledger {self.ledger_id} carries another identity inside"
                 raise MalformedFrameError(msg, ledger_id=self.ledger_id, entry_id=expected)
 

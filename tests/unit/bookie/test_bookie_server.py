@@ -15,7 +15,7 @@ import pytest
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient, ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
@@ -32,7 +32,7 @@ SMALL = StorageConfig(segment_bytes=1024 * 1024)
 
 
 @dataclass
-class Told:
+class Told(AddSink):
     """A writer that remembers what it was told."""
 
     answers: list[tuple[object, Answer]]
@@ -210,7 +210,7 @@ def test_a_long_poll_wakes_when_the_lac_moves(tmp_path: Path) -> None:
         assert reply.lac == 0
         assert payloads_of(reply, who)[0] == b"entry 0"
         poll = asyncio.create_task(at.client.long_poll(at.bookie, who, 0, 1, 10, 1 << 20, 30_000))
-        assert await at.client.write_lac(at.bookie, who, 1) is Answer.OK
+        assert (await at.client.write_lac(at.bookie, who, 1)).answer is Answer.OK
         reply = await poll
         assert reply.lac == 1
         assert 1 in payloads_of(reply, who)
@@ -220,11 +220,24 @@ def test_a_long_poll_wakes_when_the_lac_moves(tmp_path: Path) -> None:
     in_world(tmp_path, work)
 
 
+def test_a_long_poll_waits_for_a_ledger_that_has_no_entry_yet(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access()
+        first = asyncio.create_task(at.client.long_poll(at.bookie, who, -1, 0, 10, 1 << 20, 30_000))
+        later = await at.client.long_poll(at.bookie, who, 7, 8, 10, 1 << 20, 30_000)
+        assert later.answer is Answer.NO_LEDGER, "who knows of entries is to ask others"
+        assert await at.add(who, [0]) is Answer.OK
+        assert (await at.client.write_lac(at.bookie, who, 0)).answer is Answer.OK
+        assert payloads_of(await first, who) == {0: b"entry 0"}
+
+    in_world(tmp_path, work)
+
+
 def test_an_explicit_lac_survives_a_clean_stop(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         who = access()
         assert await at.add(who, [0]) is Answer.OK
-        assert await at.client.write_lac(at.bookie, who, 0) is Answer.OK
+        assert (await at.client.write_lac(at.bookie, who, 0)).answer is Answer.OK
         await at.restart(clean=True)
         lac = await at.client.read_lac(at.bookie, who)
         assert lac.lac == 0

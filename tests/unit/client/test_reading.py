@@ -8,6 +8,7 @@ import functools
 import pytest
 
 from quire.client.access import LedgerAccess
+from quire.client.bookies import AddSink
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.core.errors import (
@@ -35,12 +36,12 @@ def run(test):
     return wrapped
 
 
-class Told:
+class Told(AddSink):
     def __init__(self) -> None:
-        self.answered = asyncio.get_running_loop().create_future()
+        self.told = asyncio.get_running_loop().create_future()
 
     def add_answered(self, tag: object, answer: Answer) -> None:
-        self.answered.set_result(answer)
+        self.told.set_result(answer)
 
 
 async def put(client, bookie, record, first, payloads, *, lac=-1, length_before=0, damage=False) -> None:
@@ -55,7 +56,7 @@ async def put(client, bookie, record, first, payloads, *, lac=-1, length_before=
     body = encode_run(record.ledger_id, first, last, buffers, sizes, digest_type=record.digest_type)
     told = Told()
     client.bookies.add_run(bookie, access, body, checksum(body), lac=lac, recovery=True, sink=told, tag=None)
-    assert await told.answered is Answer.OK
+    assert await told.told is Answer.OK
 
 
 def texts(count: int, first: int = 0) -> list[bytes]:
@@ -300,7 +301,7 @@ async def test_a_tail_of_a_mac_ledger_trusts_only_what_carries_a_mac(tmp_path, q
 @run
 async def test_a_tail_goes_to_another_bookie_and_survives_an_ensemble_change(tmp_path) -> None:
     async with small_cluster(tmp_path, 4) as cluster:
-        client = await cluster.client(ClientConfig(long_poll_wait_ms=500))
+        client = await cluster.client(ClientConfig(long_poll_wait_ms=500, explicit_lac_after_ms=300))
         writer = await client.create_ledger()
         reader = await client.open_ledger(writer.ledger_id, recover=False)
         tail = reader.tail()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
@@ -252,6 +253,19 @@ async def test_opening_a_ledger_clears_limbo_in_the_background(tmp_path) -> None
 
         while not await cleared():
             await asyncio.sleep(0)
+
+
+@run
+async def test_a_client_that_closes_right_after_a_recovery_leaves_nothing_unawaited(
+    tmp_path, recwarn
+) -> None:
+    async with small_cluster(tmp_path) as cluster:
+        record = await unfinished(await cluster.client(), cluster)
+        other = await cluster.client()
+        await other.open_ledger(record.ledger_id)
+        await other.close()
+        gc.collect()
+        assert not recwarn.list
 
 
 @run

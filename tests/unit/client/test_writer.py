@@ -31,11 +31,14 @@ from support.waiting import until_async
 
 FAST = ClientConfig(
     slow_after_ms=40,
+    explicit_lac_after_ms=20,
     change_retry_ms_min=10,
     change_retry_ms_max=40,
     quarantine_ms=100,
     window_bytes_max=4 * 1024 * 1024,
 )
+NOT_IDLE = ClientConfig(explicit_lac_after_ms=3_600_000)
+"""Nothing is told because the writer is idle."""
 
 
 class Cluster:
@@ -207,6 +210,55 @@ async def test_a_caller_who_appends_again_needs_no_explicit_lac():
             await ledger.append(b"x")
         await until_async(lambda: c.bookies.explicit["b1"])
         assert c.bookies.explicit["b1"] == [49]
+
+
+@run
+async def test_a_bookie_where_a_reader_waits_is_told_at_once_and_the_others_when_the_writer_is_idle():
+    async with cluster() as c, await c.writer(config=NOT_IDLE) as ledger:
+        c.bookies.followed.add("b2")
+        for n in range(3):
+            await ledger.append(b"x")
+            await until_async(lambda last=n: c.bookies.explicit["b2"][-1:] == [last])
+        assert c.bookies.explicit == {"b1": [], "b2": [0, 1, 2], "b3": []}
+
+
+@run
+async def test_a_writer_that_rests_keeps_no_places_and_goes_on_with_new_ones():
+    async with cluster(4) as c, await c.writer() as ledger:
+        for n in range(3):
+            assert await ledger.append(b"%d" % n) == n
+            await until_async(lambda: not ledger._outgoing._places)
+            assert c.bookies.explicit["b1"][-1] == n
+        c.bookies.set("b1", "dead")
+        assert await ledger.append(b"3") == 3
+        await until_async(lambda: ledger.metadata.last_fragment.ensemble == ("b4", "b2", "b3"))
+        await until_async(lambda: not ledger._outgoing._places)
+        assert await ledger.append(b"4") == 4
+        await until_async(lambda: 4 in c.bookies.entries["b4"])
+        assert 4 not in c.bookies.entries["b1"]
+
+
+@run
+async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer():
+    async with cluster() as c, await c.writer() as ledger:
+        c.bookies.set("b3", "stopped")
+        await ledger.append(b"x")
+        await until_async(lambda: c.bookies.explicit["b1"])
+        place = ledger._outgoing.place_at(2)
+        c.bookies.set("b3", "ok")
+        await until_async(lambda: place.answers == 1)
+        assert ledger._outgoing.place_at(2) is place
+
+
+@run
+async def test_a_bookie_that_turns_out_to_be_followed_after_the_confirmation_is_told():
+    async with cluster() as c, await c.writer(config=NOT_IDLE) as ledger:
+        c.bookies.set("b3", "stopped")
+        await ledger.append(b"x")
+        c.bookies.followed.add("b3")
+        c.bookies.set("b3", "ok")
+        await until_async(lambda: c.bookies.explicit["b3"])
+        assert c.bookies.explicit == {"b1": [], "b2": [], "b3": [0]}
 
 
 @run

@@ -25,7 +25,9 @@ from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from support.waiting import until_async
 
-CONFIG = ClientConfig(change_retry_ms_min=20, change_retry_ms_max=100, quarantine_ms=200)
+CONFIG = ClientConfig(
+    change_retry_ms_min=20, change_retry_ms_max=100, quarantine_ms=200, explicit_lac_after_ms=300
+)
 
 
 def run(test):

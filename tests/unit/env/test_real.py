@@ -36,6 +36,7 @@ def test_files_keep_what_is_written(tmp_path: Path, direct: bool) -> None:
     assert reader.read_at(4096, 5) == b"hello"
     assert reader.read_at(65530, 100) == bytes(6)
     assert reader.read_at(70000, 10) == b""
+    reader.expect(0, 8192)
     assert reader.next_data(4100) <= 4100
     assert reader.next_data(0) <= 4096
     assert 12288 <= reader.next_data(12288) <= 65536

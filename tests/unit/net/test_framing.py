@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
-from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.net.framing import (
+    LONG_FRAME_BYTES,
+    LONG_FRAMES_BYTES_MAX,
+    FrameProtocol,
+    ReceiveBudget,
+    Scratch,
+)
 from quire.wire import native
 
 HELLO = native.encode_hello(native.Hello("cluster", "bookie"))
@@ -127,3 +133,29 @@ def test_a_lost_connection_gives_its_memory_back() -> None:
     assert budget.taken > 0
     protocol.connection_lost(None)
     assert budget.taken == 0
+
+
+def test_memory_of_a_long_frame_is_used_again_only_when_no_view_of_it_is_left() -> None:
+    scratch = Scratch()
+    first = scratch.frame(2 * LONG_FRAME_BYTES)
+    first[:5] = b"first"
+    part = first[:5]
+    second = scratch.frame(2 * LONG_FRAME_BYTES - 1)
+    assert second.obj is not first.obj
+    memory = first.obj
+    del first
+    third = scratch.frame(2 * LONG_FRAME_BYTES)
+    assert third.obj is not memory
+    assert part == b"first"
+    del part
+    assert scratch.frame(2 * LONG_FRAME_BYTES - 7).obj is memory
+
+
+def test_little_memory_of_long_frames_is_kept() -> None:
+    scratch = Scratch()
+    frames = [scratch.frame(LONG_FRAMES_BYTES_MAX // 4) for _ in range(9)]
+    memory = [frame.obj for frame in frames]
+    del frames
+    again = [scratch.frame(LONG_FRAMES_BYTES_MAX // 4) for _ in range(5)]
+    assert [any(frame.obj is one for one in memory) for frame in again] == [True, True, True, True, False]
+    assert len(scratch.frame(2 * LONG_FRAMES_BYTES_MAX)) == 2 * LONG_FRAMES_BYTES_MAX

@@ -51,10 +51,14 @@ def test_headers_come_back_and_do_not_verify_elsewhere() -> None:
         form.decode_segment_header(block[:4000])
     seed = form.seed_of(5, 99)
     group = form.GroupHeader(8192, 3, 9, 2, 77, 4000, 7, 1, [(1, 2, 3), (4, -1, -1)])
-    data = form.encode_group_header(group, 5, seed)
-    assert len(data) == form.GROUP_HEADER_BYTES
+    data = bytearray(b"old " * form.GROUP_HEADER_BYTES)
+    checksum = form.write_group_header(
+        memoryview(data), 8192, (3, 9), (2, 77), 4000, 7, 1, [(1, 2, 3), (4, -1, -1)], 5, seed
+    )
+    assert data[form.GROUP_HEADER_BYTES :].startswith(b"old old"), "only the header is written"
     read = form.decode_group_header(data, 8192, 5, seed)
     assert read is not None
+    assert read.checksum == checksum
     assert read._replace(checksum=0) == group
     assert not read.names_all
     assert read.end == 8192 + 8192

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import DigestMismatchError, MisuseError
 from quire.core.ledger_metadata import DigestType
-from quire.wire.entry import EntryDigest, digest_type_of, explicit_lac_of, master_key
+from quire.wire.entry import Entry, EntryDigest, digest_type_of, explicit_lac_of, master_key
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "digests.json").read_text())
 
@@ -61,6 +62,49 @@ def test_explicit_lacs() -> None:
             digest.open_lac_body(body, row["ledger_id"] + 1)
         with pytest.raises(DigestMismatchError):
             digest.open_lac_body(body + b"x", row["ledger_id"])
+
+
+@given(
+    count=st.integers(1, 12),
+    size=st.integers(0, 1500),
+    odd=st.booleans(),
+    digest_type=st.sampled_from([DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC]),
+    flip=st.none() | st.integers(0, 1 << 20),
+    data=st.data(),
+)
+def test_a_run_is_opened_as_its_entries_are_one_by_one(
+    count: int, size: int, odd: bool, digest_type: DigestType, flip: int | None, data: st.DataObject
+) -> None:
+    digest = EntryDigest(digest_type, b"secret")
+    payloads = [bytes([number]) * (size + (number == 1 and odd)) for number in range(count)]
+    sealed = digest.seal(7, 100, 99, 0, payloads)
+    entries = [head + payload for head, payload in zip(sealed, payloads, strict=True)]
+    body = bytearray(b"run header").join([b"", b"".join(entries)])
+    offsets = list(accumulate(map(len, entries), initial=10))
+    if flip is not None:
+        body[10 + flip % (len(body) - 10)] ^= 1 << data.draw(st.integers(0, 7))
+    good, bad = digest.open_all(7, range(100, 100 + count), body, offsets)
+    opened, wrong = [], []
+    for position, entry_id in enumerate(range(100, 100 + count)):
+        try:
+            opened.append(digest.open(body[offsets[position] : offsets[position + 1]], 7, entry_id))
+        except DigestMismatchError:
+            wrong.append(entry_id)
+    assert (good, bad) == (opened, wrong)
+    assert len(bad) == (flip is not None)
+    assert all(isinstance(entry, Entry) for entry in good)
+
+
+@pytest.mark.parametrize(("ledger_id", "first"), [(8, 100), (7, 101)])
+def test_a_good_run_of_another_ledger_or_place_is_refused(ledger_id: int, first: int) -> None:
+    digest = EntryDigest(DigestType.CRC32C, b"secret")
+    payloads = [b"x" * 1000] * 9
+    sealed = digest.seal(7, 100, 99, 0, payloads)
+    body = b"".join(part for pair in zip(sealed, payloads, strict=True) for part in pair)
+    offsets = list(range(0, len(body) + 1, len(body) // 9))
+    good, bad = digest.open_all(ledger_id, range(first, first + 9), body, offsets)
+    assert good == []
+    assert bad == list(range(first, first + 9))
 
 
 def test_the_product_and_we_judge_altered_entries_alike() -> None:

@@ -60,7 +60,7 @@ def test_a_hello_cannot_announce_more_than_the_limit() -> None:
     body=st.binary(max_size=100),
 )
 def test_request(
-    kind: Kind, number: int, ledger_id: int, flags: Flag, token: int, key: bytes, lac: int, body: bytes
+    kind: Kind, number: int, ledger_id: int, flags: int, token: int, key: bytes, lac: int, body: bytes
 ) -> None:
     head = native.encode_request(
         kind,
@@ -83,8 +83,10 @@ def test_request(
         ledger_id,
         flags,
     )
-    assert (request.token, request.key, request.lac, bytes(request.body)) == (token, key, lac, body)
-    assert native.request_body_crc(frame) == crc32c(body)
+    assert (request.token, request.lac, bytes(request.body)) == (token, lac, body)
+    assert request.key == (b"" if key == b"\0" * 20 else key), "zeros are no key"
+    assert request.body_crc == crc32c(body)
+    assert request.is_intact()
 
 
 @given(st.integers(0, 96 * 8 - 1))

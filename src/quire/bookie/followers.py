@@ -1,0 +1,78 @@
+"""Readers that wait at this bookie for a ledger's LAC to rise, and the ledgers that are followed.
+
+Only the writer knows when its last entry is confirmed, and only it can say so. A bookie therefore marks its answers
+to adds of a followed ledger, and the writer tells it the LAC as soon as no later header would. A ledger stays followed
+for a moment after a poll was answered, because its reader is about to ask again.
+
+Source: guide (003), "Reading from ledgers"; `docs/formats/native-protocol.md`, "Answers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+SWEEPS = 2
+"""A ledger is forgotten at the so many-th call of `sweep` after its last poll."""
+
+
+@dataclass(slots=True, eq=False)
+class _Poll:
+    previous_lac: int
+    wake: Callable[[], None]
+    timer: asyncio.TimerHandle = field(init=False)
+
+
+class Followers:
+    """The polls of one bookie.
+
+    Attributes:
+        followed: the followed ledgers, each with the calls of `sweep` that it has left. Looked at for every add.
+    """
+
+    def __init__(self) -> None:
+        self.followed: dict[int, int] = {}
+        self._polls: dict[int, list[_Poll]] = {}
+
+    def saw(self, ledger_id: int) -> None:
+        """A reader polls this ledger."""
+        self.followed[ledger_id] = SWEEPS
+
+    def wait(self, ledger_id: int, previous_lac: int, seconds: float, wake: Callable[[], None]) -> None:
+        """Call `wake` once: when the LAC has passed `previous_lac`, or the time is over."""
+        poll = _Poll(previous_lac, wake)
+        poll.timer = asyncio.get_running_loop().call_later(seconds, self._time_over, ledger_id, poll)
+        self._polls.setdefault(ledger_id, []).append(poll)
+
+    def waits(self, ledger_id: int) -> bool:
+        """Whether anybody waits for this ledger."""
+        return ledger_id in self._polls
+
+    def tell(self, ledger_id: int, lac: int) -> None:
+        """Wake those who wait for a LAC below this one."""
+        polls = self._polls.pop(ledger_id, None)
+        if polls is None:
+            return
+        still = [poll for poll in polls if poll.previous_lac >= lac]
+        if still:
+            self._polls[ledger_id] = still
+        for poll in polls:
+            if poll.previous_lac < lac:
+                poll.timer.cancel()
+                poll.wake()
+
+    def sweep(self) -> None:
+        """Forget ledgers that nobody has asked for lately. Called once a second."""
+        self.followed = {
+            ledger_id: SWEEPS if ledger_id in self._polls else left - 1
+            for ledger_id, left in self.followed.items()
+            if left > 1 or ledger_id in self._polls
+        }
+
+    def _time_over(self, ledger_id: int, poll: _Poll) -> None:
+        polls = self._polls[ledger_id]
+        polls.remove(poll)
+        if not polls:
+            del self._polls[ledger_id]
+        poll.wake()

@@ -1,0 +1,63 @@
+"""How far a ledger is confirmed, asked of its bookies: a `LacMachine` performed.
+
+Source: guide (003), "Quorum LAC read".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient, LacReply
+from quire.core.effects import LacFound, LacUnavailable, SendLacRead
+from quire.core.errors import DigestMismatchError
+from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import DigestType, LedgerMetadata
+from quire.core.reader import LacMachine
+
+
+def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
+    """The highest LAC in an answer that may be believed.
+
+    With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
+
+    Source: guide (003), "Quorum LAC read"; `docs/formats/native-protocol.md`.
+    """
+    lac = int(NO_ENTRY)
+    if access.digest.digest_type is not DigestType.HMAC:
+        lac = reply.lac
+    with contextlib.suppress(DigestMismatchError):
+        if reply.explicit_lac:
+            lac = max(lac, access.digest.open_lac_body(reply.explicit_lac, access.ledger_id))
+    with contextlib.suppress(DigestMismatchError):
+        if reply.evidence:
+            lac = max(lac, access.digest.open(reply.evidence, access.ledger_id, None).last_add_confirmed)
+    return lac
+
+
+async def newest_lac(
+    record: LedgerMetadata, access: LedgerAccess, bookies: BookieClient, *, timeout_ms: int
+) -> int:
+    """The LAC that enough bookies know; the highest heard, which is safe to read up to, when too few answer."""
+    machine = LacMachine(record.last_fragment.ensemble, record.write_quorum, record.ack_quorum)
+    machine.read()
+    tasks: dict[asyncio.Task[LacReply], int] = {}
+    try:
+        while True:
+            out, machine.out = machine.out, []
+            for effect in out:
+                if isinstance(effect, SendLacRead):
+                    request = bookies.read_lac(effect.bookie, access, timeout_ms=timeout_ms)
+                    tasks[asyncio.ensure_future(request)] = effect.slot
+                elif isinstance(effect, LacFound):
+                    return effect.last_add_confirmed
+                elif isinstance(effect, LacUnavailable):
+                    return effect.highest
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                reply = task.result()
+                machine.answered(tasks.pop(task), reply.answer, trusted_lac(reply, access))
+    finally:
+        for task in tasks:
+            task.cancel()

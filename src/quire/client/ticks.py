@@ -1,0 +1,83 @@
+"""One timer for all writers of a client.
+
+Writers that hold something are looked at a few times a second; those that have become idle once more, some seconds
+later. None of them has a timer of its own, and those that stay idle cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import takewhile
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Ticking(Protocol):
+    """A writer, as the timer sees it."""
+
+    def tick(self) -> bool:
+        """Look after what is held. Returns whether anything still is."""
+
+    def quiet(self) -> None:
+        """Nothing has been held for some seconds."""
+
+
+class Ticks:
+    """The timer.
+
+    Args:
+        period_ms: how often a writer that holds something is looked at.
+        quiet_ms: how long after the last such look a writer is quiet.
+    """
+
+    __slots__ = ("_busy", "_period", "_quiet_after", "_resting", "_timer")
+
+    def __init__(self, period_ms: float, quiet_ms: float) -> None:
+        self._period = period_ms / 1000
+        self._quiet_after = quiet_ms / 1000
+        self._busy: dict[Ticking, None] = {}
+        # When each becomes quiet, the earliest first: all wait equally long.
+        self._resting: dict[Ticking, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, writer: Ticking) -> None:
+        """A writer holds something from now on."""
+        if not self._busy:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(self._period, self._fired)
+        self._busy[writer] = None
+        self._resting.pop(writer, None)
+
+    def stop(self, writer: Ticking) -> None:
+        """A writer is done."""
+        self._busy.pop(writer, None)
+        self._resting.pop(writer, None)
+
+    def _fired(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for writer in list(self._busy):
+            if not self._ticks(writer) and writer in self._busy:
+                del self._busy[writer]
+                self._resting[writer] = now + self._quiet_after
+        for writer, _ in list(takewhile(lambda item: item[1] <= now, self._resting.items())):
+            if self._resting.pop(writer, None) is not None:
+                writer.quiet()
+        if self._timer is not None:
+            self._timer.cancel()  # of somebody who began to hold something meanwhile
+        self._timer = None
+        if self._busy:
+            self._timer = loop.call_later(self._period, self._fired)
+        elif self._resting:
+            self._timer = loop.call_at(next(iter(self._resting.values())), self._fired)
+
+    @staticmethod
+    def _ticks(writer: Ticking) -> bool:
+        try:
+            return writer.tick()
+        except Exception:
+            log.exception("a writer could not be looked after")
+            return False

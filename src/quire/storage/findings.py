@@ -1,0 +1,95 @@
+"""What reading a segment's records found: the runs and states in it, and what is damaged or torn."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from quire.storage.footer_format import ROW_BYTES
+from quire.storage.segment_format import BLOCK_BYTES, SegmentList
+
+_ROW_LSN = struct.Struct(">32xQ24x")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something on the disk is not what was written. -1 where ledger or entries are not known."""
+
+    file: str
+    offset: int
+    ledger_id: int
+    first: int
+    last: int
+    what: str
+
+    def __str__(self) -> str:
+        about = "" if self.ledger_id < 0 else f" (ledger {self.ledger_id}, entries {self.first}..{self.last})"
+        return f"{self.file} at offset {self.offset}: {self.what}{about}"
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A group at the end that was being written when the process ended. `ledgers` None: they are not known."""
+
+    file: str
+    offset: int
+    ledgers: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        named = "all ledgers" if self.ledgers is None else f"ledgers {', '.join(map(str, self.ledgers))}"
+        return f"{self.file} at offset {self.offset}: an unfinished write was cut; {named} may be concerned"
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a segment was found to hold.
+
+    Attributes:
+        rows: a packed row of each run, in file order but for damaged ones.
+        lacs: the highest LAC that runs told of each ledger, -1 where none did.
+        states: (ledger or -1 for the suspicion, LSN, body).
+        lists: the segment list, if it was found.
+        retired: sequences that retirements in it name.
+        valid_groups: groups of which everything verified.
+        clean: the last record is a clean stop, and nothing is wrong behind it.
+        data_end, first_lsn, last_lsn, before_lsn, before_checksum: where writing may go on.
+        named: ledgers that may have lost something.
+        all_suspect: any ledger may have.
+        damages, torn: what to report.
+        bytes_read: for the report.
+    """
+
+    rows: bytearray = field(default_factory=bytearray)
+    lacs: dict[int, int] = field(default_factory=dict)
+    states: list[tuple[int, int, bytes]] = field(default_factory=list)
+    lists: SegmentList | None = None
+    retired: list[int] = field(default_factory=list)
+    valid_groups: int = 0
+    clean: bool = False
+    data_end: int = BLOCK_BYTES
+    first_lsn: int = 0
+    last_lsn: int = 0
+    before_lsn: int = 0
+    before_checksum: int = 0
+    named: set[int] = field(default_factory=set)
+    all_suspect: bool = False
+    damages: list[Damage] = field(default_factory=list)
+    torn: list[Torn] = field(default_factory=list)
+    bytes_read: int = 0
+
+    def raise_lac(self, ledger_id: int, lac: int) -> None:
+        """A run of a ledger says that entries up to `lac` are confirmed; -1 says nothing, but that it is here."""
+        if lac > self.lacs.get(ledger_id, -2):
+            self.lacs[ledger_id] = lac
+
+    def lsns(self) -> list[int]:
+        """The LSN of each row."""
+        return [lsn for (lsn,) in _ROW_LSN.iter_unpack(self.rows)]
+
+    def rows_by_lsn(self) -> bytes | bytearray:
+        """The rows by ascending LSN: as they are, unless there are damaged ones among them."""
+        lsns = self.lsns()
+        if lsns == sorted(lsns):
+            return self.rows
+        order = sorted(range(len(lsns)), key=lsns.__getitem__)
+        return b"".join([self.rows[at * ROW_BYTES : (at + 1) * ROW_BYTES] for at in order])

@@ -1,0 +1,67 @@
+"""The timer that all writers of a client share."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.client.ticks import Ticks
+from support.waiting import until_async
+
+
+class Writer:
+    """Holds something for as many looks as it is told."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self.ticks = 0
+        self.quiets = 0
+
+    def tick(self) -> bool:
+        self.ticks += 1
+        return self.ticks < self.looks
+
+    def quiet(self) -> None:
+        self.quiets += 1
+
+
+class Broken(Writer):
+    """Cannot be looked at."""
+
+    def tick(self) -> bool:
+        super().tick()
+        raise ZeroDivisionError
+
+
+def test_a_writer_is_looked_at_while_it_holds_something_and_is_quiet_once() -> None:
+    async def work() -> None:
+        ticks = Ticks(1, 1)
+        short, long, broken = Writer(1), Writer(5), Broken(3)
+        for writer in (broken, short, long):
+            ticks.start(writer)
+        await until_async(lambda: short.quiets and long.quiets)
+        assert (short.ticks, long.ticks, broken.ticks) == (1, 5, 1)
+        assert ticks._timer is None, "nobody is left to look at"
+        ticks.start(short)
+        await until_async(lambda: short.quiets == 2)
+        assert long.quiets == 1
+
+    asyncio.run(work())
+
+
+def test_a_writer_that_goes_on_is_not_quiet_and_one_that_ends_is_forgotten() -> None:
+    async def work() -> None:
+        ticks = Ticks(1, 3_600_000)
+        resting, ended = Writer(1), Writer(1_000_000)
+        ticks.start(resting)
+        ticks.start(ended)
+        await until_async(lambda: resting in ticks._resting)
+        ticks.start(resting)
+        assert resting not in ticks._resting
+        assert resting in ticks._busy
+        await until_async(lambda: resting in ticks._resting)
+        for writer in (resting, ended):
+            ticks.stop(writer)
+        assert not ticks._busy
+        assert not ticks._resting
+
+    asyncio.run(work())
