@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ def resident_mib(pid: int) -> float:
 def load_average() -> float:
     """The load average of the last minute."""
     return round(os.getloadavg()[0], 2)
+
+
+def free_gib(directory: Path) -> float:
+    """What the disk that holds a directory can still take, in GiB."""
+    return shutil.disk_usage(directory).free / 2**30
 
 
 def pin_to(count: int) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import harness
 from accounting import load_average
-from harness import Claim, Comparison, say
+from harness import Claim, Comparison, say, wait_for_space
 from peers import JavaPeer, LoadClient, QuireCluster
 
 WARM_UP_ADDS = 200_000
@@ -113,6 +113,7 @@ def run_pairs(
     comparisons = [Comparison(claim, parameters) for claim, _ in load.claims]
     rounds: list[dict[str, Result]] = []
     for _ in range(pairs):
+        wait_for_space()
         before = load_average()
         results = {
             name: client.run("append", load.size, seconds, load.window) for name, client in clients.items()

@@ -22,11 +22,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accounting import Machine, load_average, pin_to
+from accounting import Machine, free_gib, load_average, pin_to
 from peers import OUT, PeerMissingError
 
 RESULTS = Path(__file__).resolve().parent / "results"
 CPUS = 2
+SPACE_GIB = 24
+SPACE_SECONDS = 300
+"""Deleted ledgers give their space back within two to three minutes, on both sides."""
 WORST_PAIR_SHARE = 0.7
 """No single pair may fall below this share of the bar."""
 
@@ -239,6 +242,15 @@ def save(path: Path, made: dict[str, Any], comparisons: Sequence[Comparison]) ->
 def _compact(text: str) -> str:
     """Lists of numbers on one line: a sample of 400 is one line of a difference, not 400."""
     return re.sub(r"\[[-\d.,\s]+\]", lambda match: " ".join(match[0].split()), text)
+
+
+def wait_for_space() -> None:
+    """Wait until both sides have given back what they deleted, if the disk has little room left for a pair."""
+    deadline = time.monotonic() + SPACE_SECONDS
+    if free_gib(OUT) < SPACE_GIB:
+        say(f"  {free_gib(OUT):.0f} GiB are free; waiting until deleted ledgers have given back theirs")
+    while free_gib(OUT) < SPACE_GIB and time.monotonic() < deadline:
+        time.sleep(1)
 
 
 def say(text: str) -> None:
