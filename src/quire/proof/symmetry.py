@@ -48,7 +48,6 @@ WRITER_FIELDS = {
         "_read_at_ms",
         "_retry_ms",
         "_runs",
-        "_striped",
         "_timer_at_ms",
         "asked",
         "confirmed_length",
