@@ -114,7 +114,7 @@ def measure(pairs: int, count: int) -> list[Comparison]:
 def main() -> int:
     """Parse the options and run."""
     options = harness.parser(__doc__ or "")
-    options.add_argument("--count", type=int, default=2500, help="adds per round (default %(default)s)")
+    options.add_argument("--count", type=int, default=5000, help="adds per round (default %(default)s)")
     given = options.parse_args()
     return harness.main("latency", given, lambda: measure(given.pairs, given.count))
 
