@@ -1,0 +1,220 @@
+"""What an event may say: every kind with its fields, as a table.
+
+A field that is not in the table is refused, so that a misspelt one cannot pass as an absent one; `comment` and fields
+that begin with `x_` are free.
+
+Source: faults, section 3, first paragraph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The fields of one kind of event.
+
+    Args:
+        what: one sentence for the documents.
+        invoke: what the invocation (or the note) must say.
+        invoke_may: what it may say besides.
+        ok: what the result must say.
+        ok_may: what it may say besides.
+        note: it is no operation but a fact, told in one line.
+        free: any other field is welcome.
+    """
+
+    what: str
+    invoke: dict[str, str]
+    invoke_may: dict[str, str] = field(default_factory=dict)
+    ok: dict[str, str] = field(default_factory=dict)
+    ok_may: dict[str, str] = field(default_factory=dict)
+    note: bool = False
+    free: bool = False
+
+
+LEDGER: Final = {"ledger": "int"}
+QUORUMS: Final = {"ensemble_size": "int", "write_quorum": "int", "ack_quorum": "int"}
+
+OPERATIONS: Final = {
+    "create": Kind("a ledger is made", {}, {**LEDGER, **QUORUMS}, ok_may={**LEDGER}),
+    "append": Kind(
+        "consecutive entries are added by the writer of a term",
+        {**LEDGER, "hashes": "hashes"},
+        {"first": "int", "term": "int"},
+        ok_may={"first": "int", "lac": "int"},
+    ),
+    "read": Kind(
+        "entries `first..last` are read; `hashes` are those of `first` and its successors",
+        {**LEDGER, "first": "int", "last": "int"},
+        ok_may={"hashes": "hashes", "missing": "ranges", "unsure": "ranges", "lac": "int"},
+    ),
+    "read_lac": Kind("the last add confirmed is asked for", LEDGER, ok={"lac": "int"}),
+    "open": Kind(
+        "a reader opens a ledger, with recovery or without",
+        {**LEDGER, "recover": "bool"},
+        ok={"closed": "bool"},
+        ok_may={"last": "int", "lac": "int"},
+    ),
+    "recover": Kind("a recovery that closes the ledger", LEDGER, ok={"last": "int"}),
+    "fence": Kind("the ledger's bookies are told to refuse its writer", LEDGER, ok_may={"lac": "int"}),
+    "takeover": Kind(
+        "a client becomes the writer of a term that begins at entry `first`",
+        {**LEDGER, "term": "int"},
+        ok={"first": "int"},
+    ),
+    "close": Kind("the writer seals its ledger", LEDGER, ok={"last": "int"}),
+    "delete": Kind("the ledger is deleted", LEDGER),
+    "change_ensemble": Kind(
+        "the writer puts other bookies into the fragment that begins at `first`",
+        {**LEDGER, "first": "int", "ensemble": "names"},
+        ok_may={"version": "int"},
+    ),
+    "list_swap": Kind(
+        "the list of a log's ledgers is swapped if its version is `expected` (-1: if there is none)",
+        {"log": "str", "expected": "int", "ledgers": "ints"},
+        {"leader": "int"},
+        ok_may={"version": "int"},
+    ),
+    "list_read": Kind("the list of a log is read", {"log": "str"}, ok={"version": "int", "ledgers": "ints"}),
+    "log_append": Kind(
+        "consecutive records are appended to a log; `first` is the offset of the first",
+        {"log": "str", "hashes": "hashes"},
+        {"leader": "int"},
+        ok={"first": "int"},
+    ),
+    "log_read": Kind(
+        "records of a log are read from offset `first` on",
+        {"log": "str", "first": "int"},
+        {"last": "int"},
+        ok={"hashes": "hashes"},
+        ok_may={"missing": "ranges", "unsure": "ranges"},
+    ),
+    "log_truncate": Kind("records below offset `before` are given up", {"log": "str", "before": "int"}),
+    "get": Kind("a metadata register is read", {"key": "str"}, ok={"value": "value"}),
+    "swap": Kind(
+        "a metadata register is set if it holds `expected`; null is an absent key",
+        {"key": "str", "expected": "value", "value": "value"},
+    ),
+    "sink_commit": Kind("a sink makes the rows of an epoch visible", {"sink": "str", "epoch": "int"}),
+}
+"""What somebody asks for and gets an answer to: two lines, or one if nobody ever heard the answer."""
+
+NOTES: Final = {
+    "stored": Kind(
+        "a bookie accepted entries",
+        {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
+        {"term": "int", "recovery": "bool"},
+        note=True,
+    ),
+    "synced": Kind("all that a bookie accepted is on its disk", {"bookie": "str"}, note=True, free=True),
+    "fenced": Kind("a bookie fenced a ledger", {"bookie": "str", **LEDGER}, {"term": "int"}, note=True),
+    "truncated": Kind(
+        "a bookie dropped what it held of a ledger beyond `last`",
+        {"bookie": "str", **LEDGER, "last": "int"},
+        {"term": "int"},
+        note=True,
+    ),
+    "crashed": Kind("a process died", {}, note=True, free=True),
+    "started": Kind("a process began", {}, note=True, free=True),
+    "metadata": Kind(
+        "one version of a ledger's record; `fragments` are pairs of first entry and ensemble",
+        {**LEDGER, "version": "int", "state": "state"},
+        {"last": "int", "term": "int", **QUORUMS, "fragments": "fragments"},
+        note=True,
+    ),
+    "log_list": Kind(
+        "one version of a log's list",
+        {"log": "str", "version": "int", "ledgers": "ints"},
+        {"leader": "int"},
+        note=True,
+    ),
+    "replica": Kind(
+        "the final scan found these entries on a bookie",
+        {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
+        note=True,
+    ),
+    "scanned": Kind(
+        "the final scan of a ledger on a bookie is complete: what no `replica` said is not there",
+        {"bookie": "str", **LEDGER},
+        note=True,
+    ),
+    "quiescent": Kind(
+        "nothing was under way any more; `guaranteed`: every entry was promised to be on Qw bookies",
+        {},
+        {"guaranteed": "bool"},
+        note=True,
+    ),
+    "source_rows": Kind(
+        "rows that a source gave to an epoch",
+        {"sink": "str", "epoch": "int", "hashes": "hashes"},
+        note=True,
+    ),
+    "sink_rows": Kind(
+        "rows of an epoch that are in the sink at the end",
+        {"sink": "str", "epoch": "int", "hashes": "hashes"},
+        note=True,
+    ),
+    "comment": Kind("anything for a reader; it is not judged", {}, note=True, free=True),
+}
+"""Facts that nobody asked for: one line."""
+
+KINDS: Final = {**OPERATIONS, **NOTES}
+
+
+def is_int(value: Any) -> bool:
+    """A whole number; JSON's true is none."""
+    return type(value) is int
+
+
+def is_ranges(value: Any) -> bool:
+    """Pairs of first and last, ascending."""
+    return isinstance(value, list) and all(
+        isinstance(pair, list)
+        and len(pair) == 2
+        and is_int(pair[0])
+        and is_int(pair[1])
+        and pair[0] <= pair[1]
+        for pair in value
+    )
+
+
+def is_names(value: Any) -> bool:
+    """A list of strings."""
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def is_fragments(value: Any) -> bool:
+    """Pairs of first entry and ensemble, ascending, not none."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(pair, list) and len(pair) == 2 and is_int(pair[0]) and is_names(pair[1])
+            for pair in value
+        )
+        and all(before[0] < after[0] for before, after in pairwise(value))
+    )
+
+
+HEX_DIGITS: Final = frozenset("0123456789abcdef")
+
+TYPES: Final[dict[str, tuple[str, Any]]] = {
+    "int": ("a whole number", is_int),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "str": ("a text", lambda value: isinstance(value, str)),
+    "value": ("a text or null", lambda value: value is None or isinstance(value, str)),
+    "state": ("open, in_recovery or closed", lambda value: value in {"open", "in_recovery", "closed"}),
+    "ints": ("a list of whole numbers", lambda value: isinstance(value, list) and all(map(is_int, value))),
+    "names": ("a list of texts", is_names),
+    "ranges": ("a list of [first, last]", is_ranges),
+    "fragments": ("a list of [first entry, [bookies]], ascending", is_fragments),
+    "hashes": (
+        "hexadecimal digits, lower case",
+        lambda value: isinstance(value, str) and HEX_DIGITS.issuperset(value),
+    ),
+}
+"""The types of fields: how they are called, and whether a value is one."""
