@@ -30,6 +30,7 @@ from quire.core.errors import (
     WrongDirectoryError,
 )
 from quire.core.ids import BookieId, LedgerId
+from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
@@ -56,6 +57,7 @@ class BookieServer:
         config: where it lives and what it may use.
         store: the cluster's metadata.
         clock, files, worker: the machine; the real one unless a simulator says otherwise.
+        rules: the judgements; production passes the one true set.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class BookieServer:
         clock: Clock | None = None,
         files: Files | None = None,
         worker: Worker | None = None,
+        rules: Rules = RULES,
     ) -> None:
         self.config = config
         self.store = store
@@ -80,6 +83,7 @@ class BookieServer:
         self.ledgers: Ledgers
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
+        self._rules = rules
         self._registry = BookieRegistry(store)
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
@@ -119,7 +123,7 @@ class BookieServer:
                 worker=self._worker,
                 clock=self.clock,
             )
-            self.ledgers = Ledgers(self.storage, self._send_answers)
+            self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._suspicious = self.storage.report.suspects_unknown
             await self._listen()
             await self._show_cookie(self._identity)

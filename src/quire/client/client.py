@@ -17,6 +17,7 @@ from typing import Self
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
@@ -76,6 +77,7 @@ class Client:
         clock: time.
         chance: choices among bookies, tokens.
         config: settings.
+        machines: what its writers and recoveries run.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Client:
         clock: Clock,
         chance: Chance,
         config: ClientConfig | None = None,
+        machines: Machines = SHIPPED,
     ) -> None:
         self.store = store
         self.bookies = bookies
@@ -92,6 +95,7 @@ class Client:
         self.clock = clock
         self.chance = chance
         self.config = config or ClientConfig()
+        self.machines = machines
         self._quarantine = Quarantine(self.config.quarantine_ms)
         self._ticks = ticks_for(self.config)
         # A bookie that was away and has registered anew is no longer the one that failed.
@@ -167,6 +171,7 @@ class Client:
                 self.config,
                 self._quarantine,
                 self._ticks,
+                self.machines,
             )
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)
@@ -284,6 +289,7 @@ class Client:
                 self.clock,
                 self.chance,
                 self.config,
+                self.machines,
             )
             result = await recovery.run()
             if isinstance(result, RecoveryClosed):

@@ -18,6 +18,7 @@ from quire.client.bookies import AddSink, BookieClient, ReadReply
 from quire.client.config import ClientConfig
 from quire.client.copying import Copies, copies
 from quire.client.lac_read import trusted_lac
+from quire.client.machines import SHIPPED, Machines
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.core.answers import Answer
 from quire.core.effects import (
@@ -38,8 +39,6 @@ from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
-from quire.core.recovery import RecoveryMachine
-from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import VersionConflictError
@@ -65,7 +64,7 @@ class LedgerRecovery(AddSink):
         clock: time.
         chance: chooses among spare bookies.
         config: the client's settings.
-        rules: the judgements.
+        machines: makes the machine.
 
     Attributes:
         recovered: entries found above the last LAC that was heard.
@@ -81,12 +80,12 @@ class LedgerRecovery(AddSink):
         clock: Clock,
         chance: Chance,
         config: ClientConfig,
-        rules: Rules = RULES,
+        machines: Machines = SHIPPED,
     ) -> None:
         self._record = record
         self._access, self._bookies, self._ledgers = access, bookies, ledgers
         self._clock, self._chance, self._config = clock, chance, config
-        self._machine = RecoveryMachine(record, version, rules)
+        self._machine = machines.recovery(record, version)
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[RecoveryResult] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()

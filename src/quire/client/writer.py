@@ -19,6 +19,7 @@ from typing import Any, Final, Self, TypeAlias
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import HeldRun
 from quire.client.run_sealer import sealer_of
 from quire.client.ticks import Ticks
@@ -63,6 +64,7 @@ class LedgerWriter(WriterDriver):
         config: sizes and times.
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
+        machines: makes the machine.
     """
 
     __slots__ = (
@@ -94,8 +96,11 @@ class LedgerWriter(WriterDriver):
         config: ClientConfig,
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
+        machines: Machines = SHIPPED,
     ) -> None:
-        super().__init__(record, version, access, bookies, ledgers, clock, chance, config, quarantine, ticks)
+        super().__init__(
+            record, version, access, bookies, ledgers, clock, chance, config, quarantine, ticks, machines
+        )
         self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future

@@ -19,6 +19,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.lac_news import LacNews
+from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import Outgoing, Place
 from quire.client.ticks import Ticks
 from quire.client.window import ByteWindow
@@ -28,7 +29,6 @@ from quire.core.errors import LedgerClosedError, NoSuchLedgerError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import Quarantine, choose_replacements
-from quire.core.writer import WriterMachine
 from quire.core.writer_state import Status, WriterLimits
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
@@ -62,6 +62,7 @@ class WriterDriver(ABC):
         config: sizes and times.
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
+        machines: makes the machine.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -96,8 +97,9 @@ class WriterDriver(ABC):
         config: ClientConfig,
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
+        machines: Machines = SHIPPED,
     ) -> None:
-        self._machine = WriterMachine(record, version, limits=_limits_of(config))
+        self._machine = machines.writer(record, version, _limits_of(config))
         self._access = access
         self._bookies = bookies
         self._ledgers = ledgers

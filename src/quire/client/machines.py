@@ -1,0 +1,50 @@
+"""Which machines a client's writers and recoveries run: those that ship, unless a check says otherwise.
+
+A check hands in machines with a rule swapped (`proof/mutants.py`), or machines that write down what they are told and
+what they say (`replay/recording.py`). They are asked for once for each ledger; nothing on the way of an entry knows.
+
+Source: checking reference, 1.2 and 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.recovery import RecoveryMachine
+from quire.core.rules import Rules
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import WriterLimits
+
+MakeWriter: TypeAlias = Callable[[LedgerMetadata, int, WriterLimits], WriterMachine]
+MakeRecovery: TypeAlias = Callable[[LedgerMetadata, int], RecoveryMachine]
+
+
+def _writer(record: LedgerMetadata, version: int, limits: WriterLimits) -> WriterMachine:
+    return WriterMachine(record, version, limits=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """How machines are made.
+
+    Attributes:
+        writer: from a record as created, its version, and how patient to be.
+        recovery: from a record as read, and its version.
+    """
+
+    writer: MakeWriter = _writer
+    recovery: MakeRecovery = RecoveryMachine
+
+    @classmethod
+    def with_rules(cls, rules: Rules) -> Machines:
+        """The machines that ship, with other judgements."""
+        return cls(
+            lambda record, version, limits: WriterMachine(record, version, rules=rules, limits=limits),
+            lambda record, version: RecoveryMachine(record, version, rules),
+        )
+
+
+SHIPPED: Final = Machines()
