@@ -1,7 +1,7 @@
 """A bookie: its disk, its ledgers, its port and its registration, put together.
 
-It starts in this order: take the directory, replay the disk, listen, show the cookie, register. Whatever may have
-been lost is in limbo before the first request is served.
+It starts in this order: take the directory, compare its cookie, replay the disk, listen, show the cookie, register.
+Whatever may have been lost is in limbo before the first request is served.
 
 Source: overview (002), "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
 """
@@ -115,6 +115,7 @@ class BookieServer:
         self._identity = open_identity(self.config.directory, self.config.name, self.cluster_instance)
         self.bookie_id = self._identity.bookie_id
         try:
+            served = await self._compare_cookie(self._identity)
             self.storage = LedgerStorage.open(
                 self.config.directory,
                 self.config.storage,
@@ -122,11 +123,13 @@ class BookieServer:
                 files=self._files,
                 worker=self._worker,
                 clock=self.clock,
+                served=served,
             )
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._suspicious = self.storage.report.suspects_unknown
             await self._listen()
-            await self._show_cookie(self._identity)
+            if not served:
+                await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
             await self._register()
         except BaseException:
             await self._let_go(clean=False)
@@ -198,17 +201,16 @@ class BookieServer:
             raise MisuseError(msg, host=host, port=port) from error
         self._address = (host, self._server.sockets[0].getsockname()[1])
 
-    async def _show_cookie(self, identity: Identity) -> None:
-        """Leave the cookie in the cluster's metadata; one that is there must be the directory's own."""
+    async def _compare_cookie(self, identity: Identity) -> bool:
+        """Whether the cluster knows this bookie: it has been up before. The cookie that is known must be the directory's own."""
         stored = await self._registry.read_cookie(identity.bookie_id)
-        if stored is None:
-            await self._registry.write_cookie(identity.bookie_id, identity.cookie)
-        elif stored.value != identity.cookie:
+        if stored is not None and stored.value != identity.cookie:
             msg = (
                 f"{self.config.directory} has another cookie than the cluster keeps for bookie {identity.bookie_id}: "
                 "this is not the directory that it had; start it on that one, or empty this one to begin a new bookie"
             )
             raise WrongDirectoryError(msg, path=str(self.config.directory), bookie=identity.bookie_id)
+        return stored is not None
 
     async def _register(self) -> None:
         info = BookieInfo(

@@ -105,6 +105,7 @@ class LedgerStorage:
         worker: Worker,
         clock: Clock,
         chance: Chance | None = None,
+        served: bool = False,
     ) -> LedgerStorage:
         """Bring a bookie's disk up: read what is there, write down what may be lost, begin to write.
 
@@ -116,6 +117,7 @@ class LedgerStorage:
             worker: the thread for writes.
             clock: for the pace of looking for space.
             chance: where nonces come from.
+            served: this bookie has been up before: if no segment is there, all have been lost.
 
         Raises:
             DamagedSegmentError: a segment's header is damaged, or a newer version wrote it.
@@ -126,7 +128,7 @@ class LedgerStorage:
         segment_files = SegmentFiles(
             Path(directory), config, identity.cluster_instance, identity.bookie_id, files, chance
         )
-        start = Start(segment_files)
+        start = Start(segment_files, served=served)
         try:
             start.run()
             storage = cls(config, segment_files, start, worker, clock)

@@ -76,6 +76,10 @@ class StartReport:
 class Start:
     """Reads a directory of segments.
 
+    Args:
+        files: the segments' files.
+        served: the bookie has been up before, so there was a segment.
+
     Attributes:
         segments: in use, by sequence; without a trailer they are still to be sealed.
         ledgers: all that was heard of.
@@ -88,8 +92,9 @@ class Start:
         last_lsn, next_sequence: where numbers go on.
     """
 
-    def __init__(self, files: SegmentFiles) -> None:
+    def __init__(self, files: SegmentFiles, *, served: bool = False) -> None:
         self._files = files
+        self._served = served
         self._headers: dict[int, SegmentHeader] = {}
         self._directories: list[tuple[int, list[DirectoryEntry]]] = []
         self.segments: dict[int, Segment] = {}
@@ -114,6 +119,8 @@ class Start:
         """
         sequences = self._files.load()
         if not sequences:
+            if self._served:
+                self._all_gone()
             return
         self._headers = {sequence: self._files.header(sequence) for sequence in sequences}
         self.next_sequence = sequences[-1] + 1
@@ -173,6 +180,14 @@ class Start:
             self._damaged(
                 Damage(path, 0, -1, -1, -1, "the segment is missing: records of any ledger are lost")
             )
+
+    def _all_gone(self) -> None:
+        """A start leaves a segment before the bookie is shown to anybody, and the last one is never removed."""
+        self.report.clean = False
+        self.all_suspect = True
+        what = "no segment is there, though this bookie has been up before: all that it held is lost"
+        self._damaged(Damage(str(self._files.directory), 0, -1, -1, -1, what))
+        self._suspect()
 
     def _first_list(self, sequence: int) -> SegmentList | None:
         """The segment list that a segment begins with, or None if it does not verify."""

@@ -451,6 +451,45 @@ def test_a_client_that_does_not_read_takes_no_memory_and_no_one_elses_turn(tmp_p
     in_world(tmp_path, work)
 
 
+def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) -> None:
+    """Its cookie is there, what it held is not: a disk that was not mounted, or emptied (defect D3)."""
+
+    async def work(at: World) -> None:
+        who = access(1)
+        await LedgerStore(at.store).create(
+            new_ledger(
+                LedgerId(1),
+                [at.bookie],
+                write_quorum=1,
+                ack_quorum=1,
+                digest_type=DigestType.CRC32C,
+                password=b"secret",
+            )
+        )
+        assert await at.add(who, [0]) is Answer.OK
+        assert (await at.client.read_lac(at.bookie, who, fence=True)).answer is Answer.OK
+        await at.server.stop()
+        for segment in (tmp_path / "bookie" / "segments").iterdir():
+            segment.unlink()
+
+        at.server = BookieServer(at.config, at.store)
+        await at.server.start()
+        async with asyncio.timeout(20):
+            while (await at.client.info(at.bookie))[0] is not Answer.OK:
+                await at.client.bookies()
+        reply = await at.read(who, 0, 0)
+        assert reply.answer is Answer.UNKNOWN or reply.vouched_through < 0
+        assert await at.add(who, [1], lac=0) in (Answer.READ_ONLY, Answer.FENCED)
+        async with asyncio.timeout(20):
+            while at.server.storage.suspects(2):
+                await at.client.info(at.bookie)
+        assert await at.add(who, [1], lac=0) is Answer.FENCED
+        assert (await at.read(access(2), 0, 0)).answer is Answer.NO_LEDGER, "no record names this bookie"
+        assert "no segment" in str(at.server.storage.report.damages[0])
+
+    in_world(tmp_path, work)
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         other = BookieServer(
