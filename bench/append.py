@@ -20,7 +20,6 @@ from harness import Claim, Comparison, say, wait_for_space
 from peers import JavaPeer, LoadClient, QuireCluster
 
 WARM_UP_ADDS = 200_000
-WARM_UP_WINDOW = 5000
 BUCKET_SECONDS = 0.1
 
 Result = dict[str, Any]
@@ -73,14 +72,6 @@ LOADS = (
     Load(10 * 1024, 1000, True, ((P4_10, mb_per_s),)),
     Load(64 * 1024, 300, True, ((P4_64, mb_per_s),)),
 )
-
-
-def warm_up(client: LoadClient) -> None:
-    """Discard rounds until the JIT has seen enough adds; the first rounds are two to three times slower."""
-    adds = 0
-    while adds < WARM_UP_ADDS:
-        adds += client.run("append", 100, 3, WARM_UP_WINDOW)["entries"]
-    say(f"  {client.name} is warm after {adds:,} adds")
 
 
 def timeline(load: Load, results: dict[str, Result]) -> dict[str, Any]:
@@ -145,7 +136,8 @@ def measure(loads: Sequence[Load], pairs: int, seconds: float) -> list[Compariso
                 "Quire": stack.enter_context(ours.client()),
             }
             for client in clients.values():
-                warm_up(client)
+                client.warm_up(WARM_UP_ADDS)
+                say(f"  {client.name} is warm")
             for load in loads:
                 if load.tuned == tuned:
                     comparisons += run_pairs(load, clients, pairs, seconds, java.version())

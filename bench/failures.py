@@ -156,9 +156,7 @@ def run_pairs(
     with ExitStack() as stack:
         peer = stack.enter_context(JavaPeer("java-failures", bookies=bookies))
         client = stack.enter_context(peer.client(v2=False))
-        adds = 0
-        while adds < WARM_UP_ADDS:
-            adds += client.run("append", 100, 3, WINDOW)["entries"]
+        client.warm_up(WARM_UP_ADDS)
         for _ in range(pairs):
             loads.append(load_average())
             rounds.append({"Quire": our_round(bookies, work), "Java": work(Java(peer), client)})

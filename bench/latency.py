@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-from contextlib import ExitStack
 from typing import Any
 
 import floor
@@ -16,7 +15,7 @@ import harness
 from accounting import load_average
 from harness import Claim, Comparison, say
 from jobs.samples import QUANTILES_MAX, evenly
-from peers import OUT, JavaPeer, LoadClient, QuireCluster
+from peers import OUT, LoadClient, three_sides
 
 SIZE = 1024
 WARM_UP_ADDS = 200_000
@@ -35,9 +34,7 @@ Result = dict[str, Any]
 
 def warm_up(client: LoadClient, count: int) -> None:
     """Discard enough adds for the JIT, with a full window and one at a time."""
-    adds = 0
-    while adds < WARM_UP_ADDS:
-        adds += client.run("append", 100, 3, WINDOW)["entries"]
+    client.warm_up(WARM_UP_ADDS)
     client.run("latency", SIZE, min(count, 1000))
     say(f"  {client.name} is warm")
 
@@ -97,18 +94,10 @@ def run_pairs(clients: dict[str, LoadClient], pairs: int, count: int, peer: str)
 
 def measure(pairs: int, count: int) -> list[Comparison]:
     """Start the three clusters, warm them up, run the pairs."""
-    with ExitStack() as stack:
-        default = stack.enter_context(JavaPeer("java-default"))
-        tuned = stack.enter_context(JavaPeer("java-tuned", tuned=True))
-        ours = stack.enter_context(QuireCluster("quire-latency"))
-        clients = {
-            "Java default": stack.enter_context(default.client(v2=False)),
-            "Java tuned": stack.enter_context(tuned.client(v2=False)),
-            "Quire": stack.enter_context(ours.client()),
-        }
+    with three_sides("quire-latency") as (clients, peer):
         for client in clients.values():
             warm_up(client, count)
-        return run_pairs(clients, pairs, count, default.version())
+        return run_pairs(clients, pairs, count, peer)
 
 
 def main() -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-from contextlib import ExitStack
 from typing import Any
 
 import harness
 from accounting import load_average
 from harness import Claim, Comparison, say
-from peers import JavaPeer, LoadClient, QuireCluster
+from peers import LoadClient, three_sides
 
 WHAT = "create + add + close + open, one at a time, embedded metadata"
 CLAIMS = {
@@ -30,9 +29,7 @@ STEPS = ("create_ms", "add_ms", "close_ms", "open_ms")
 
 def warm_up(client: LoadClient) -> None:
     """Let the JIT see adds, creations and whole cycles."""
-    adds = 0
-    while adds < WARM_UP_ADDS:
-        adds += client.run("append", 100, 2, 5000)["entries"]
+    client.warm_up(WARM_UP_ADDS)
     client.run("create", WARM_UP_CYCLES)
     client.run("cycle", WARM_UP_CYCLES)
     say(f"  {client.name} is warm")
@@ -40,15 +37,7 @@ def warm_up(client: LoadClient) -> None:
 
 def measure(pairs: int, count: int, creates: int) -> list[Comparison]:
     """Run the pairs."""
-    with ExitStack() as stack:
-        default = stack.enter_context(JavaPeer("java-default"))
-        tuned = stack.enter_context(JavaPeer("java-tuned", tuned=True))
-        ours = stack.enter_context(QuireCluster("quire-lifecycle"))
-        clients = {
-            "Java default": stack.enter_context(default.client(v2=False)),
-            "Java tuned": stack.enter_context(tuned.client(v2=False)),
-            "Quire": stack.enter_context(ours.client()),
-        }
+    with three_sides("quire-lifecycle") as (clients, peer):
         for client in clients.values():
             warm_up(client)
         parameters = {
@@ -57,7 +46,7 @@ def measure(pairs: int, count: int, creates: int) -> list[Comparison]:
             "quorum": "E=3 Qw=3 Qa=2",
             "sync": "bookies and metadata stores sync before they answer",
             "metadata": "SQLite (ours), ZooKeeper, one server (Java)",
-            "peer": default.version(),
+            "peer": peer,
         }
         comparisons = {name: Comparison(claim, parameters) for name, claim in CLAIMS.items()}
         cycles: dict[str, list[dict[str, Any]]] = {name: [] for name in clients}

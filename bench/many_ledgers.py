@@ -90,9 +90,7 @@ def java(seconds: float) -> dict[str, Any]:
     with ExitStack() as stack:
         peer = stack.enter_context(JavaPeer("java-default"))
         client = stack.enter_context(peer.client(v2=False))
-        adds = 0
-        while adds < JAVA_WARM_UP_ADDS:
-            adds += client.run("append", SIZE, 3, WINDOW)["entries"]
+        client.warm_up(JAVA_WARM_UP_ADDS, SIZE)
         result = client.run("many", THOUSAND, SIZE, seconds, WINDOW)
         return {
             "peer": peer.version(),

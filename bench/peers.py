@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -24,6 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / "tools"
 OUT = ROOT / "out" / "bench"
 STOP_SECONDS = 20
+WARM_UP_SECONDS = 3
+WARM_UP_WINDOW = 5000
 JOB_SECONDS = 300
 """A job that takes longer hangs: its client is killed, and the run fails with its log."""
 
@@ -76,6 +79,11 @@ class LoadClient:
         if answer.get("failed"):
             raise RuntimeError(f"{self.name}: {answer['failed']} adds failed, so the round is void")
         return answer
+
+    def warm_up(self, adds: int, size: int = 100) -> None:
+        """Discard rounds until the JIT has seen so many adds; the first rounds are two to three times slower."""
+        while adds > 0:
+            adds -= self.run("append", size, WARM_UP_SECONDS, WARM_UP_WINDOW)["entries"]
 
     def close(self) -> None:
         """End the client; it leaves by itself when its input ends."""
@@ -310,6 +318,28 @@ def forget_cached(file: Path) -> None:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def three_sides(name: str) -> Iterator[tuple[dict[str, LoadClient], str]]:
+    """Java as it ships, Java tuned, and Quire: a cluster and a client each, all at one time.
+
+    Args:
+        name: the directory of our cluster.
+
+    Yields:
+        The clients by side, and the peer's version.
+    """
+    with ExitStack() as stack:
+        default = stack.enter_context(JavaPeer("java-default"))
+        tuned = stack.enter_context(JavaPeer("java-tuned", tuned=True))
+        ours = stack.enter_context(QuireCluster(name))
+        clients = {
+            "Java default": stack.enter_context(default.client(v2=False)),
+            "Java tuned": stack.enter_context(tuned.client(v2=False)),
+            "Quire": stack.enter_context(ours.client()),
+        }
+        yield clients, default.version()
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

@@ -68,13 +68,6 @@ WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Java's ways to read: the client that has them, and the options of the job."""
 
 
-def warm_up(client: LoadClient) -> None:
-    """Discard adds until the JIT has seen enough; the reads before the first pair warm the rest."""
-    adds = 0
-    while adds < WARM_UP_ADDS:
-        adds += client.run("append", 100, 3, 5000)["entries"]
-
-
 def java_reads(clients: dict[str, LoadClient], scan: Scan, setting: str) -> dict[str, dict[str, Any]]:
     """Fill a ledger and read it in every way."""
     ledger = clients["V2"].run("fill-ledgers", 1, scan.count, scan.size, scan.window)["ledgers"][0]
@@ -109,7 +102,7 @@ def measure_warm(scans: Sequence[Scan], pairs: int, *, tuned: bool) -> list[Comp
         }
         ours = stack.enter_context(stack.enter_context(QuireCluster("quire-read")).client())
         for client in (*(one for both in clients.values() for one in both.values()), ours):
-            warm_up(client)
+            client.warm_up(WARM_UP_ADDS)  # the reads before the first pair warm the rest
         for scan in scans:
             parameters = {
                 "size": scan.size,

@@ -46,9 +46,7 @@ CLAIMS = {
 
 def warm_up(client: LoadClient) -> None:
     """Let the JIT see adds and recoveries."""
-    adds = 0
-    while adds < WARM_UP_ADDS:
-        adds += client.run("append", 100, 2, 5000)["entries"]
+    client.warm_up(WARM_UP_ADDS)
     client.run("recover", SIZE, 3, TAIL, SHORT)
     client.run("recover", SIZE, 20, 10, SHORT)
     say(f"  {client.name} is warm")

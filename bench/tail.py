@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-from contextlib import ExitStack
 from typing import Any
 
 import harness
 from accounting import load_average
 from harness import Claim, Comparison, say
-from peers import JavaPeer, LoadClient, QuireCluster
+from peers import LoadClient, three_sides
 
 SIZE = 1024
 RATE = 500
@@ -37,9 +36,7 @@ Result = dict[str, Any]
 
 def warm_up(client: LoadClient) -> None:
     """Discard enough adds for the JIT, and one round."""
-    adds = 0
-    while adds < WARM_UP_ADDS:
-        adds += client.run("append", 100, 3, WINDOW)["entries"]
+    client.warm_up(WARM_UP_ADDS)
     tail(client, 1000)
     say(f"  {client.name} is warm")
 
@@ -83,15 +80,7 @@ def figures(rounds: list[dict[str, Result]]) -> dict[str, Any]:
 
 def measure(pairs: int, count: int) -> list[Comparison]:
     """Start the three clusters, warm them up, run the pairs."""
-    with ExitStack() as stack:
-        default = stack.enter_context(JavaPeer("java-default"))
-        tuned = stack.enter_context(JavaPeer("java-tuned", tuned=True))
-        ours = stack.enter_context(QuireCluster("quire-tail"))
-        clients = {
-            "Java default": stack.enter_context(default.client(v2=False)),
-            "Java tuned": stack.enter_context(tuned.client(v2=False)),
-            "Quire": stack.enter_context(ours.client()),
-        }
+    with three_sides("quire-tail") as (clients, peer):
         for client in clients.values():
             warm_up(client)
         parameters = {
@@ -100,7 +89,7 @@ def measure(pairs: int, count: int) -> list[Comparison]:
             "rate": RATE,
             "quorum": "E=3 Qw=3 Qa=2",
             "reader": "in the writer's process, by long poll",
-            "peer": default.version(),
+            "peer": peer,
         }
         against = {
             name: Comparison(claim, parameters)

@@ -77,7 +77,7 @@ async def _by_run(reader: Any, expected: list[bytes]) -> int:
     seen = 0
     async for entries in reader.read_runs(0, len(expected) - 1):
         end = seen + len(entries)
-        if entries[0].entry_id != seen or [entry.payload for entry in entries] != expected[seen:end]:
+        if entries.entry_ids[0] != seen or list(entries.payloads) != expected[seen:end]:
             return seen
         seen = end
     return seen

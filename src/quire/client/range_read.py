@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import pairwise
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient, ReadReply
@@ -19,10 +19,9 @@ from quire.core.effects import ReadFailed, SendRead, SetTimer
 from quire.core.ids import BookieId
 from quire.core.reader import ReadMachine
 from quire.env.interfaces import Clock
-from quire.wire.entry import Entry
+from quire.wire.entries import Entries
+from quire.wire.opening import open_entries
 from quire.wire.run import RunView
-
-_ENTRY_ID = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,13 @@ class ReadSettings:
 
 def open_runs(
     runs: Sequence[RunView], access: LedgerAccess, first: int, last: int
-) -> tuple[list[Entry], list[tuple[int, int]], int]:
+) -> tuple[Entries, list[tuple[int, int]], int]:
     """The entries first..last of some runs, each digest checked.
 
     Returns:
         The good entries by ascending id, the ids (as ranges of one) of the bad ones, and the bytes of all.
     """
-    entries: list[Entry] = []
+    parts: list[Entries] = []
     bad: list[tuple[int, int]] = []
     size = 0
     in_order = True
@@ -63,21 +62,22 @@ def open_runs(
                 continue
             ids = ids[wanted[0] : wanted[-1] + 1]
             offsets = offsets[wanted[0] : wanted[-1] + 2]
-        good, wrong = access.digest.open_all(access.ledger_id, ids, run.body, offsets)
-        in_order = in_order and not (entries and good and good[0][1] <= entries[-1][1])
-        entries += good
+        good, wrong = open_entries(access.digest, access.ledger_id, ids, run.body, offsets)
+        if good:
+            in_order = in_order and not (parts and good.entry_ids[0] <= parts[-1].entry_ids[-1])
+            parts.append(good)
         bad += [(entry_id, entry_id) for entry_id in wrong]
         size += offsets[-1] - offsets[0]
-    if not in_order:  # shares of a striped ledger, or entries that were written twice
-        entries = list({entry[1]: entry for entry in sorted(entries, key=_ENTRY_ID)}.values())
-    return entries, bad, size
+    return _together(access.ledger_id, parts, in_order=in_order), bad, size
 
 
-def _ids_of(entries: list[Entry]) -> Sequence[int]:
-    """The ids of entries that ascend, as a range where they can be one."""
-    if entries and entries[-1][1] - entries[0][1] + 1 == len(entries):
-        return range(entries[0][1], entries[-1][1] + 1)
-    return [entry[1] for entry in entries]
+def _together(ledger_id: int, parts: Sequence[Entries], *, in_order: bool) -> Entries:
+    """The entries of all parts, each id once."""
+    if in_order:
+        return Entries.join(ledger_id, parts)
+    # Shares of a striped ledger, or entries that were written twice.
+    by_id = {entry.entry_id: entry for part in parts for entry in part}
+    return Entries.of(ledger_id, [by_id[entry_id] for entry_id in sorted(by_id)])
 
 
 class RangeRead:
@@ -108,13 +108,13 @@ class RangeRead:
         heard: Callable[[int, int], None],
     ) -> None:
         self.first, self.last = first, last
-        self.entries: list[Entry] = []
+        self.entries = Entries.join(access.ledger_id, ())
         self.failure: ReadFailed | None = None
         self.bytes = 0
         self._bookies, self._access, self._machine = bookies, access, machine
         self._settings, self._clock = settings, clock
         self._trouble, self._heard = trouble, heard
-        self._parts: list[list[Entry]] = []
+        self._parts: list[Entries] = []
         self._tasks: set[asyncio.Task[ReadReply]] = set()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +125,7 @@ class RangeRead:
     @property
     def next_entry(self) -> int:
         """After `done`: the first entry that did not come."""
-        return self.entries[-1].entry_id + 1 if self.entries else self.first
+        return self.entries.entry_ids[-1] + 1 if self.entries else self.first
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
@@ -183,9 +183,8 @@ class RangeRead:
             self._trouble(effect.bookie, Answer.BAD_DIGEST if bad else reply.answer)
         if entries:
             self._parts.append(entries)
-        ids = _ids_of(entries)
         self._machine.answered(
-            effect.slot, reply.answer, ids, reply.vouched_through, reply.unknown + bad, now_ms
+            effect.slot, reply.answer, entries.entry_ids, reply.vouched_through, reply.unknown + bad, now_ms
         )
         self._perform()
 
@@ -225,23 +224,6 @@ class RangeRead:
 
     def _gather(self) -> None:
         """The entries from `first` on, without a gap, out of the parts of all answers."""
-        parts = sorted(self._parts, key=lambda part: part[0][1])
-        expected = self.first
-        entries: list[Entry] = []
-        for part in parts:
-            if part[0][1] != expected or part[-1][1] - expected + 1 != len(part):
-                break
-            entries = entries + part if entries else part
-            expected = part[-1][1] + 1
-        else:
-            self.entries = entries
-            return
-        by_id: dict[int, Entry] = {}
-        for part in parts:
-            for entry in part:
-                by_id[entry[1]] = entry
-        self.entries = []
-        entry_id = self.first
-        while entry_id in by_id:
-            self.entries.append(by_id[entry_id])
-            entry_id += 1
+        parts = sorted(self._parts, key=lambda part: part.entry_ids[0])
+        in_order = all(before.entry_ids[-1] < after.entry_ids[0] for before, after in pairwise(parts))
+        self.entries = _together(self._access.ledger_id, parts, in_order=in_order).without_gap(self.first)

@@ -36,6 +36,7 @@ from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
 from quire.env.interfaces import Clock
 from quire.metadata.ledgers import LedgerStore
+from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 
 T = TypeVar("T")
@@ -181,8 +182,12 @@ class LedgerReader:
                 for entry in entries:
                     yield entry
 
-    async def read_runs(self, first: int = 0, last: int | None = None) -> AsyncGenerator[list[Entry], None]:
-        """Like `read`, many entries at a time: consecutive, as they came, never an empty list."""
+    async def read_runs(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entries, None]:
+        """Like `read`, many entries at a time: consecutive, as they came, never none.
+
+        Yields:
+            Entries by columns: who wants only `payloads` spares the rest.
+        """
         if first < 0:
             msg = f"ledger {self.ledger_id}: entries are numbered from 0, {first} is none"
             raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
@@ -202,7 +207,7 @@ class LedgerReader:
             async for entries in runs:
                 yield entries
 
-    async def _scan(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+    async def _scan(self, first: int, last: int) -> AsyncGenerator[Entries, None]:
         ahead: deque[RangeRead] = deque()
         next_entry = first
         stuck_at, since_ms = -1, 0
@@ -280,11 +285,11 @@ class LedgerReader:
 
     def _learn(self, read: RangeRead) -> None:
         """How large entries are, for the ranges to come; an open ledger's length as far as it was read."""
-        count = read.entries[-1].entry_id - read.first + 1
+        count = len(read.entries)
         seen = max(read.bytes / count, 1.0)
         self._entry_bytes = seen if not self._entry_bytes else 0.75 * self._entry_bytes + 0.25 * seen
         if not self.closed:
-            self._length = max(self._length, read.entries[-1].length)
+            self._length = max(self._length, read.entries.lengths[-1])
 
     def _trouble(self, bookie: BookieId, answer: Answer) -> None:
         if answer not in {Answer.OK, Answer.NO_ENTRY, Answer.NO_LEDGER}:
@@ -324,8 +329,8 @@ class LedgerReader:
                 for entry in entries:
                     yield entry
 
-    async def tail_runs(self, first: int = 0) -> AsyncGenerator[list[Entry], None]:
-        """Like `tail`, many entries at a time, never an empty list.
+    async def tail_runs(self, first: int = 0) -> AsyncGenerator[Entries, None]:
+        """Like `tail`, many entries at a time, never none.
 
         Waits by long poll; the entries come with the answer. The record is watched meanwhile, so that a close ends
         the wait at once.
@@ -344,18 +349,18 @@ class LedgerReader:
                 if next_entry <= self._lac:
                     async with contextlib.aclosing(self._scan(next_entry, self._lac)) as runs:
                         async for entries in runs:
-                            next_entry = entries[-1].entry_id + 1
+                            next_entry = entries.entry_ids[-1] + 1
                             yield entries
                 elif self.closed:
                     return
                 else:
                     before = self._clock.now_ms()
-                    entries = await record.unless_it_changes(self._poll(next_entry)) or []
+                    came = await record.unless_it_changes(self._poll(next_entry))
                     if following.done():
                         following.result()
-                    if entries:
-                        next_entry = entries[-1].entry_id + 1
-                        yield entries
+                    if came:
+                        next_entry = came.entry_ids[-1] + 1
+                        yield came
                     elif next_entry <= self._lac or record.changed:
                         continue
                     elif self._clock.now_ms() - before < pause_ms:
@@ -383,7 +388,7 @@ class LedgerReader:
         finally:
             record.tell()
 
-    async def _poll(self, next_entry: int) -> list[Entry]:
+    async def _poll(self, next_entry: int) -> Entries:
         """Wait for `next_entry` to be confirmed; what came with the answer, which may be nothing."""
         record = self._record
         ensemble = record.ensemble_of(next_entry)
@@ -407,7 +412,7 @@ class LedgerReader:
             await self._quorum_lac()
             if reply.answer is not Answer.OK or self._lac >= next_entry:
                 self._turn += 1  # this one cannot say, or others know more
-            return []
+            return Entries.join(self.ledger_id, ())
         if self._access.digest.digest_type is DigestType.HMAC:
             # The frame's LAC only wakes; what to believe carries a MAC.
             known = await self._bookies.read_lac(bookie, self._access, timeout_ms=self._settings.timeout_ms)
@@ -416,12 +421,9 @@ class LedgerReader:
                 self._turn += 1
         self._heard_in_frame(reply.lac)
         entries, _, _ = open_runs(reply.runs, self._access, next_entry, self._lac)
-        together = 0
-        while together < len(entries) and entries[together].entry_id == next_entry + together:
-            together += 1
-        del entries[together:]
+        entries = entries.without_gap(next_entry)
         if entries and not self.closed:
-            self._length = max(self._length, entries[-1].length)
+            self._length = max(self._length, entries.lengths[-1])
         return entries
 
     # --- lifetime ------------------------------------------------------------------------------------------------

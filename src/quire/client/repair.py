@@ -135,9 +135,10 @@ class LedgerVerifier:
         if reply.answer is not Answer.OK:
             return {}, reply.answer, last
         entries, bad, _ = open_runs(reply.runs, self._access, first, last)
-        ids = [entry.entry_id for entry in entries]
         residues = residues_of_slot(slot, size, write_quorum)
-        through = told_through(first, last, ids, reply.vouched_through, reply.unknown + bad, residues, size)
+        through = told_through(
+            first, last, entries.entry_ids, reply.vouched_through, reply.unknown + bad, residues, size
+        )
         answer = Answer.NO_ENTRY
         if through < first:
             answer, through = Answer.UNKNOWN, last

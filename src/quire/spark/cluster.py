@@ -24,7 +24,7 @@ from quire.spark.packing import Piece
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
-    from quire.wire.entry import Entry
+    from quire.wire.entries import Entries
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def call(
     return loop.current().run(function, _client(uri), *args, **kwargs)
 
 
-def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[list[Entry]]:
+def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[Entries]:
     """A piece's entries, in order, some consecutive ones at a time.
 
     The reader keeps the next ranges under way on its own thread, within its own bound, while these are decoded.

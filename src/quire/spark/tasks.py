@@ -68,7 +68,7 @@ def _read_entries(
     expected: int | None = None
     for run in cluster.runs(options, piece, replica=number):
         if not piece.batches:
-            builder.add_entries(origin, run[0].entry_id, [entry.payload for entry in run])
+            builder.add_entries(origin, run.entry_ids[0], run.payloads)
             if builder.full:
                 yield from builder.take()
             continue

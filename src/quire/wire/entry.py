@@ -21,7 +21,6 @@ import hmac
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -34,9 +33,6 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
-_HEADER_CRC32C = struct.Struct(">qqqqI")
-_COLUMNS_BYTES_MIN = 4096
-"""Below this, checking a run column by column costs more than it saves."""
 _LAC_BODY = struct.Struct(">qq")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
@@ -74,7 +70,7 @@ def master_key(password: bytes) -> bytes:
 class Entry(NamedTuple):
     """One entry as a reader gets it. `length` is the ledger's payload bytes up to and including it.
 
-    A tuple, because a scan makes one per entry and tuples are made three times faster than frozen dataclasses.
+    A tuple, because tuples are made three times faster than frozen dataclasses; a scan hands over `Entries`.
     """
 
     ledger_id: LedgerId
@@ -178,58 +174,6 @@ class EntryDigest:
             raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
         return Entry(LedgerId(found_ledger), EntryId(found_entry), EntryId(lac), length, payload)
 
-    def open_all(
-        self, ledger_id: int, entry_ids: Sequence[int], body: Buffer, offsets: Sequence[int]
-    ) -> tuple[list[Entry], list[int]]:
-        """Check the entries of a run; what `open` does, with the work per entry kept small.
-
-        Args:
-            entry_ids: the ids that are expected, in the order of the entries.
-            body: the buffer that holds the entries.
-            offsets: where each entry starts in it, and where the last ends.
-
-        Returns:
-            The entries that are what was asked for, their payloads copied; and the ids of those that are not.
-        """
-        good: list[Entry] = []
-        bad: list[int] = []
-        if self.digest_type is not DigestType.CRC32C:
-            view = memoryview(body)
-            for position, entry_id in enumerate(entry_ids):
-                try:
-                    good.append(
-                        self.open(view[offsets[position] : offsets[position + 1]], ledger_id, entry_id)
-                    )
-                except DigestMismatchError:
-                    bad.append(entry_id)
-            return good, bad
-        if offsets[-1] - offsets[0] >= _COLUMNS_BYTES_MIN:
-            columns = _open_columns(ledger_id, entry_ids, body, offsets)
-            if columns is not None:
-                return columns, bad
-        # Slices of bytes: cheaper than views (which the garbage collector follows), and a small entry that is kept
-        # does not keep the whole answer.
-        data = bytes(body)
-        unpack, new, add, crc, kind = _HEADER_CRC32C.unpack_from, tuple.__new__, good.append, crc32c, Entry
-        start = offsets[0]
-        for entry_id, end in zip(entry_ids, offsets[1:], strict=True):
-            payload = start + _HEADER_CRC32C.size
-            if payload <= end:
-                found_ledger, found, lac, length, mac = unpack(data, start)
-                content = data[payload:end]
-                if (
-                    crc(content, crc(data[start : start + HEADER_BYTES])) == mac
-                    and found == entry_id
-                    and found_ledger == ledger_id
-                ):
-                    add(new(kind, (found_ledger, found, lac, length, content)))
-                else:
-                    bad.append(entry_id)
-            else:
-                bad.append(entry_id)
-            start = end
-        return good, bad
-
     def lac_body(self, ledger_id: int, lac: int) -> bytes:
         """The body of an explicit LAC: ledger id, LAC, digest over both."""
         head = _LAC_BODY.pack(ledger_id, lac)
@@ -256,30 +200,6 @@ class EntryDigest:
 def explicit_lac_of(body: Buffer) -> int:
     """The LAC in an explicit LAC body, unchecked: what a bookie reads, as it may not know the password."""
     return int(_LAC_BODY.unpack_from(body)[1])
-
-
-def _open_columns(
-    ledger_id: int, entry_ids: Sequence[int], body: Buffer, offsets: Sequence[int]
-) -> list[Entry] | None:
-    """The CRC32C entries of a run if all have one size and are good, else None: each must be looked at.
-
-    Column by column: what the interpreter would do for each entry is one call for all of them.
-    """
-    size = offsets[1] - offsets[0]
-    payload_bytes = size - _HEADER_CRC32C.size
-    if payload_bytes < 0 or offsets != list(range(offsets[0], offsets[-1] + 1, size)):
-        return None
-    count = len(offsets) - 1
-    # One tuple for all fields, not one for each entry: those the garbage collector would look through again and again.
-    fields = struct.unpack_from(">" + f"{HEADER_BYTES}sI{payload_bytes}s" * count, body, offsets[0])
-    headers, payloads = fields[0::3], fields[2::3]
-    if tuple(map(crc32c, payloads, map(crc32c, headers))) != fields[1::3]:
-        return None
-    numbers = struct.unpack(f">{4 * count}q", b"".join(headers))
-    if numbers[1::4] != tuple(entry_ids) or numbers[0::4].count(ledger_id) != count:
-        return None
-    rows = zip(numbers[0::4], numbers[1::4], numbers[2::4], numbers[3::4], payloads, strict=True)
-    return list(map(tuple.__new__, repeat(Entry), rows))
 
 
 def _crc32(header: Buffer, payload: Buffer) -> bytes:
