@@ -45,7 +45,8 @@ class Event:
         operation: the number that an invocation and its answer share; -1 in a note.
         kind: a key of `KINDS`.
         facts: the fields of that kind.
-        line: where it stands: `line`, or `file:line` if several are judged together; counted from 1.
+        line: where it stands in its file, counted from 1; in memory, which it is.
+        file: of which file, if several are judged together.
     """
 
     at: int
@@ -54,7 +55,8 @@ class Event:
     operation: int
     kind: str
     facts: dict[str, Any]
-    line: int | str = 0
+    line: int = 0
+    file: str = ""
 
 
 def entry_hash(payload: bytes | bytearray | memoryview) -> str:

@@ -39,6 +39,9 @@ class Kind:
 LEDGER: Final = {"ledger": "int"}
 QUORUMS: Final = {"ensemble_size": "int", "write_quorum": "int", "ack_quorum": "int"}
 
+SHARE: Final = {"period": "int", "residues": "int"}
+"""A striped ledger's share: ids whose remainder by the period is in the residues, a bit each."""
+
 OPERATIONS: Final = {
     "create": Kind("a ledger is made", {}, {**LEDGER, **QUORUMS}, ok_may={**LEDGER}),
     "append": Kind(
@@ -107,7 +110,7 @@ NOTES: Final = {
     "stored": Kind(
         "a bookie accepted entries",
         {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
-        {"term": "int", "recovery": "bool"},
+        {"term": "int", "recovery": "bool", **SHARE},
         note=True,
     ),
     "synced": Kind("all that a bookie accepted is on its disk", {"bookie": "str"}, note=True, free=True),
@@ -135,6 +138,7 @@ NOTES: Final = {
     "replica": Kind(
         "the final scan found these entries on a bookie",
         {"bookie": "str", **LEDGER, "first": "int", "hashes": "hashes"},
+        SHARE,
         note=True,
     ),
     "scanned": Kind(
@@ -165,9 +169,12 @@ NOTES: Final = {
 KINDS: Final = {**OPERATIONS, **NOTES}
 
 
+INT_MAX: Final = 1 << 62
+
+
 def is_int(value: Any) -> bool:
-    """A whole number; JSON's true is none."""
-    return type(value) is int
+    """A whole number that fits into 63 bits; JSON's true is none."""
+    return type(value) is int and -INT_MAX < value < INT_MAX
 
 
 def is_ranges(value: Any) -> bool:
@@ -200,7 +207,13 @@ def is_fragments(value: Any) -> bool:
     )
 
 
-HEX_DIGITS: Final = frozenset("0123456789abcdef")
+def is_hashes(value: Any) -> bool:
+    """Hexadecimal digits and nothing else."""
+    try:
+        return isinstance(value, str) and 2 * len(bytes.fromhex(value)) == len(value)
+    except ValueError:
+        return False
+
 
 TYPES: Final[dict[str, tuple[str, Any]]] = {
     "int": ("a whole number", is_int),
@@ -212,9 +225,6 @@ TYPES: Final[dict[str, tuple[str, Any]]] = {
     "names": ("a list of texts", is_names),
     "ranges": ("a list of [first, last]", is_ranges),
     "fragments": ("a list of [first entry, [bookies]], ascending", is_fragments),
-    "hashes": (
-        "hexadecimal digits, lower case",
-        lambda value: isinstance(value, str) and HEX_DIGITS.issuperset(value),
-    ),
+    "hashes": ("hexadecimal digits", is_hashes),
 }
 """The types of fields: how they are called, and whether a value is one."""
