@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.core.answers import Answer
@@ -198,8 +198,11 @@ class Connection(FrameProtocol):
             self._answer(request, answer)
             return
         found = self._ledgers.read(request, first, last, min(bytes_max, self._server.config.read_bytes_max))
-        body = native.encode_entries(found.runs, found.vouched_through, found.unknown)
-        self._answer(request, found.answer, lac=found.lac, body=body if found.answer is Answer.OK else ())
+        if found.answer is not Answer.OK:
+            self._answer(request, found.answer, lac=found.lac)
+            return
+        told = native.encode_told(found.vouched_through, found.unknown)
+        self._answer(request, Answer.OK, lac=found.lac, body=(told,), runs=native.encode_runs(found.runs))
 
     def _last_confirmed(self, request: Request, answer: Answer) -> None:
         if answer is not Answer.OK:
@@ -217,7 +220,7 @@ class Connection(FrameProtocol):
                 return
             lac = self._ledgers.lac(request.ledger_id)
             if lac is not None and min(last, lac) < first:
-                self._answer(request, Answer.OK, lac=lac, body=native.encode_entries((), first - 1, ()))
+                self._answer(request, Answer.OK, lac=lac, body=(native.encode_told(first - 1, ()),))
             else:
                 self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
 
@@ -252,7 +255,8 @@ class Connection(FrameProtocol):
         *,
         flags: int = 0,
         lac: int = NO_ENTRY,
-        body: list[Buffer] | tuple[Buffer, ...] = (),
+        body: Sequence[Buffer] = (),
+        runs: Sequence[Buffer] = (),
     ) -> None:
         if self.transport is None:
             return
@@ -265,6 +269,7 @@ class Connection(FrameProtocol):
             lac=lac,
             durable_lsn=self._server.storage.durable_lsn,
             body=body,
+            runs=runs,
         )
         if not self._out:
             self._server.answering(self)

@@ -56,7 +56,7 @@ class AddSink:
 
 @dataclass(slots=True)
 class ReadReply:
-    """What one bookie said about a range of entries; see `wire.native.Entries` for what is vouched."""
+    """What one bookie said about a range of entries; see `wire.native.RangeAnswer` for what is vouched."""
 
     answer: Answer
     runs: list[RunView] = field(default_factory=list)

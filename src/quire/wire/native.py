@@ -370,13 +370,19 @@ def encode_answer(
     lac: int = NO_ENTRY,
     durable_lsn: int = 0,
     body: Sequence[Buffer] = (),
+    runs: Sequence[Buffer] = (),
 ) -> list[Buffer]:
-    """The buffers of an answer, to be written one after another."""
-    crc, size = 0, 0
+    """The buffers of an answer, to be written one after another.
+
+    Args:
+        body: what the answer's own checksum covers.
+        runs: what follows in the body with checksums of its own.
+    """
+    crc, covered = 0, 0
     for part in body:
-        crc, size = crc32c(part, crc), size + len(part)
+        crc, covered = crc32c(part, crc), covered + len(part)
     head = _ANSWER_HEAD.pack(
-        ANSWER_BYTES - 4 + size,
+        ANSWER_BYTES - 4 + covered + sum(map(len, runs)),
         kind | _ANSWER_BIT,
         flags,
         answer,
@@ -386,9 +392,9 @@ def encode_answer(
         lac,
         durable_lsn,
         crc,
-        0,
+        covered,
     )
-    return [head + _U32.pack(crc32c(head)), *body]
+    return [head + _U32.pack(crc32c(head)), *body, *runs]
 
 
 def decode_answer(frame: memoryview) -> AnswerFrame:
@@ -400,19 +406,21 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     if len(frame) < ANSWER_BYTES:
         msg = f"an answer of {len(frame)} bytes is shorter than its header of {ANSWER_BYTES}"
         raise MalformedFrameError(msg)
-    _, kind, flags, code, number, ledger_id, term, lac, lsn, body_crc, _, head_crc = ANSWER.unpack_from(frame)
+    _, kind, flags, code, number, ledger_id, term, lac, lsn, crc, covered, head_crc = ANSWER.unpack_from(
+        frame
+    )
     if head_crc != crc32c(frame[: _ANSWER_HEAD.size]) or not kind & _ANSWER_BIT:
         msg = "the checksum or the kind of an answer's header differs"
         raise MalformedFrameError(msg)
     body = frame[ANSWER_BYTES:] if len(frame) > ANSWER_BYTES else _NO_BODY
-    if body_crc != crc32c(body):
+    if covered > len(body) or crc != crc32c(body[:covered]):
         msg = f"the checksum of an answer's body for ledger {ledger_id} differs"
         raise MalformedFrameError(msg, ledger_id=ledger_id)
     return AnswerFrame(kind & ~_ANSWER_BIT, flags, _answer(code), number, ledger_id, term, lac, lsn, body)
 
 
 @dataclass(slots=True)
-class Entries:
+class RangeAnswer:
     """What a bookie said about a range of entries.
 
     Every id asked for, up to `vouched_through`, that is in no run and in no unknown interval is "no such entry".
@@ -423,21 +431,21 @@ class Entries:
     unknown: list[tuple[int, int]]
 
 
-def encode_entries(
-    runs: Sequence[Buffer], vouched_through: int, unknown: Sequence[tuple[int, int]]
-) -> list[Buffer]:
-    """The body of an answer to READ or LONG_POLL; run bodies stay by reference."""
-    head = [
-        struct.pack(">qI", vouched_through, len(unknown)),
-        *(_INTERVAL.pack(*interval) for interval in unknown),
-    ]
-    parts: list[Buffer] = [b"".join(head)]
+def encode_told(vouched_through: int, unknown: Sequence[tuple[int, int]]) -> bytes:
+    """The first part of the body of an answer to READ or LONG_POLL."""
+    intervals = b"".join([_INTERVAL.pack(*interval) for interval in unknown])
+    return struct.pack(">qI", vouched_through, len(unknown)) + intervals
+
+
+def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
+    """The rest of it; run bodies stay by reference."""
+    parts: list[Buffer] = []
     for run in runs:
         parts += (_U32.pack(len(run)), run)
     return parts
 
 
-def decode_entries(body: memoryview) -> Entries:
+def decode_entries(body: memoryview) -> RangeAnswer:
     """The body of an answer to READ or LONG_POLL.
 
     Raises:
@@ -452,7 +460,7 @@ def decode_entries(body: memoryview) -> Entries:
     runs = []
     while fields.left():
         runs.append(RunView.parse(fields.take(fields.struct(">I")[0])))
-    return Entries(runs, vouched, unknown)
+    return RangeAnswer(runs, vouched, unknown)
 
 
 def encode_lac_body(explicit_lac: Buffer, evidence: Buffer) -> list[Buffer]:
