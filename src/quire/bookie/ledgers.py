@@ -213,7 +213,10 @@ class Ledgers:
         limbo = facts.limbo or self._storage.failure is not None
         if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
             vouched = first - 1
-        return Found(Answer.OK, list(held.runs), vouched, list(held.unknown), facts.lac)
+        unknown = list(held.unknown)
+        if unknown and self._rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
+            unknown = []
+        return Found(Answer.OK, list(held.runs), vouched, unknown, facts.lac)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
         """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
@@ -230,7 +233,7 @@ class Ledgers:
             return Answer.NO_LEDGER, NO_ENTRY, b"", b""
         evidence: Buffer = b""
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
-        if entry_id != NO_ENTRY:
+        if entry_id != NO_ENTRY and not self._storage.is_recovered(ledger_id, entry_id):
             held = self._storage.read(ledger_id, entry_id, entry_id, 1)
             for body in held.runs:
                 run = RunView.parse(body)

@@ -359,6 +359,12 @@ class LedgerStorage:
         ledger = self._ledgers.get(ledger_id)
         return -1 if ledger is None else ledger.last
 
+    def is_recovered(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the copy of an entry that is here was written by a recoverer: its header's LAC proves nothing."""
+        ledger = self._ledgers.get(ledger_id)
+        pieces = () if ledger is None else self._reader.pieces(ledger_id, ledger, entry_id, entry_id)
+        return any(piece.row.flags & RowFlag.RECOVERY for piece in pieces)
+
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
         """(first, last, period, residues) of what is here and not known to be damaged, neighbours joined."""
         ledger = self._ledgers.get(ledger_id)

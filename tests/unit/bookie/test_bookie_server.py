@@ -16,6 +16,7 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink, BookieClient, ReadReply
+from quire.client.lac_read import trusted_lac
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
@@ -486,6 +487,27 @@ def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) ->
         assert await at.add(who, [1], lac=0) is Answer.FENCED
         assert (await at.read(access(2), 0, 0)).answer is Answer.NO_LEDGER, "no record names this bookie"
         assert "no segment" in str(at.server.storage.report.damages[0])
+
+    in_world(tmp_path, work)
+
+
+def test_what_a_recoverer_wrote_is_no_evidence_of_a_lac(tmp_path: Path) -> None:
+    """Decision F-19: headers of recovery adds may carry an advancing LAC (a Java recoverer's do); no reader may go by it."""
+
+    async def work(at: World) -> None:
+        who = access(1)
+
+        async def lac() -> int:
+            return trusted_lac(await at.client.read_lac(at.bookie, who), who)
+
+        assert await at.add(who, [0, 1, 2], lac=0) is Answer.OK
+        assert await lac() == 0
+        assert await at.add(who, [2], lac=1, recovery=True) is Answer.OK
+        assert await lac() == 0, "a copy that replaced the writer's own"
+        assert await at.add(who, [3], lac=2, recovery=True) is Answer.OK
+        assert await lac() == 0
+        await at.restart(clean=False)
+        assert await lac() == 0, "the last entry that is here was written by a recoverer"
 
     in_world(tmp_path, work)
 
