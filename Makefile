@@ -68,7 +68,7 @@ spark: $(DEV) java  ## only the Spark tests
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m spark $(ARGS)
 
 golden-rewrite: $(DEV)  ## write the golden transcripts anew; commit only what you can explain
-	@QUIRE_GOLDEN_REWRITE=1 $(BIN)/python -m pytest -q tests/golden $(ARGS)
+	@QUIRE_GOLDEN_REWRITE=1 $(BIN)/python -m pytest -q tests/golden tests/replay $(ARGS)
 
 docs: $(DEV)  ## the generated parts of the documents
 	@$(BIN)/python tools/generate_docs.py
