@@ -67,6 +67,7 @@ class LogReader:
         self._next_entry = 0
         self._finished = False
         self._last_ledger: LedgerId | None = None
+        self._next_first = -1
 
     async def records(self) -> AsyncGenerator[Record, None]:
         """Every record from `start` to `end`, in order.
@@ -194,7 +195,7 @@ class LogReader:
 
     async def _through(self, item: LogItem) -> AsyncGenerator[BatchAt, None]:
         """The wanted batches of one ledger; notes where the pass has come to."""
-        first = self._offset if item.first_offset is None else item.first_offset
+        first = self._next_first if item.first_offset is None else item.first_offset
         if self._end is not None and first >= self._end:
             self._offset = max(self._offset, self._end)
             return
@@ -202,15 +203,20 @@ class LogReader:
         if self._ledger_id != item.ledger_id:
             self._ledger_id, self._finished = item.ledger_id, False
             self._next_entry = await entry_holding(reader, self._offset - first)
+        end = -1
         async with contextlib.aclosing(self._runs(item, reader)) as runs:
             async for batch in runs:
                 at = first + batch.view.header.records_before
                 self._check_follows(reader, batch, at)
-                self._offset = max(self._offset, at + batch.view.header.count)
+                end = at + batch.view.header.count
+                self._offset = max(self._offset, end)
                 self._next_entry = batch.entry_id + 1
                 yield batch._replace(first_offset=at)
                 if self._end is not None and self._offset >= self._end:
                     return
+        if reader.closed and item.is_open:
+            # The list does not say yet where the ledger after this one begins; this pass may begin behind that.
+            self._next_first = end if end >= 0 else first + (await summary(reader)).records
         self._finished = reader.closed
 
     async def _runs(self, item: LogItem, reader: LedgerReader) -> AsyncGenerator[BatchAt, None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,9 @@ from quire.core.errors import (
     WindowFullError,
 )
 from quire.core.ledger_metadata import LedgerState
-from quire.core.log_list import ItemState
+from quire.core.log_list import ItemState, LogItem
 from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
 from support.log_cluster import World, in_world, numbers, take, values
 from support.waiting import until_async
 
@@ -342,6 +344,36 @@ def test_a_stranger_closes_the_ledger_and_the_list_is_completed(tmp_path: Path) 
         )
         async with await log.open_writer() as again:
             assert await again.append(b"25") == 25
+
+    in_world(tmp_path, work)
+
+
+def test_a_reader_that_begins_behind_a_ledger_which_the_list_still_calls_open(tmp_path: Path) -> None:
+    """It took its own start for the start of the ledger, and gave earlier records again as later ones (sim, log, 44)."""
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        writer = await log.open_writer()
+        await writer.append_many(numbers(0, 3))
+        await writer.roll()
+        await writer.append_many(numbers(3, 8))
+        await writer.close()
+        heads = LogHeads(at.client.store)
+        log_id = await heads.find("orders")
+        assert log_id is not None
+        found = await heads.read(log_id)
+        assert found is not None
+        # As a leader leaves the list that dies between the end of the first ledger and its line in the list.
+        head, version = found
+        first, second = head.items
+        items = (
+            LogItem(first.ledger_id, first.token, first_offset=0),
+            LogItem(second.ledger_id, second.token),
+        )
+        await heads.write(replace(head, items=items, generation=head.generation + 1), version)
+        for start in range(9):
+            found_now = [(record.offset, record.value) async for record in log.read(start)]
+            assert found_now == [(offset, b"%d" % offset) for offset in range(start, 8)]
 
     in_world(tmp_path, work)
 
