@@ -13,6 +13,7 @@ import contextlib
 import errno
 import logging
 import os
+import random
 from typing import Any
 
 from quire.bookie.config import BookieConfig
@@ -31,7 +32,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import BookieId, LedgerId
 from quire.core.rules import RULES, Rules
-from quire.env.interfaces import Clock, Files, Worker
+from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
@@ -56,7 +57,7 @@ class BookieServer:
     Args:
         config: where it lives and what it may use.
         store: the cluster's metadata.
-        clock, files, worker: the machine; the real one unless a simulator says otherwise.
+        clock, files, worker, chance, process_id: the machine; the real one unless a simulator says otherwise.
         rules: the judgements; production passes the one true set.
     """
 
@@ -68,6 +69,8 @@ class BookieServer:
         clock: Clock | None = None,
         files: Files | None = None,
         worker: Worker | None = None,
+        chance: Chance | None = None,
+        process_id: int | None = None,
         rules: Rules = RULES,
     ) -> None:
         self.config = config
@@ -83,11 +86,14 @@ class BookieServer:
         self.ledgers: Ledgers
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
+        self._chance: Chance = chance or random.SystemRandom()
+        self._process_id = os.getpid() if process_id is None else process_id
         self._rules = rules
         self._registry = BookieRegistry(store)
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
-        self._connections: set[Connection] = set()
+        # In the order in which they came: what is done to all of them is done in one order in every run.
+        self._connections: dict[Connection, None] = {}
         self._answering: list[Connection] = []
         self._writers: set[Connection] = set()
         self._pending_bytes = 0
@@ -112,7 +118,13 @@ class BookieServer:
             NoClusterError: the metadata store cannot be reached.
         """
         self.cluster_instance = self.store.instance_id
-        self._identity = open_identity(self.config.directory, self.config.name, self.cluster_instance)
+        self._identity = open_identity(
+            self.config.directory,
+            self.config.name,
+            self.cluster_instance,
+            files=self._files,
+            chance=self._chance,
+        )
         self.bookie_id = self._identity.bookie_id
         try:
             served = await self._compare_cookie(self._identity)
@@ -124,6 +136,7 @@ class BookieServer:
                 worker=self._worker,
                 clock=self.clock,
                 served=served,
+                chance=self._chance,
             )
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._suspicious = self.storage.report.suspects_unknown
@@ -307,12 +320,12 @@ class BookieServer:
         if len(self._connections) >= self.config.connections_max:
             log.warning("refused a connection: %d are open already", len(self._connections))
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         return True
 
     def disconnected(self, connection: Connection) -> None:
         """A client is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._writers.discard(connection)
 
     def put(self, connection: Connection) -> None:
@@ -363,7 +376,7 @@ class BookieServer:
         return {
             "bookie_id": self.bookie_id,
             "cluster_instance": self.cluster_instance,
-            "pid": os.getpid(),
+            "pid": self._process_id,
             "directory": str(self.config.directory),
             "writable": self._writable(),
             "failure": str(storage.failure) if storage.failure else None,

@@ -100,7 +100,7 @@ class Client:
         self._ticks = ticks_for(self.config)
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self._quarantine.forgive
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: dict[asyncio.Task[None], None] = {}
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 
@@ -302,8 +302,8 @@ class Client:
 
     def _clear_limbo_in_background(self, reader: LedgerReader, access: LedgerAccess) -> None:
         task = asyncio.get_running_loop().create_task(self._clear_limbo(reader, access))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background[task] = None
+        task.add_done_callback(self._background.pop)
 
     async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
         try:

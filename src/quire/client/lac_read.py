@@ -55,7 +55,7 @@ async def newest_lac(
                 elif isinstance(effect, LacUnavailable):
                     return effect.highest
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            for task in [task for task in tasks if task in done]:
                 reply = task.result()
                 machine.answered(tasks.pop(task), reply.answer, trusted_lac(reply, access))
     finally:

@@ -115,7 +115,7 @@ class RangeRead:
         self._settings, self._clock = settings, clock
         self._trouble, self._heard = trouble, heard
         self._parts: list[Entries] = []
-        self._tasks: set[asyncio.Task[ReadReply]] = set()
+        self._tasks: dict[asyncio.Task[ReadReply], None] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.done: asyncio.Future[None] = self._loop.create_future()
@@ -162,12 +162,12 @@ class RangeRead:
                 timeout_ms=self._settings.timeout_ms,
             )
         )
-        self._tasks.add(task)
+        self._tasks[task] = None
         sent_ms = self._clock.now_ms()
         task.add_done_callback(lambda task: self._answered(effect, sent_ms, task))
 
     def _answered(self, effect: SendRead, sent_ms: int, task: asyncio.Task[ReadReply]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled() or self.done.done():
             return
         error = task.exception()

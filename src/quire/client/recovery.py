@@ -88,7 +88,7 @@ class LedgerRecovery(AddSink):
         self._machine = machines.recovery(record, version)
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[RecoveryResult] = self._loop.create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._entries: dict[int, Entry] = {}
         self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
         self._dropped_through = -1
@@ -166,8 +166,8 @@ class LedgerRecovery(AddSink):
                     self._result.set_exception(error)
 
         task = self._loop.create_task(feed())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # --- phases 1 and 2: reading ----------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class LogConfig:
         deletes_at_once: ledgers that a truncation deletes side by side.
         codec: `rows`, or `arrow` for batches of more than one record.
         compression: None, `lz4` or `zstd`, with the arrow codec.
+        host: what the list calls the place where a writer runs; empty: the machine's name and the process's number.
     """
 
     batch_bytes_max: int = 128 * KIB
@@ -72,6 +73,7 @@ class LogConfig:
     deletes_at_once: int = 16
     codec: str = "rows"
     compression: str | None = None
+    host: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.

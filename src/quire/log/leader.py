@@ -102,7 +102,7 @@ class LogLeader:
         )
         self._sender: Sender | None = None
         self._writers: dict[LedgerId, LedgerWriter] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
         self._silent = 0
         self.finished = asyncio.Event()
@@ -229,8 +229,8 @@ class LogLeader:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(self._run(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -138,7 +138,7 @@ class Log:
         head = await self._head()
         chance = self._client.chance
         holder = f"{chance.getrandbits(64):016x}"
-        host = f"{platform.node()}:{os.getpid()}"
+        host = self._config.host or f"{platform.node()}:{os.getpid()}"
         election = Election(self._client.store, f"log-{head.log_id.hex()}", f"{holder}@{host}")
         standing = _Standing(election)
         leader = LogLeader(

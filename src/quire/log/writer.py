@@ -105,7 +105,7 @@ class LogWriter:
         self._unsent_error: QuireError | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._end = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     # --- what a user asks --------------------------------------------------------------------------------------
 
@@ -673,5 +673,5 @@ class LogWriter:
 
     def _start(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
