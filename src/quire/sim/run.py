@@ -1,0 +1,270 @@
+"""One run: a seed, its world, its workload, the healing at the end, the last reads and scans, and the verdict.
+
+Source: checking reference 4; faults reference 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.core.errors import QuireError
+from quire.history import Event, entry_hashes, judge
+from quire.sim.faults import Fault, Phase
+from quire.sim.loop import SECOND
+from quire.sim.mixes import MIXES, Mix, Settings, draw
+from quire.sim.programs import SHIPPED, Parts, SimBookie, SimClient
+from quire.sim.workloads import LOG_CONFIG, LOG_NAME, Workload
+from quire.sim.world import World
+from quire.wire.entry import EntryDigest
+from quire.wire.run import RunView
+
+WORKLOAD_NS = 20 * SECOND
+SETTLE_NS = 30 * SECOND
+EVENTS_MAX = 400_000
+TRIES = 12
+READ_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        violations: one sentence each; empty is good.
+        seen: situations, with how often each occurred.
+        events: of the timeline.
+        virtual_ns: how long the run took in its own time.
+        digest: a checksum over all bytes that went over the network, the history, and the last random number.
+        faults: all that were drawn, the dropped ones too.
+        dropped: those that were left out.
+        history, lines: for the transcript.
+    """
+
+    seed: int
+    mix: str
+    violations: list[str]
+    seen: dict[str, int]
+    events: int
+    virtual_ns: int
+    digest: str
+    faults: list[Fault]
+    settings: Settings
+    dropped: frozenset[int] = frozenset()
+    history: list[Event] = field(default_factory=list)
+    lines: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+def settings_of(seed: int, mix: Mix) -> Settings:
+    """The settings that a seed draws."""
+    return draw(mix, random.Random(f"{seed}/settings/{mix.name}"))
+
+
+def simulate(
+    seed: int,
+    mix: str = "takeover",
+    *,
+    parts: Parts = SHIPPED,
+    dropped: frozenset[int] = frozenset(),
+    judging: bool = True,
+    settings: Settings | None = None,
+) -> Outcome:
+    """Run one seed of one mix.
+
+    Args:
+        seed: any number.
+        mix: a key of `MIXES`.
+        parts: what programs are made of.
+        dropped: faults to leave out, by their place in the list.
+        judging: judge the history; else only what went wrong by itself is told.
+        settings: other than the seed's own.
+    """
+    settings = settings or settings_of(seed, MIXES[mix])
+    with _undisturbed():
+        world = World(seed, settings, parts, dropped)
+        try:
+            _run(world)
+        finally:
+            world.bury()
+    violations = list(world.problems)
+    if judging:
+        violations += [str(violation) for violation in judge(world.history.events).violations]
+    return Outcome(
+        seed,
+        mix,
+        violations,
+        world.seen,
+        world.timeline.events,
+        world.timeline.now_ns - SECOND,
+        f"{world.network.digest:08x}-{world.network.delivered}-{world.timeline.events}-"
+        f"{world.network.chance.getrandbits(32):08x}",
+        settings.faults,
+        settings,
+        dropped,
+        world.history.events,
+        world.lines,
+    )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No collector at moments of its own, no log on stderr."""
+    collecting = gc.isenabled()
+    gc.disable()
+    logger = logging.getLogger("quire")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    hooks = sys.get_asyncgen_hooks()
+    # A generator that a dead process has left runs no more of its code when its memory is given back.
+    sys.set_asyncgen_hooks(firstiter=None, finalizer=_let_be)
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+        logger.setLevel(before)
+        if collecting:
+            gc.enable()
+
+
+def _let_be(generator: object) -> None:
+    """Nothing."""
+
+
+def _run(world: World) -> None:
+    timeline = world.timeline
+    world.start_bookies()
+    bookies = list(world.bookies.values())
+    timeline.run(lambda: all(one.up for one in bookies), until_ns=10 * SECOND, events_max=EVENTS_MAX)
+    workload = Workload(world)
+    workload.start()
+    began = timeline.now_ns
+    timeline.run(workload.over, until_ns=began + WORKLOAD_NS, events_max=EVENTS_MAX)
+    world.begin(Phase.TAKEOVER)
+    world.heal_all()
+    last = world.client("last")
+    end = _End(world, workload, last)
+    task = last.loop.spawn(end.settle(), "the last reads")
+    # Failed disks are found out, and their bookies start again; then nobody has an excuse.
+    if not timeline.run(task.done, until_ns=timeline.now_ns + SETTLE_NS, events_max=EVENTS_MAX):
+        world.problems.append("the last reads do not end although everything is healed")
+    elif task.exception() is not None:
+        world.problems.append(f"the last reads failed: {task.exception()!r}")
+    end.scan()
+
+
+class _End:
+    """After everything is healed: recover, read and scan whatever there is."""
+
+    def __init__(self, world: World, workload: Workload, process: SimClient) -> None:
+        self.world = world
+        self.workload = workload
+        self.process = process
+        self.damaged = any(fault.kind.value == "rot" for fault in world.settings.faults)
+
+    async def settle(self) -> None:
+        """The last reads."""
+        world = self.world
+        while not all(one.up or one.refused for one in world.bookies.values()):
+            await asyncio.sleep(0.05)
+        for one in world.bookies.values():
+            if one.refused:
+                world.saw("a bookie refuses to start")
+        client = await self.workload._client(self.process)  # noqa: SLF001 - the same user, a last time
+        ledgers = [box.ledger_id for box in self.workload.boxes if box.ledger_id >= 0]
+        if world.settings.mix.workload == "log":
+            await self._read_log()
+            ledgers = [int(ledger_id) async for ledger_id in client.ledgers()]
+        for ledger_id in ledgers:
+            await self._settle_ledger(ledger_id)
+
+    async def _settle_ledger(self, ledger_id: int) -> None:
+        world, client = self.world, self.process.client
+        assert client is not None
+        for attempt in range(TRIES):
+            try:
+                await client.ledger_metadata(ledger_id)
+            except QuireError as error:
+                if error.code == "no_such_ledger":
+                    return
+            if await self.workload.recover(self.process.name, client, ledger_id):
+                break
+            if attempt == TRIES - 1:
+                self._stuck(f"ledger {ledger_id} cannot be recovered although everything is healed")
+                return
+            await asyncio.sleep(0.3)
+        for attempt in range(TRIES):
+            if await self.workload.read_all(self.process.name, client, ledger_id):
+                return
+            if attempt < TRIES - 1:
+                await asyncio.sleep(0.3)
+        if any(not one.up for one in world.bookies.values()):
+            return
+        self._stuck(f"ledger {ledger_id} cannot be read although everything is healed")
+
+    def _stuck(self, what: str) -> None:
+        if self.damaged or any(one.refused for one in self.world.bookies.values()):
+            self.world.saw("damage keeps a ledger from being decided")
+            return
+        self.world.problems.append(what)
+
+    async def _read_log(self) -> None:
+        client = self.process.client
+        assert client is not None
+        log = client.log(LOG_NAME, b"s", LOG_CONFIG)
+        try:
+            writer = await log.open_writer()
+            await writer.close()
+            await self.workload.read_log(self.process.name, log, (await log.describe()).start_offset)
+        except QuireError as error:
+            if error.code != "no_such_log":
+                self._stuck(f"the log cannot be opened although everything is healed: {error!r}")
+
+    # --- replicas --------------------------------------------------------------------------------------------------
+
+    def scan(self) -> None:
+        """What every bookie holds of every ledger at the end, out of its own storage."""
+        for box in self.workload.boxes:
+            if box.ledger_id >= 0:
+                for bookie in self.world.bookies.values():
+                    self._scan(bookie, box.ledger_id)
+
+    def _scan(self, bookie: SimBookie, ledger_id: int) -> None:
+        record = self.world.record(ledger_id)
+        server = bookie.server
+        if not bookie.up or server is None or record is None or server.storage.failure is not None:
+            return
+        digest = EntryDigest(record.digest_type, record.password)
+        bookie_id, history = str(server.bookie_id), self.world.history
+        for first, last in self._intervals(server, ledger_id):
+            at = first
+            while at <= last:
+                held = server.storage.read(ledger_id, at, last, READ_BYTES)
+                found = {
+                    entry_id: bytes(digest.open(entry, ledger_id, entry_id).payload)
+                    for body in held.runs
+                    for entry_id, entry in RunView.parse(body).entries()
+                    if at <= entry_id <= last
+                }
+                for entry_id, payload in sorted(found.items()):
+                    history.note(
+                        bookie.name, "replica", bookie=bookie_id, ledger=ledger_id, first=entry_id,
+                        hashes=entry_hashes([payload]),
+                    )  # fmt: skip
+                if not found:
+                    break
+                at = max(found) + 1
+        history.note(bookie.name, "scanned", bookie=bookie_id, ledger=ledger_id)
+
+    @staticmethod
+    def _intervals(server: Any, ledger_id: int) -> list[tuple[int, int]]:
+        held = server.storage.held(ledger_id)
+        if not held:
+            return []
+        return [(min(one[0] for one in held), max(one[1] for one in held))]
