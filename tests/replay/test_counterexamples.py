@@ -18,10 +18,14 @@ from quire.replay.check import WALKS, counterexample, from_transcript, random_wa
 from quire.replay.play import ImpossibleStepError
 from quire.replay.recording import DriverDiffersError
 from quire.replay.replay import replay
+from quire.replay.simulated import SimulatorStage
+from quire.replay.stage import AsyncioStage
 from quire.replay.world import ProgramWorld
 from support.rounds import PROOF, rounds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"
+STAGES = (AsyncioStage, SimulatorStage)
+STAGE_NAMES = ("asyncio", "simulator")
 QUICKLY_FOUND = ("D1", "X1", "X12", "X28", "may_go_on_after_unknown")
 
 
@@ -29,19 +33,21 @@ def saved(name):
     return from_transcript(name, (GOLDEN / f"{name}.txt").read_text())
 
 
+@pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_counterexample_replays_under_asyncio(name):
+def test_a_counterexample_replays(name, stage):
     found = saved(name)
-    played = found.replay()
+    played = found.replay(stage)
     assert played.violation is not None
     assert played.violation.invariant == found.mutant.violated == found.result.violation.invariant
     assert played.at in (0, played.steps), "not before its last step"
     assert played.compared == len(found.result.path) - 1
 
 
+@pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
 @pytest.mark.parametrize("name", BY_NAME)
-def test_with_what_ships_the_same_schedule_breaks_nothing(name):
-    played = saved(name).replay_shipped()
+def test_with_what_ships_the_same_schedule_breaks_nothing(name, stage):
+    played = saved(name).replay_shipped(stage)
     assert played.violation is None
 
 
@@ -59,7 +65,7 @@ def test_programs_go_wherever_the_explorer_goes(configuration):
     world = ProgramWorld(configuration)
     for seed in range(rounds(4, 400)):
         path = random_walk(world, random.Random(seed))
-        played = replay(world, path, SHIPPED)
+        played = replay(world, path, SHIPPED, stage=STAGES[seed % 2])
         assert played.violation is None, (seed, played)
         assert played.compared == len(path) - 1
 

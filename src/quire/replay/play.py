@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from quire.core.answers import Answer
@@ -269,7 +270,15 @@ class Play:
         self.stage.advance(RECONNECT_MS)
 
     def _is_back(self, writer: Writer, name: str) -> None:
-        """The bookie answers the writer's probe."""
+        """The bookie answers the writer's probe, and no other does in time."""
+        for other in self.bookies:
+            asked = writer.line(other.name)
+            if (
+                other.name != name
+                and asked is not None
+                and any(s.request == ("info",) for s in asked.requests)
+            ):
+                writer.give_up(other.name, partial(_is_probe, asked))
         bookie = self.bookies[int(name[1:])]
         line = self._line(writer, name)
         self._passes(writer, bookie, line, _first(line.requests, lambda sent: sent.request == ("info",)))
@@ -403,6 +412,10 @@ class Play:
             *[world.clients.number(program.client) for program in self.programs],
             *like[world.at_link :],
         )
+
+
+def _is_probe(line: Line, number: int, _: object) -> bool:
+    return line.text_of(number) == "info"
 
 
 def _first(found: Sequence[Any], wanted: Callable[[Any], bool]) -> Any:
