@@ -174,7 +174,7 @@ def replay(
                     program.steps()
             if played.violation is None:
                 played.violation, played.at = watch(play.state(after)), number
-        if played.violation is None and not script.successors(before):
+        if played.violation is None and not World.successors(script, before):
             played.violation = watch.deadlock(play.state(before))
     finally:
         play.close()
