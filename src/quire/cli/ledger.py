@@ -187,9 +187,12 @@ def delete(
     ledger_id: LedgerArgument,
     cluster: ClusterOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if its bookies are gone and a writer cannot be stopped.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a ledger for ever; its bookies free the space a little later."""
+    """Stop a ledger's writer and delete it for ever; its bookies free the space a little later."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
     if not yes:
         if not sys.stdin.isatty():
@@ -202,7 +205,7 @@ def delete(
         import quire
 
         async with quire.connect(uri) as client:
-            await client.delete_ledger(ledger_id)
+            await client.delete_ledger(ledger_id, fence=not force)
         out.result({"ledger_id": ledger_id, "deleted": True}, f"Ledger {ledger_id} is deleted.")
 
     run(work())

@@ -224,12 +224,24 @@ class Client:
         ).clear()
         return RecoveryReport(record, already_closed, recovered, limbo)
 
-    async def delete_ledger(self, ledger_id: int) -> None:
+    async def delete_ledger(self, ledger_id: int, *, fence: bool = True) -> None:
         """Delete a ledger's record; bookies drop its entries when they see that it is gone.
+
+        A ledger that is not closed is recovered first: until the bookies notice, a writer that nobody stopped would
+        go on hearing that its entries are safe.
+
+        Args:
+            ledger_id: which.
+            fence: False deletes it as it is, for a ledger whose bookies are gone for good or that nobody writes.
 
         Raises:
             NoSuchLedgerError: there is none.
+            RecoveryInconclusiveError: its writer could not be stopped; nothing was deleted.
         """
+        if fence:
+            record, version = await self.ledger_store.read(ledger_id)
+            if record.state is not LedgerState.CLOSED:
+                await self._recover(record, version, LedgerAccess.of(record))
         await self.ledger_store.delete(ledger_id)
 
     async def ledgers(self) -> AsyncGenerator[LedgerId, None]:
