@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import exhibits
 import plots
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -222,6 +223,8 @@ KINDS: dict[str, Callable[..., str]] = {
     "bench_extra": bench_extra,
     "bench_plots": bench_plots,
     "proof": proof,
+    "museum": exhibits.table,
+    "museum_summary": exhibits.summary,
 }
 
 

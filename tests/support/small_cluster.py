@@ -33,11 +33,11 @@ class SmallCluster:
         self.servers: dict[BookieId, BookieServer] = {}
         self.clients: list[Client] = []
 
-    async def start_bookie(self, name: str) -> BookieServer:
+    async def start_bookie(self, name: str, kind: type[BookieServer] = BookieServer) -> BookieServer:
         config = BookieConfig(
             directory=self.directory / name, name=name, storage=StorageConfig(segment_bytes=SEGMENT_BYTES)
         )
-        server = BookieServer(config, MemoryStore(self.space))
+        server = kind(config, MemoryStore(self.space))
         await server.start()
         self.servers[server.bookie_id] = server
         return server
