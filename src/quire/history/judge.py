@@ -220,6 +220,8 @@ class Judge:
 
     def _check_answer(self, event: Event, asked: Asked) -> None:
         facts = event.facts
+        if not 0 <= facts.get("count", 0) <= len(asked.data) // self._width:
+            raise malformed(event, f"count is 0 to {len(asked.data) // self._width}, not {facts['count']}")
         match event.kind:
             case "append" if "first" not in facts and "first" not in asked.facts:
                 raise malformed(

@@ -45,10 +45,10 @@ SHARE: Final = {"period": "int", "residues": "int"}
 OPERATIONS: Final = {
     "create": Kind("a ledger is made", {}, {**LEDGER, **QUORUMS}, ok_may={**LEDGER}),
     "append": Kind(
-        "consecutive entries are added by the writer of a term",
+        "consecutive entries are added by the writer of a term; `count`: only so many of them were acknowledged",
         {**LEDGER, "hashes": "hashes"},
         {"first": "int", "term": "int"},
-        ok_may={"first": "int", "lac": "int"},
+        ok_may={"first": "int", "count": "int", "lac": "int"},
     ),
     "read": Kind(
         "entries `first..last` are read; `hashes` are those of `first` and its successors",
@@ -84,10 +84,11 @@ OPERATIONS: Final = {
     ),
     "list_read": Kind("the list of a log is read", {"log": "str"}, ok={"version": "int", "ledgers": "ints"}),
     "log_append": Kind(
-        "consecutive records are appended to a log; `first` is the offset of the first",
+        "consecutive records are appended to a log; `first` is the offset of the first, `count` as in append",
         {"log": "str", "hashes": "hashes"},
         {"leader": "int"},
         ok={"first": "int"},
+        ok_may={"count": "int"},
     ),
     "log_read": Kind(
         "records of a log are read from offset `first` on",

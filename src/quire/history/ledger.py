@@ -148,18 +148,28 @@ class LedgerJudge:
 
     def _not_done(self, asked: Asked, outcome: str) -> None:
         if asked.kind == "append" and "first" in asked.facts and not self._gone:
-            self._cells.mark(asked.facts["first"], len(asked.data) // self._width, ENDED)
-            self._some_ended = True
+            self._ended(asked.facts["first"], len(asked.data) // self._width)
         elif asked.kind == "delete" and outcome == "fail" and self._delete == asked.place:
             self._delete = NOWHERE
 
+    def _ended(self, first: int, count: int) -> None:
+        """These were sent, and nobody was told that they are confirmed."""
+        if count:
+            self._cells.mark(first, count, ENDED)
+            self._some_ended = True
+
     def _append_done(self, asked: Asked, facts: dict[str, Any], place: int) -> None:
-        findings, count = self._findings, len(asked.data) // self._width
+        findings, count = self._findings, facts.get("count", len(asked.data) // self._width)
+        data = asked.data[: count * self._width]
         sent = asked.facts.get("first")
         first: int = facts["first"] if sent is None else facts.get("first", sent)
         last = first + count - 1
+        if sent is not None and not self._gone:
+            self._ended(last + 1, len(asked.data) // self._width - count)
+        if not count:
+            return
         if sent is None:
-            self._unplaced.subtract(self._split(asked.data))
+            self._unplaced.subtract(self._split(data))
             self._unplaced += Counter()
             self._sent_last = max(self._sent_last, last)
         elif first != sent:
@@ -177,7 +187,7 @@ class LedgerJudge:
                 low = max(first, end + 1)
                 self._say(
                     6,
-                    f"{ids(low, last)} was acknowledged to {asked.process} although the ledger had been closed at {end}",
+                    f"{ids(low, last, 'was')} acknowledged to {asked.process} although the ledger had been closed at {end}",
                     where,
                     place,
                 )
@@ -185,14 +195,14 @@ class LedgerJudge:
         if self._gone:
             return
         findings.checked(1, count)
-        if self._cells.same(first, asked.data) and self._cells.all_have(first, count, SENT):
+        if self._cells.same(first, data) and self._cells.all_have(first, count, SENT):
             self._cells.mark(first, count, ACKED)
         else:
-            self._acked_one_by_one(asked, first, place)
+            self._acked_one_by_one(asked, first, data, place)
         self._ack_places.add(first, last, place)
 
-    def _acked_one_by_one(self, asked: Asked, first: int, place: int) -> None:
-        for number, value in enumerate(self._split(asked.data), first):
+    def _acked_one_by_one(self, asked: Asked, first: int, data: bytes, place: int) -> None:
+        for number, value in enumerate(self._split(data), first):
             mark, known = self._cells.look(number)
             if mark & FIRM and known != value:
                 what = "had been acknowledged" if mark & ACKED else "had been read"
@@ -227,7 +237,7 @@ class LedgerJudge:
                 else f"up to {expected - 1} it was told before"
             )
             self._say(
-                4, f"{ids(first, last)} was acknowledged to {asked.process} out of order: {missed}", place
+                4, f"{ids(first, last, 'was')} acknowledged to {asked.process} out of order: {missed}", place
             )
         self._next_ack[term] = max(last + 1, self._next_ack.get(term, 0))
 
@@ -240,7 +250,7 @@ class LedgerJudge:
             if where < asked.place or last >= begin:
                 self._say(
                     6,
-                    f"{ids(first, last)} was acknowledged to {asked.process} in term {term} "
+                    f"{ids(first, last, 'was')} acknowledged to {asked.process} in term {term} "
                     f"although term {taken} had begun at entry {begin}",
                     where,
                     place,
@@ -350,7 +360,7 @@ class LedgerJudge:
         end, where = self._closed
         ended = self._cells.look(first)[0] & ENDED
         number = 7 if ended else 3 if where < asked_place else 2
-        self._say(number, f"{ids(first, last)} was read, but the ledger was closed at {end}", where, place)
+        self._say(number, f"{ids(first, last, 'was')} read, but the ledger was closed at {end}", where, place)
 
     def _missing(self, asked: Asked, low: int, high: int, place: int) -> None:
         """Somebody was told that there are no such entries."""
@@ -367,9 +377,9 @@ class LedgerJudge:
             elif mark & READ and (read := self._read_places.place_of(number)) < asked.place:
                 reason = 7 if mark & ENDED else 2, "had been read", read
             elif number <= end and self._closed is not None:
-                reason = 3, f"lies below {end}, where the ledger was closed", self._closed[1]
+                reason = 3, f"should be there up to {end}, where the ledger was closed", self._closed[1]
             elif number <= self._lac[0] and self._lac[1] < asked.place:
-                reason = 4, f"lies below the LAC {self._lac[0]} that was told", self._lac[1]
+                reason = 4, f"should be there up to the LAC {self._lac[0]} that was told", self._lac[1]
             else:
                 continue
             reasons.setdefault(reason, []).append(number)
@@ -379,7 +389,7 @@ class LedgerJudge:
             for first, last in ranges(iter(numbers)):
                 self._say(
                     invariant,
-                    f"{asked.process} was told that there is no {ids(first, last)}, which {why}",
+                    f'{asked.process} was told "no such entry" for {ids(first, last)}, which {why}',
                     where,
                     place,
                 )

@@ -91,7 +91,7 @@ class LogJudge:
             case "list_swap" | "list_read":
                 self._list_answered(asked, outcome, facts, place)
             case "log_append" if outcome == "ok":
-                self._append_done(asked, facts["first"], place)
+                self._append_done(asked, facts, place)
             case "log_read" if outcome == "ok":
                 self._read_done(asked, facts, place)
 
@@ -162,21 +162,24 @@ class LogJudge:
 
     # --- records ------------------------------------------------------------------------------------------------
 
-    def _append_done(self, asked: Asked, first: int, place: int) -> None:
-        cells, count = self._cells, len(asked.data) // self._width
+    def _append_done(self, asked: Asked, facts: dict[str, Any], place: int) -> None:
+        cells, count = self._cells, facts.get("count", len(asked.data) // self._width)
+        if not count:
+            return
+        first, data = facts["first"], asked.data[: count * self._width]
         last = first + count - 1
-        what = ids(first, last, "offset", "offsets")
+        what = ids(first, last, "was", one="offset")
         self._findings.checked(NUMBER, count)
-        self._unplaced.subtract(self._split(asked.data))
+        self._unplaced.subtract(self._split(data))
         self._unplaced += Counter()
         leader = asked.facts.get("leader")
         mine = asked.process, leader
         before, where = self._last_of.get(mine, (NOWHERE, NOWHERE))
         if first <= before:
-            self._say(f"{what} was acknowledged to {asked.process} after offset {before} was", where, place)
+            self._say(f"{what} acknowledged to {asked.process} after offset {before} was", where, place)
         elif first <= asked.acked:
             self._say(
-                f"{what} was acknowledged to {asked.process}, who asked after offset {asked.acked} had been acknowledged",
+                f"{what} acknowledged to {asked.process}, who asked after offset {asked.acked} had been acknowledged",
                 self._ack_places.place_of(asked.acked),
                 place,
             )
@@ -184,23 +187,24 @@ class LogJudge:
             taken, won = self._leader
             if won < asked.place:
                 self._say(
-                    f"{what} was acknowledged to {asked.process}, leader {leader}, who asked after leader {taken} had "
+                    f"{what} acknowledged to {asked.process}, leader {leader}, who asked after leader {taken} had "
                     "taken the log over",
                     won,
                     place,
                 )
+        if leader is not None and (self._leader is None or leader > self._leader[0]):
+            # Who is acknowledged has won its swap before.
+            self._leader = leader, place
         self._last_of[mine] = max(before, last), place
         self._acked_last = max(self._acked_last, last)
-        if cells.fresh(first, count) or (
-            cells.same(first, asked.data) and cells.none_have(first, count, ACKED)
-        ):
-            cells.write(first, asked.data, ACKED)
+        if cells.fresh(first, count) or (cells.same(first, data) and cells.none_have(first, count, ACKED)):
+            cells.write(first, data, ACKED)
         else:
-            self._acked_one_by_one(asked, first, place)
+            self._acked_one_by_one(asked, first, data, place)
         self._ack_places.add(first, last, place)
 
-    def _acked_one_by_one(self, asked: Asked, first: int, place: int) -> None:
-        for number, value in enumerate(self._split(asked.data), first):
+    def _acked_one_by_one(self, asked: Asked, first: int, data: bytes, place: int) -> None:
+        for number, value in enumerate(self._split(data), first):
             mark, known = self._cells.look(number)
             if mark & ACKED:
                 self._say(
@@ -261,9 +265,9 @@ class LogJudge:
         gone = (number for number in range(low, high + 1) if self._was_there(number, asked))
         for first, last in ranges(gone):
             where = max(self._ack_places.place_of(first), self._read_places.place_of(first))
-            what = ids(first, last, "offset", "offsets")
+            what = ids(first, last, one="offset")
             self._say(
-                f"{asked.process} was told that there is no {what}, which had been acknowledged or read",
+                f"{asked.process} was told that there is no record at {what}, which had been acknowledged or read",
                 where,
                 place,
             )

@@ -183,8 +183,8 @@ class Replicas:
         limit = acked if end is None else end
         for conflict in self._conflicts:
             if conflict.first <= limit:
-                what = ids(conflict.first, min(conflict.last, limit))
-                self._say(8, f"{what} is {conflict.text}", *conflict.places)
+                what = ids(conflict.first, min(conflict.last, limit), "is")
+                self._say(8, f"{what} {conflict.text}", *conflict.places)
         if end is None or record is None or "fragments" not in record or "write_quorum" not in record:
             return
         if self._scanned:
@@ -225,10 +225,10 @@ class Replicas:
                     copies += 1
             if copies < needed:
                 every = "" if classes == 1 or low == high else f", as every {size}th from there to {high}"
-                what = ids(low, high) if classes == 1 else f"entry {number}{every}"
+                what = ids(low, high, "is") if classes == 1 else f"entry {number}{every} is"
                 self._say(
                     9,
-                    f"{what} is on {copies} bookies of the write set, and {needed} are needed",
+                    f"{what} on {copies} bookies of the write set, and {needed} are needed",
                     *(self._scanned[bookie] for bookie in ensemble if bookie in self._scanned),
                 )
 

@@ -122,6 +122,11 @@ class Findings:
         verdict.violations.append(Violation(number, INVARIANTS[number], text, lines))
 
 
-def ids(first: int, last: int, one: str = "entry", many: str = "entries") -> str:
-    """`entry 5` or `entries 5..9`."""
-    return f"{one} {first}" if first == last else f"{many} {first}..{last}"
+_MANY: Final = {"entry": "entries", "offset": "offsets", "was": "were", "is": "are"}
+
+
+def ids(first: int, last: int, verb: str = "", *, one: str = "entry") -> str:
+    """`entry 5 was` or `entries 5..9 were`."""
+    if first == last:
+        return f"{one} {first} {verb}".rstrip()
+    return f"{_MANY[one]} {first}..{last} {_MANY.get(verb, verb)}".rstrip()
