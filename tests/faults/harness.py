@@ -7,13 +7,16 @@ import contextlib
 import random
 import shutil
 import struct
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import quire
 from quire.cli.local_cluster import LocalCluster
+from quire.cli.recording import RecordedAppends
+from quire.history import Event, History, judge
 
 STAMP = struct.Struct(">QQ")
 PATTERN = bytes(range(256)) * 64
@@ -45,16 +48,42 @@ def payload(writer: int, number: int, size: int = 200) -> bytes:
     return STAMP.pack(writer, number) + PATTERN[start : start + size - STAMP.size]
 
 
+def new_history() -> History:
+    """A history of this process, kept in memory."""
+    return History(time.monotonic_ns)
+
+
+def judged(events: Iterable[Event], *looked_at: int) -> None:
+    """The history holds, and something was compared for each of these invariants."""
+    verdict = judge(events)
+    assert not verdict.counts, "\n".join(map(str, verdict.violations[:20]))
+    assert verdict.holds, verdict
+    assert all(verdict.checked[number] for number in looked_at), verdict.checked
+
+
 class Loader:
     """Appends at full speed until told to stop, and knows what was acknowledged.
 
     Args:
         handle: a ledger writer or anything with `append_nowait` and `drain`.
         window: appends in flight at most.
+        history: where its appends are recorded, as those of the ledger's only writer.
     """
 
-    def __init__(self, handle: Any, *, writer: int = 0, size: int = 200, window: int = 5000) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        *,
+        writer: int = 0,
+        size: int = 200,
+        window: int = 5000,
+        history: History | None = None,
+    ) -> None:
         self._handle = handle
+        self._recorded = None
+        if history is not None:
+            history.invoke("writer", "create").ok(ledger=int(handle.ledger_id))
+            self._recorded = RecordedAppends(history, "writer", int(handle.ledger_id))
         self._writer = writer
         self._size = size
         self._window = window
@@ -70,8 +99,11 @@ class Loader:
         step = max(1, self._window // 10)
         try:
             while not self._stop:
-                for _ in range(step):
-                    waiting.append(await self._append(payload(self._writer, self.sent, self._size)))
+                values = [payload(self._writer, self.sent + ahead, self._size) for ahead in range(step)]
+                if self._recorded is not None:
+                    self._recorded.sending(values)
+                for value in values:
+                    waiting.append(await self._append(value))
                     self.sent += 1
                 while len(waiting) >= self._window:
                     await self._oldest(waiting, step)
@@ -80,6 +112,8 @@ class Loader:
                 await self._oldest(waiting, step)
         except quire.QuireError as error:
             self.failures.append(error)
+            if self._recorded is not None:
+                self._recorded.ended(error)
             for future in waiting:
                 future.cancel()
         finally:
@@ -100,6 +134,8 @@ class Loader:
             )
             waiting.popleft()
             self.acknowledged += 1
+            if self._recorded is not None:
+                self._recorded.acknowledged()
         self._moved.set()
 
     def stop(self) -> None:

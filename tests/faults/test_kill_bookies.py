@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, cluster, pause, payload, run
+from faults.harness import Loader, cluster, judged, new_history, pause, run
 from quire.cli.local_cluster import LocalCluster
+from quire.cli.recording import record_open, record_read, record_scan
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 Record = Callable[[str, dict[str, Any]], None]
@@ -42,7 +43,8 @@ async def one_round(
     local: LocalCluster, client: Any, number: int, chance: random.Random, figures: dict[str, Any]
 ) -> None:
     writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-    loader = Loader(writer)
+    history = new_history()
+    loader = Loader(writer, history=history)
     loading = asyncio.create_task(loader.run())
     await loader.reaches(1)
     await pause(chance)
@@ -56,27 +58,16 @@ async def one_round(
     await loading
     assert not loader.failures, f"round {number}: {loader.failures}"
     assert loader.acknowledged == loader.sent
+    closing = history.invoke("writer", "close", ledger=int(writer.ledger_id))
     await writer.close()
+    closing.ok(last=int(writer.last_add_confirmed))
     figures["fragments"] += len(writer.metadata.fragments)
     figures["entries"] += loader.acknowledged
-    await judge(client, writer.ledger_id, loader.acknowledged, figures)
+    reader = await record_open(history, "reader", client, writer.ledger_id)
+    assert await record_read(history, "reader", reader, loader.acknowledged - 1) == loader.acknowledged
+    figures["holes"] += await record_scan(history, client, writer.ledger_id)
+    judged(history.events, 1, 2, 3, 4, 5, 8, 9)
     await client.delete_ledger(writer.ledger_id)
-
-
-async def judge(client: Any, ledger_id: int, acknowledged: int, figures: dict[str, Any]) -> None:
-    """By a scan of every copy: each entry on at least Qa bookies of its write set, all copies equal."""
-    report = await client.verify_ledger(ledger_id)
-    assert report.entries == acknowledged
-    assert not report.different, report.different[:5]
-    assert not report.below_ack_quorum, report.below_ack_quorum
-    assert not report.lost, report.lost
-    figures["holes"] += sum(hole.last - hole.first + 1 for hole in report.holes)
-    reader = await client.open_ledger(ledger_id)
-    number = 0
-    async for entry in reader.read(0, acknowledged - 1):
-        assert bytes(entry.payload) == payload(0, number)
-        number += 1
-    assert number == acknowledged
 
 
 @pytest.mark.parametrize("bookies", [4, 3])
@@ -97,9 +88,10 @@ async def all_at_once(directory: Path, rounds: int, chance: random.Random) -> di
 
 
 async def everyone_dies(local: LocalCluster, chance: random.Random, figures: dict[str, Any]) -> None:
+    history = new_history()
     async with quire.connect(local.uri) as client:
         writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-        loader = Loader(writer)
+        loader = Loader(writer, history=history)
         loading = asyncio.create_task(loader.run())
         await loader.reaches(1)
         await pause(chance)
@@ -110,19 +102,15 @@ async def everyone_dies(local: LocalCluster, chance: random.Random, figures: dic
             await asyncio.to_thread(local.kill, index)
         await writer.abandon()
         await loading
-        acknowledged = loader.acknowledged
     for index in range(3):
         await asyncio.to_thread(local.restart, index)
     async with quire.connect(local.uri) as client:
-        reader = await client.open_ledger(writer.ledger_id)
-        assert reader.last_add_confirmed >= acknowledged - 1
-        number = 0
-        async for entry in reader.read(0, reader.last_add_confirmed):
-            assert bytes(entry.payload) == payload(0, number)
-            number += 1
-        assert number >= acknowledged
-        figures["acknowledged"] += acknowledged
-        figures["read_back"] += number
+        reader = await record_open(history, "reader", client, writer.ledger_id)
+        last = reader.last_add_confirmed
+        figures["acknowledged"] += loader.acknowledged
+        figures["read_back"] += await record_read(history, "reader", reader, last)
+        await record_scan(history, client, writer.ledger_id)
+        judged(history.events, 1, 2, 3, 4, 5, 8, 9)
         await client.delete_ledger(writer.ledger_id)
 
 

@@ -6,8 +6,10 @@ It measures this cluster only; comparisons beside other systems are made by the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +18,11 @@ from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from quire.cli.histogram import Histogram
     from quire.cli.output import Progress
+    from quire.cli.recording import RecordedAppends, RecordedRun
 
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
 
@@ -26,6 +31,14 @@ SizeOption = Annotated[int, typer.Option(help="Payload bytes of an entry.", min=
 EnsembleOption = Annotated[int, typer.Option("--ensemble-size", "-E")]
 WriteOption = Annotated[int, typer.Option("--write-quorum", "-w")]
 AckOption = Annotated[int, typer.Option("--ack-quorum", "-a")]
+HistoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--history",
+        metavar="FILE",
+        help="Record what was asked and answered, read everything back, and let `quire verify-history` judge it.",
+    ),
+]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the ledger that was written.")]
 
 
@@ -39,11 +52,12 @@ def append(
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
     keep: KeepOption = False,
+    history: HistoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Append as fast as the cluster takes it, with a window of entries in flight."""
     quorums = (ensemble_size, write_quorum, ack_quorum)
-    _measure("append", cluster, seconds, size, window, quorums, keep, Output(as_json=as_json))
+    _measure("append", cluster, seconds, size, window, quorums, keep, history, Output(as_json=as_json))
 
 
 @app.command()
@@ -55,11 +69,12 @@ def latency(
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
     keep: KeepOption = False,
+    history: HistoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Append one entry at a time and say how long each took until it was durable."""
     quorums = (ensemble_size, write_quorum, ack_quorum)
-    _measure("latency", cluster, seconds, size, 1, quorums, keep, Output(as_json=as_json))
+    _measure("latency", cluster, seconds, size, 1, quorums, keep, history, Output(as_json=as_json))
 
 
 def _measure(
@@ -70,9 +85,10 @@ def _measure(
     window: int,
     quorums: tuple[int, int, int],
     keep: bool,
+    history: Path | None,
     out: Output,
 ) -> None:
-    """Make a ledger, load it, print the result, delete it."""
+    """Make a ledger, load it, print the result, delete it. With a history: read it back before."""
     uri = cluster_uri(cluster)
 
     async def work() -> None:
@@ -81,13 +97,16 @@ def _measure(
 
         durations = Histogram()
         ensemble_size, write_quorum, ack_quorum = quorums
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri) as client, _recording(history) as recording:
             writer = await client.create_ledger(
                 ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, password=b""
             )
+            recorded = None if recording is None else recording.created(writer.ledger_id)
             with out.progress(f"bench {what}") as progress:
-                elapsed = await _load(writer, seconds, size, window, durations, progress)
+                elapsed = await _load(writer, seconds, size, window, durations, progress, recorded)
             await writer.close()
+            if recording is not None:
+                await recording.read_back(client, writer)
             if not keep:
                 await client.delete_ledger(writer.ledger_id)
         rate = durations.count / elapsed
@@ -112,10 +131,33 @@ def _measure(
     run(work())
 
 
+def _stamped(payload: bytes, number: int) -> bytes:
+    return number.to_bytes(8, "big")[-len(payload) :] + payload[8:] if payload else payload
+
+
+@contextlib.asynccontextmanager
+async def _recording(path: Path | None) -> AsyncIterator[RecordedRun | None]:
+    if path is None:
+        yield None
+        return
+    from quire.cli.recording import RecordedRun, history_into
+
+    with path.open("wb", buffering=0) as file:
+        yield RecordedRun(history_into(file))
+
+
 async def _load(
-    writer: Any, seconds: float, size: int, window: int, durations: Histogram, progress: Progress
+    writer: Any,
+    seconds: float,
+    size: int,
+    window: int,
+    durations: Histogram,
+    progress: Progress,
+    recorded: RecordedAppends | None = None,
 ) -> float:
     """Keep `window` entries in flight for `seconds`.
+
+    What is recorded gets payloads that differ: each begins with its number.
 
     Returns:
         The seconds from the first append to the last acknowledgement.
@@ -134,15 +176,22 @@ async def _load(
         else:
             durations.add(duration)
             progress.advance(1, size)
+            if recorded is not None:
+                recorded.acknowledged()
         if len(started) <= window * 3 // 4:
             room.set()
 
     begin = time.perf_counter()
     end = begin + seconds
     while time.perf_counter() < end and failure is None:
-        for _ in range(window - len(started)):
+        payloads = [payload] * (window - len(started))
+        if recorded is not None:
+            number = recorded.next_entry
+            payloads = [_stamped(payload, number + index) for index in range(len(payloads))]
+            recorded.sending(payloads)
+        for value in payloads:
             started.append(time.perf_counter_ns())
-            writer.append_nowait(payload).add_done_callback(answered)
+            writer.append_nowait(value).add_done_callback(answered)
         room.clear()
         await room.wait()
     await writer.drain()
@@ -150,5 +199,7 @@ async def _load(
         room.clear()
         await room.wait()
     if failure is not None:
+        if recorded is not None:
+            recorded.ended(failure)
         raise failure
     return time.perf_counter() - begin

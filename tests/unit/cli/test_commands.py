@@ -162,6 +162,25 @@ def test_load_is_measured(quire: Quire) -> None:
     assert "<= " in quire("bench", "latency", "--seconds", "0.2").stdout
 
 
+def test_a_recorded_load_is_judged(quire: Quire, tmp_path: Path) -> None:
+    file = str(tmp_path / "history.jsonl")
+    quorums = ("-E", "3", "-w", "2", "-a", "2")
+    result = objects(quire("bench", "append", "--seconds", "0.3", "--json", "--history", file, *quorums))[0]
+    verdict = objects(quire("verify-history", file, "--json"))[-1]
+    assert verdict["verdict"] == "holds"
+    assert verdict["checked"]["9"] == result["entries"]
+    assert verdict["checked"]["1"] >= 2 * result["entries"]
+    lines = Path(file).read_text().splitlines(keepends=True)
+    spoiled = [line for line in lines if '"event":"ok"' not in line or '"kind":"append"' not in line]
+    unacknowledged = quire("verify-history", "-", given="".join(spoiled))
+    assert "not looked at" in unacknowledged.stdout
+    read = next(index for index, line in enumerate(lines) if '"kind":"read"' in line and '"ok"' in line)
+    digit = lines[read].index('"hashes":"') + 20
+    other = "0" if lines[read][digit] != "0" else "1"
+    lines[read] = lines[read][:digit] + other + lines[read][digit + 1 :]
+    assert "invariant 1 " in quire("verify-history", "-", given="".join(lines), code=1).stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "exit_code"),
     [
