@@ -16,7 +16,7 @@ from typing import Any
 import quire
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.recording import RecordedAppends
-from quire.history import Event, History, judge
+from quire.history import Event, History, Verdict, judge
 
 STAMP = struct.Struct(">QQ")
 PATTERN = bytes(range(256)) * 64
@@ -53,12 +53,13 @@ def new_history() -> History:
     return History(time.monotonic_ns)
 
 
-def judged(events: Iterable[Event], *looked_at: int) -> None:
+def judged(events: Iterable[Event], *looked_at: int) -> Verdict:
     """The history holds, and something was compared for each of these invariants."""
     verdict = judge(events)
     assert not verdict.counts, "\n".join(map(str, verdict.violations[:20]))
     assert verdict.holds, verdict
     assert all(verdict.checked[number] for number in looked_at), verdict.checked
+    return verdict
 
 
 class Loader:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from quire.client.reader import LedgerReader
     from quire.client.writer import LedgerWriter
     from quire.history import Operation
+    from quire.log.log import Log
 
 STRETCH: Final = 1000
 """Entries of one line of a read."""
@@ -136,6 +137,33 @@ async def record_read(history: History, process: str, reader: LedgerReader, last
             asked[done].ok(hashes=entry_hashes(payloads))
             done += 1
             payloads.clear()
+    return count
+
+
+async def record_log_read(history: History, process: str, log: Log) -> int:
+    """Read a log from its start to its end and record what was there.
+
+    Returns:
+        How many records there were.
+    """
+    values: list[bytes] = []
+    first = count = 0
+    asked: Operation | None = None
+    async for record in log.read():
+        if asked is None:
+            first = record.offset
+            asked = history.invoke(process, "log_read", log=log.name, first=first)
+        if record.offset != first + len(values):
+            asked.ok(hashes=entry_hashes(values), missing=[[first + len(values), record.offset - 1]])
+            asked = history.invoke(process, "log_read", log=log.name, first=record.offset)
+            first, values = record.offset, []
+        values.append(bytes(record.value or b""))
+        count += 1
+        if len(values) == STRETCH:
+            asked.ok(hashes=entry_hashes(values))
+            asked, values = None, []
+    if asked is not None:
+        asked.ok(hashes=entry_hashes(values))
     return count
 
 
