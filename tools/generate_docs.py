@@ -77,7 +77,11 @@ def formats() -> str:
         text = page.read_text()
         title = text.splitlines()[0].removeprefix("# ")
         files = sorted(
-            set(re.findall(r"`((?:src/quire/)?(?:wire|storage|metadata|core)/[a-z_/]+\.(?:py|proto))`", text))
+            set(
+                re.findall(
+                    r"`((?:src/quire/)?(?:wire|storage|metadata|core|history)/[a-z_/]+\.(?:py|proto))`", text
+                )
+            )
         )
         code = ", ".join(f"`{file.removeprefix('src/quire/')}`" for file in files)
         rows.append(f"| {title} | [{page.name}]({page.name}) | {code} |")
