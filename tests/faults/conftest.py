@@ -6,23 +6,19 @@ own and keeps the figures in docs/proof, with versions, so that they can be comm
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import random
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
-from support.rounds import PROOF
+from support.rounds import PROOF, keep_figures
 from support.rounds import rounds as rounds_of_this_run
 
 SEED = int(os.environ.get("QUIRE_SEED", time.time_ns() & 0xFFFFFFFF if PROOF else 20261121))
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "proof"
 
 
 @pytest.fixture
@@ -42,21 +38,4 @@ def rounds() -> Callable[[int, int], int]:
 def record() -> Callable[[str, dict[str, Any]], None]:
     """`record(name, figures)`: print the figures of a test, and keep them when this is the proof."""
 
-    def keep(name: str, figures: dict[str, Any]) -> None:
-        print(json.dumps({"proof": name, **figures}))
-        if not PROOF:
-            return
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        facts = {
-            "proof": name,
-            "seed": SEED,
-            "figures": figures,
-            "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "python": platform.python_version(),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
-            "quire": version("quire"),
-            "command": f"QUIRE_PROOF=1 make test ARGS='-k {name}'",
-        }
-        (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
-
-    return keep
+    return partial(keep_figures, seed=SEED)

@@ -1,10 +1,35 @@
-"""How many rounds a test runs: few in `make test`, all of them in `make proof`."""
+"""How many rounds a test runs: few in `make test`, all of them in `make proof`; and where the figures of these go."""
 
+import json
 import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
 
 PROOF = os.environ.get("QUIRE_PROOF") == "1"
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "proof"
 
 
 def rounds(reduced, full):
     """The number for this run; QUIRE_ROUNDS says another."""
     return int(os.environ.get("QUIRE_ROUNDS", full if PROOF else reduced))
+
+
+def keep_figures(name, figures, *, seed):
+    """Print the figures of a test, and keep them in docs/proof when this is the proof."""
+    print(json.dumps({"proof": name, **figures}))
+    if not PROOF:
+        return
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "proof": name,
+        "seed": seed,
+        "figures": figures,
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "quire": version("quire"),
+        "command": f"QUIRE_PROOF=1 make test ARGS='-k {name}'",
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")

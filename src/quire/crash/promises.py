@@ -1,0 +1,216 @@
+"""What a bookie has promised so far, and whether a bookie that started on a crash image keeps it.
+
+Promises are folded from the marks of a recording: what was asked for (it may have happened) and what was answered (it
+must have). A bookie's answers are asked for as a reader and a writer would, through `bookie.ledgers`.
+
+Source: protocol document (001), "Closing a ledger as a reader"; `docs/crash-images.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from quire.bookie.ledgers import Ledgers
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
+from quire.storage.ledger_storage import LedgerStorage
+from quire.wire.native import Kind, Request
+from quire.wire.run import RunView
+
+KEY = b"k" * 20
+READ_BYTES = 1 << 20
+
+
+class Told(Enum):
+    """What a mark says."""
+
+    BOOKIE = "this is the bookie's id"
+    ASKED_ADD = "these entries were sent"
+    ADDED = "these entries are acknowledged"
+    ASKED_FENCE = "a fence was asked for"
+    FENCED = "the fence is acknowledged"
+    LAC = "this LAC is durable"
+    ASKED_DELETE = "a deletion was asked for"
+    DELETED = "the deletion is durable"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A mark of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC or a term."""
+
+    told: Told
+    ledger_id: int = -1
+    entries: tuple[tuple[int, bytes], ...] = ()
+    value: int = NO_ENTRY
+    text: str = ""
+
+    def __str__(self) -> str:
+        ids = f" {self.entries[0][0]}..{self.entries[-1][0]}" if self.entries else ""
+        return f"ledger {self.ledger_id}: {self.told.value}{ids}"
+
+
+@dataclass(slots=True)
+class LedgerPromise:
+    """What was said about one ledger."""
+
+    sent: dict[int, set[bytes]] = field(default_factory=dict)
+    added: dict[int, bytes] = field(default_factory=dict)
+    fenced: bool = False
+    term: int = 0
+    lac: int = NO_ENTRY
+    deleting: bool = False
+    deleted: bool = False
+
+
+class BrokenPromiseError(AssertionError):
+    """A bookie that started on a crash image does not keep what was promised before."""
+
+
+class Promises:
+    """Everything a bookie has said.
+
+    Attributes:
+        bookie_id: who it said it is, "" before it has said so.
+        ledgers: by id.
+    """
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.bookie_id = ""
+        self.ledgers: dict[int, LedgerPromise] = {}
+        for event in events:
+            self.hear(event)
+
+    def hear(self, event: Event) -> None:
+        """Take one more mark."""
+        if event.told is Told.BOOKIE:
+            self.bookie_id = event.text
+            return
+        ledger = self.ledgers.setdefault(event.ledger_id, LedgerPromise())
+        match event.told:
+            case Told.ASKED_ADD:
+                for entry_id, entry in event.entries:
+                    ledger.sent.setdefault(entry_id, set()).add(entry)
+            case Told.ADDED:
+                ledger.added.update(event.entries)
+                ledger.lac = max(ledger.lac, event.value)
+            case Told.FENCED:
+                ledger.fenced = True
+                ledger.term = max(ledger.term, event.value)
+            case Told.LAC:
+                ledger.lac = max(ledger.lac, event.value)
+            case Told.ASKED_DELETE:
+                ledger.deleting = True
+            case Told.DELETED:
+                ledger.deleted = True
+            case _:
+                pass
+
+    def check(self, storage: LedgerStorage) -> None:
+        """Ask a bookie on this storage for everything.
+
+        Raises:
+            BrokenPromiseError: it denies, loses or changes something, or undoes a fence or a deletion.
+        """
+        if storage.report.damages:
+            raise BrokenPromiseError(
+                f"a power cut is no damage, but the start says: {storage.report.damages[0]}"
+            )
+        ledgers = Ledgers(storage, _nothing)
+        for ledger_id, promise in self.ledgers.items():
+            if promise.deleted:
+                _check_deleted(ledgers, ledger_id, promise)
+            else:
+                _check_ledger(ledgers, ledger_id, promise)
+            facts = storage.facts(ledger_id)
+            if (promise.added or promise.fenced) and (facts is None or facts.key != KEY):
+                raise BrokenPromiseError(
+                    f"the key of ledger {ledger_id} is forgotten: anybody may give it one"
+                )
+
+
+def _nothing() -> None:
+    """Nobody waits for this bookie's answers."""
+
+
+def request(
+    kind: Kind,
+    ledger_id: int,
+    *,
+    body: bytes = b"",
+    body_crc: int = 0,
+    key: bytes = KEY,
+    flags: int = 0,
+    term: int = 0,
+    lac: int = NO_ENTRY,
+) -> Request:
+    """A request as it would have come from a client."""
+    return Request(
+        kind=kind, digest_type=0, flags=flags, number=1, deadline_ms=0, ledger_id=ledger_id, token=0, key=key,
+        term=term, lac=lac, lafr=NO_ENTRY, body_crc=body_crc, body=memoryview(body),
+    )  # fmt: skip
+
+
+def _check_deleted(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> None:
+    info = ledgers.info(ledger_id)
+    if info is None or not info["deleted"]:
+        raise BrokenPromiseError(f"ledger {ledger_id} was deleted and is back")
+    found, _, _ = entries_of(ledgers, ledger_id, max(promise.sent, default=0) + 1)
+    if found:
+        raise BrokenPromiseError(f"entries of the deleted ledger {ledger_id} are back")
+
+
+def _check_ledger(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> None:
+    last = max(promise.sent, default=-1) + 1
+    found, denied, lac = entries_of(ledgers, ledger_id, last)
+    info = ledgers.info(ledger_id)
+    if promise.deleting and info is not None and info["deleted"]:
+        if found:
+            raise BrokenPromiseError(f"ledger {ledger_id} is deleted in part")
+        return
+    for entry_id, entry in found.items():
+        if entry not in promise.sent.get(entry_id, ()):
+            raise BrokenPromiseError(f"entry {entry_id} of ledger {ledger_id} has other bytes than were sent")
+    for entry_id, entry in promise.added.items():
+        if found.get(entry_id) not in promise.sent[entry_id]:
+            how = "is denied" if entry_id in denied else "cannot be read"
+            raise BrokenPromiseError(
+                f"entry {entry_id} of ledger {ledger_id} was acknowledged and {how} ({len(entry)} bytes)"
+            )
+    if promise.fenced and (info is None or not info["fenced"]):
+        raise BrokenPromiseError(f"the fence of ledger {ledger_id} is gone")
+    if promise.term and (info is None or info["term"] < promise.term):
+        raise BrokenPromiseError(f"ledger {ledger_id} forgot its term {promise.term}")
+    if lac < promise.lac:
+        raise BrokenPromiseError(f"the LAC of ledger {ledger_id} is {lac}, and was told as {promise.lac}")
+
+
+def entries_of(ledgers: Ledgers, ledger_id: int, last: int) -> tuple[dict[int, bytes], set[int], int]:
+    """What a reader of entries 0..last gets: (entry id to the whole entry, the ids that are denied, the LAC)."""
+    found: dict[int, bytes] = {}
+    denied: set[int] = set()
+    lac: int = NO_ENTRY
+    at = 0
+    while at <= last:
+        answer = ledgers.read(request(Kind.READ, ledger_id), at, last, READ_BYTES)
+        lac = max(lac, answer.lac)
+        unknown = {
+            entry_id
+            for first, end in answer.unknown
+            for entry_id in range(max(first, at), min(end, last) + 1)
+        }
+        got: set[int] = set()
+        for body in answer.runs:
+            for entry_id, entry in RunView.parse(body).entries():
+                if at <= entry_id <= last:
+                    found[entry_id] = bytes(entry)
+                    got.add(entry_id)
+        vouched = answer.vouched_through
+        if answer.answer in {Answer.OK, Answer.NO_LEDGER}:
+            denied |= set(range(at, vouched + 1)) - got - unknown
+        reached = max([vouched, *got])
+        if reached < at:
+            break
+        at = reached + 1
+    return found, denied, lac
