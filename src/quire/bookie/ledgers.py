@@ -37,6 +37,15 @@ class _Nobody:
         """Nobody waits: an answer that depends on it has a tag of its own."""
 
 
+class _UntilTaken:
+    """Facts that the disk did not take must be put again with the next run: else its ledger would be nobody's."""
+
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        if error is not None:
+            assert isinstance(tag, BookieLedgerMachine)
+            tag.dirty = True
+
+
 class _WhenDurable:
     """Runs the tag, a callback, with the error."""
 
@@ -53,6 +62,7 @@ than, are kept as well."""
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
 NOBODY = _Nobody()
+UNTIL_TAKEN = _UntilTaken()
 WHEN_DURABLE = _WhenDurable()
 
 
@@ -128,7 +138,7 @@ class Ledgers:
         if answer is not Answer.OK:
             return answer
         if machine.dirty:
-            storage.put_facts(machine.snapshot(), NOBODY, None)
+            storage.put_facts(machine.snapshot(), UNTIL_TAKEN, machine)
         storage.put_run(
             run,
             request.body_crc,
@@ -373,6 +383,8 @@ class Ledgers:
         def durable(error: StorageError | None) -> None:
             if error is None:
                 machine.fence_durable()
+            else:
+                machine.dirty = True
             then(error)
 
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)

@@ -77,7 +77,7 @@ class Files(Protocol):
         """Whether files there can be written past the page cache, and why (the file system's name)."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its parents, durably; one that is there is fine."""
+        """Make a directory and its parents, durably; one that is there is fine, and durable afterwards as well."""
 
     def names(self, directory: Path) -> list[str]:
         """The names in a directory, sorted; empty if there is no such directory."""

@@ -156,10 +156,14 @@ class RealFiles:
         return True, kind
 
     def make_directory(self, path: Path) -> None:
-        missing = [parent for parent in [path, *path.parents] if not parent.exists()]
-        path.mkdir(parents=True, exist_ok=True)
-        for made in missing:
+        # From the top, each synced before the next: what is there has all its parents on the disk. Only the last one
+        # may be what a process made that was killed before it came to the sync.
+        for made in reversed([parent for parent in path.parents if not parent.exists()]):
+            made.mkdir(exist_ok=True)
             self.sync_directory(made.parent)
+        path.mkdir(exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            self.sync_directory(path.parent)
 
     def names(self, directory: Path) -> list[str]:
         try:

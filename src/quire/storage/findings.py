@@ -77,6 +77,11 @@ class Scan:
     torn: list[Torn] = field(default_factory=list)
     bytes_read: int = 0
 
+    @property
+    def suspicious(self) -> bool:
+        """It shows that something may have been lost."""
+        return bool(self.torn or self.damages or self.named or self.all_suspect)
+
     def raise_lac(self, ledger_id: int, lac: int) -> None:
         """A run of a ledger says that entries up to `lac` are confirmed; -1 says nothing, but that it is here."""
         if lac > self.lacs.get(ledger_id, -2):

@@ -147,6 +147,8 @@ class LedgerStorage:
         """Make the decisions of the start durable before anything is served."""
         journal = self._journal
         unsealed = list(self.unsealed.values())
+        for segment in unsealed:
+            self._files.settle(segment.sequence)  # the start's group says what is in them
         if start.resume is not None:
             self._files.reopen(start.resume)
             unsealed.remove(start.resume)
@@ -161,6 +163,11 @@ class LedgerStorage:
             self._files.recycle(sequence, keep=self._config.spares_max)
         if not self._files.make_spares(self._config.reserve_segments):
             journal.full = True
+            # Each start takes a spare. What earlier ones have left behind must come back, or none is left one day.
+            self.reclaim()
+            journal.finish()
+            if journal.failure is not None:
+                raise journal.failure
 
     def _write_start(self, start: Start) -> None:
         """One group, so that it is there as a whole or not at all: the start's mark and all that it suspects."""

@@ -54,6 +54,7 @@ class _Trouble:
     damaged_rows: list[tuple[Row, int]] = field(default_factory=list)
     named: set[int] = field(default_factory=set)
     all_suspect: bool = False
+    retired: list[int] = field(default_factory=list)
 
 
 class SegmentScanner:
@@ -189,6 +190,7 @@ class SegmentScanner:
             data = self._files.read_around(self._sequence, start, head.data_bytes, cached=False)
             records = list(self._records(head, data))
         found.bytes_read += GROUP_HEADER_BYTES + head.data_bytes
+        retired = len(found.retired)
         for offset, record, body in records:
             if body is None:
                 self._bad_body(trouble, offset, record)
@@ -201,6 +203,9 @@ class SegmentScanner:
             found.last_lsn = max(found.last_lsn, head.last_lsn)
             return None
         self._last_kind = 0
+        # The states that must outlive a retired segment may be what the group lost: if it is torn, nothing is retired.
+        trouble.retired = found.retired[retired:]
+        del found.retired[retired:]
         end = records[-1][0] + records[-1][1].length if records else start
         if end != start + head.data_bytes:
             self._bad_header(trouble, end)
@@ -348,6 +353,7 @@ class SegmentScanner:
             found.rows += ROW.pack(*row)
             found.raise_lac(row.ledger_id, lac)
         found.named |= trouble.named
+        found.retired += trouble.retired
         found.all_suspect = found.all_suspect or trouble.all_suspect
         found.last_lsn = max(found.last_lsn, trouble.head.last_lsn)
 
@@ -368,12 +374,11 @@ class SegmentScanner:
             self._commit(trouble)
             if tail_invalid:
                 self._hole(offset, "no valid group, and no later segment says that the records end here")
-        elif stopped_clean:
-            if tail_invalid:
-                self._hole(offset, "bytes behind a clean stop")
-            found.clean = not tail_invalid
         elif trouble is not None or tail_invalid:
+            # Also behind a clean stop: a process that went on there may have been cut while it wrote its start.
             self._torn(trouble, offset, tail_invalid=tail_invalid)
+        else:
+            found.clean = stopped_clean
 
     def _torn(self, trouble: _Trouble | None, offset: int, *, tail_invalid: bool) -> None:
         """An invalid end after an unclean stop: torn or rotten, nobody can tell, so its ledgers vouch for nothing."""

@@ -91,11 +91,12 @@ class SegmentFiles:
     def load(self) -> list[int]:
         """Look through the directory: remove leftovers, take up the spares.
 
+        What is found is synced: a process that was killed may have renamed files and not come to sync that.
+
         Returns:
             The sequences of the segments, ascending.
         """
         sequences: list[int] = []
-        removed = False
         for name in self._files.names(self.directory):
             stem, dot, ending = name.partition(".")
             if dot + ending == SEGMENT:
@@ -106,12 +107,9 @@ class SegmentFiles:
                     self._spares.append(name)
                 else:
                     self._files.remove(self.directory / name)
-                    removed = True
             elif ending.endswith(TEMPORARY[1:]):
                 self._files.remove(self.directory / name)
-                removed = True
-        if removed:
-            self._files.sync_directory(self.directory)
+        self._files.sync_directory(self.directory)
         return sorted(sequences)
 
     def _number(self, name: str, stem: str) -> int:
@@ -266,6 +264,14 @@ class SegmentFiles:
     def reopen(self, segment: Segment) -> None:
         """Open a segment for writing again."""
         segment.file = self._files.open_to_write(self.path(segment.sequence), direct=self.direct)
+
+    def settle(self, sequence: int) -> None:
+        """What a process that was killed wrote to a segment, and was read from memory, gets on the disk."""
+        file = self._files.open_to_write(self.path(sequence), direct=False)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
     def _reader(self, sequence: int) -> File:
         file = self._open.get(sequence)

@@ -24,7 +24,7 @@ from quire.storage.footer_format import (
 )
 from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
-from quire.storage.segment_files import SegmentFiles
+from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
@@ -88,6 +88,7 @@ class Start:
         resume: the segment to go on in, after a clean stop without any damage.
         all_suspect, named: what this start must put in limbo.
         leftover: sequences whose files hold nothing that lives, to be recycled once the new list is durable.
+        expendable: those of them that are not the only sign of a loss: on a full disk one may be recycled before that.
         before_last: the newest segment and its last LSN, for the next segment's list.
         last_lsn, next_sequence: where numbers go on.
     """
@@ -106,6 +107,8 @@ class Start:
         self.all_suspect = False
         self.named: set[int] = set()
         self.leftover: list[int] = []
+        self.expendable: list[int] = []
+        self._continued: Segment | None = None
         self.before_last = (0, 0)
         self.last_lsn = 0
         self.next_sequence = 1
@@ -133,6 +136,8 @@ class Start:
             self.last_lsn += LSN_GAP
         self._add_directories()
         self._suspect()
+        if self.resume is None:
+            self._find_room()
         self.report.segments = len(self.segments)
 
     # --- which segments ---------------------------------------------------------------------------------------
@@ -140,14 +145,23 @@ class Start:
     def _newest(self, sequences: list[int]) -> tuple[int | None, Scan]:
         """The newest segment with a valid group; void ones after it are leftovers."""
         scan = Scan()
+        only_sign = -1
         for sequence in reversed(sequences):
             scan = SegmentScanner(self._files, self._headers[sequence], end_lsn=None, newest=True).scan()
             if scan.valid_groups or scan.lists or scan.rows or scan.states:
+                if scan.suspicious:
+                    self.expendable = list(self.leftover)
                 return sequence, scan
             # Nothing in it was acknowledged, or all of it is lost.
             self._take_suspicions(scan)
             self.leftover.append(sequence)
             self.report.clean = False
+            if scan.suspicious and only_sign >= 0:
+                self.expendable.append(only_sign)  # a start made it that had seen this one: it says no more
+            if scan.suspicious:
+                only_sign = sequence
+            else:
+                self.expendable.append(sequence)
         return None, scan
 
     def _older(self, sequences: list[int], newest: int, scan: Scan) -> None:
@@ -167,7 +181,9 @@ class Start:
         missing = sorted(listed - set(sequences))
         if missing:
             self._missing(missing)
-        self.leftover += [sequence for sequence in sequences if sequence not in listed]
+        retired_before = [sequence for sequence in sequences if sequence not in listed]
+        self.leftover += retired_before
+        self.expendable += retired_before
         follower = newest
         for sequence in sorted(listed & set(sequences), reverse=True):
             self._older_segment(sequence, follower)
@@ -292,6 +308,23 @@ class Start:
             self.resume = segment
         else:
             self.last_lsn += LSN_GAP
+            if sealed is None and not (scan.suspicious or scan.damages):
+                self._continued = segment
+
+    def _find_room(self) -> None:
+        """A start needs a segment for what it writes down; on a full disk a few of them would use up the reserve.
+
+        So the file of a segment that was never filled is used again, if what it shows can be seen elsewhere too, or the
+        newest segment is continued, if nothing at its end looks as if it had been cut.
+        """
+        if self._files.make_spares(self._files.kept_back(Space.ADDS)):
+            return
+        if self.expendable:
+            sequence = self.expendable[0]
+            self.leftover.remove(sequence)
+            self._files.recycle(sequence, keep=self._files.spares + 1)
+        else:
+            self.resume = self._continued
 
     # --- states ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,128 @@
+"""A bookie starts on every state that a power cut could have left of its disk, and keeps what it had promised."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+
+import pytest
+
+from quire.crash.bookie_run import BookieRun
+from quire.crash.campaign import Campaign, Result, go_through
+from quire.crash.workloads import ROLL_BYTES, WORKLOADS
+from support.rounds import PROOF, keep_figures, rounds
+
+SEED = 20261121
+CASES = [(workload, direct) for workload in WORKLOADS for direct in (False, True)]
+
+
+def one(number):
+    """The images of one recorded run; runs in a process of its own in the proof."""
+    workload, direct = CASES[number]
+    result = go_through(
+        workload,
+        direct=direct,
+        every=rounds(8, 256),
+        sample=rounds(4, 160),
+        points=rounds(4, 1),
+        deep=rounds(100, 150),
+        seed=SEED + number,
+    )
+    return result, f"{workload.name}, {'direct' if direct else 'buffered'}"
+
+
+@pytest.mark.skipif(PROOF, reason="the long form goes through all of them at once")
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{w.name}-{d}" for w, d in CASES])
+def test_a_bookie_starts_on_every_image(number) -> None:
+    result, name = one(number)
+    assert result.broken == [], name
+    assert result.images > 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_crash_images() -> None:
+    """The long form, on both cores."""
+    total = Result()
+    with ProcessPoolExecutor(2) as pool:
+        for result, name in pool.map(one, range(len(CASES))):
+            print(f"{name}: {result.images} images, {result.nested} of them inside of starts", flush=True)
+            assert result.broken == [], name
+            total.images += result.images
+            total.nested += result.nested
+            total.in_limbo += result.in_limbo
+    figures = {
+        "recorded runs": len(CASES),
+        "images": total.images,
+        "inside of starts": total.nested,
+        "with a torn write": total.in_limbo,
+        "acknowledged lost": 0,
+        "refused starts": 0,
+    }
+    keep_figures("crash_images", {key.replace(" ", "_"): value for key, value in figures.items()}, seed=SEED)
+    assert total.images >= 100_000
+
+
+# --- every workload of up to three operations ---------------------------------------------------------------------
+
+STEPS = {
+    "add": lambda run, at: (run.add(1, 10 + at, size=120, lac=9), run.settle()),
+    "add and go": lambda run, at: (run.add(1, 10 + at, size=700), run.flush()),
+    "roll": lambda run, at: (run.add(3, at, size=4 * ROLL_BYTES), run.settle()),
+    "fence": lambda run, at: (run.fence(1), run.settle()),
+    "lac": lambda run, at: (run.explicit_lac(1, 9), run.settle()),
+    "delete": lambda run, at: (run.delete(2), run.settle()),
+    "reclaim": lambda run, at: (run.reclaim(), run.settle()),
+    "kill": lambda run, at: run.kill(),
+    "stop": lambda run, at: run.stop(),
+}
+
+
+def small_workload(names, *, direct):
+    """From a disk with a sealed segment of ledger 2 and entries of ledger 1 in a nearly full one."""
+    run = BookieRun(direct=direct)
+    for entry_id in range(16):
+        run.add(2, entry_id, size=ROLL_BYTES)
+    run.add(1, 0, count=10, size=30)
+    run.settle()
+    first = len(run.files.recording.operations)
+    for at, name in enumerate(names):
+        STEPS[name](run, at)
+    campaign = Campaign(run.files.recording, config=run.config, direct=direct, deep=0, seed=SEED)
+    return campaign.run(every=rounds(8, 64), sample=rounds(4, 16), first_point=first)
+
+
+SMALL = [names for length in (1, 2, 3) for names in product(STEPS, repeat=length)]
+
+
+def some_small(start):
+    """Every so many of the small workloads, from one on."""
+    images, broken = 0, []
+    for number in range(start, len(SMALL), 2):
+        result = small_workload(SMALL[number], direct=bool(number & 2))
+        images += result.images
+        broken += [f"{SMALL[number]}: {line}" for line in result.broken]
+    return images, broken
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_every_workload_of_up_to_two_operations(direct) -> None:
+    images = 0
+    for names in SMALL:
+        if len(names) <= 2 and (PROOF or direct == (hash(names) & 1 == 1) or len(names) == 1):
+            result = small_workload(names, direct=direct)
+            assert result.broken == [], names
+            images += result.images
+    assert images > 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_every_small_workload() -> None:
+    images = 0
+    with ProcessPoolExecutor(2) as pool:
+        for count, broken in pool.map(some_small, range(2)):
+            assert broken == []
+            images += count
+    keep_figures("crash_images_of_small_workloads", {"workloads": len(SMALL), "images": images}, seed=SEED)
+    assert len(SMALL) == 9 + 81 + 729

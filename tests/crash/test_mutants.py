@@ -1,0 +1,80 @@
+"""Storage with one sync left out, or that answers too early: the crash images of a run show each."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from quire.crash.bookie_run import BookieRun, QueuedWorker
+from quire.crash.campaign import Campaign
+from quire.crash.workloads import WORKLOADS
+from support.crash_faults import ForgetfulFiles
+
+BY_NAME = {workload.name: workload for workload in WORKLOADS}
+
+
+class HastyWorker(QueuedWorker):
+    """Says that a job is done, and does it later."""
+
+    def submit(self, job, done):
+        super().submit(lambda: None, done)
+        super().submit(job, lambda result: None)
+
+
+def broken(name, *, direct=False, wrap=lambda files: files, worker=QueuedWorker):
+    """What the images of a workload show."""
+    workload = BY_NAME[name]
+
+    class Run(BookieRun):
+        def start(self):
+            self.make_worker = worker
+            super().start()
+
+    run = Run(workload.config, direct=direct, capacity=workload.capacity, wrap=wrap)
+    workload.work(run)
+    campaign = Campaign(
+        run.files.recording,
+        config=run.config,
+        direct=direct,
+        capacity=workload.capacity,
+        deep=0,
+        broken_max=1,
+        seed=3,
+    )
+    return campaign.run(every=64, sample=24).broken
+
+
+@pytest.mark.parametrize(
+    ("kind", "workload", "direct", "told"),
+    [
+        ("group", "sizes", False, "acknowledged"),
+        ("group", "fences", True, "acknowledged|fence"),
+        ("header", "rolls", False, "DamagedSegmentError"),
+        ("footer", "rolls", False, "checksum"),
+        ("opened", "rolls", False, "acknowledged"),
+        ("recycled", "recycled files", False, "DamagedSegmentError"),
+        ("before the start", "killed anywhere", False, "missing|verify|no valid group"),
+        ("names found", "killed while recycling", False, "DamagedSegmentError"),
+        ("cookie", "sizes", False, "WrongDirectoryError|is .* now"),
+    ],
+)
+def test_a_sync_that_is_left_out_is_missed(kind, workload, direct, told) -> None:
+    forgetful = []
+
+    def wrap(files):
+        forgetful.append(ForgetfulFiles(files, kind))
+        return forgetful[0]
+
+    (line,) = broken(workload, direct=direct, wrap=wrap)
+    assert forgetful[0].left_out
+    assert re.search(told, line), line
+
+
+def test_an_answer_before_the_write_is_noticed() -> None:
+    (line,) = broken("groups on the worker", worker=HastyWorker)
+    assert "acknowledged" in line
+
+
+def test_without_a_mutant_nothing_is_found() -> None:
+    assert broken("rolls") == []
