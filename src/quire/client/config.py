@@ -74,7 +74,7 @@ class ClientConfig:
             lost connection takes to be tried again.
     """
 
-    run_bytes_max: int = 512 * KIB
+    run_bytes_max: int = MIB
     entry_bytes_max: int = 4 * MIB - 4 * KIB
     window_bytes_max: int = 64 * MIB
     slot_unsent_bytes_max: int = 16 * MIB

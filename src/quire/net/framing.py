@@ -1,8 +1,9 @@
 """Splits a stream into frames, with every limit checked before memory is taken.
 
 One shared scratch buffer receives small frames of all connections; a frame that does not end in the chunk it began
-in gets a buffer of its own, which the socket then fills directly. So an idle connection costs nothing, and a long run
-is copied once at most. Buffers of long frames are used again when nobody looks at them any more: fresh memory of that
+in gets a buffer of its own, which the socket then fills directly. So an idle connection costs nothing. Behind a long
+frame only the head of the next is received into the scratch buffer, so that of long frames one after another next to
+nothing is copied. Buffers of long frames are used again when nobody looks at them any more: fresh memory of that
 size costs more than what is received into it.
 
 Source: `docs/formats/native-protocol.md`.
@@ -21,6 +22,8 @@ from quire.wire import native
 SCRATCH_BYTES = 256 * 1024
 LONG_FRAME_BYTES = 128 * 1024
 FRAME_STEP_BYTES = 32 * 1024
+HEAD_BYTES = 4096
+"""What is received of a frame that is expected to be long, to know its size."""
 LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
 """How much memory of long frames is kept to be used again, unless somebody keeps the frames themselves."""
 LOOKED_AT = 4
@@ -123,6 +126,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._stub = b""
         self._frame: memoryview | None = None
         self._filled = 0
+        self._long_expected = False
         self._budgeted = 0
         self._starved = b""
         self.partial_since: float | None = None
@@ -155,7 +159,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if self._frame is not None:
             return self._frame[self._filled :]
         if not self._stub:
-            return self._scratch
+            return self._scratch[:HEAD_BYTES] if self._long_expected else self._scratch
         self._scratch[: len(self._stub)] = self._stub
         return self._scratch[len(self._stub) :]
 
@@ -197,6 +201,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _split(self, data: memoryview) -> None:
         at, end = 0, len(data)
+        self._long_expected = False
         if not self._greeted:
             hello = native.split_hello(data)
             if hello is None:
@@ -213,6 +218,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             if size > end - at:
                 self._begin(data[at:])
                 return
+            self._long_expected = size >= LONG_FRAME_BYTES
             self.frame_received(memoryview(bytes(data[at : at + size])))
             at += size
         if at < end:
@@ -246,6 +252,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._mark_partial(partial=False)
         self._release()
         assert frame is not None
+        self._long_expected = len(frame) >= LONG_FRAME_BYTES
         self.frame_received(frame)
 
     def _release(self) -> None:

@@ -35,7 +35,7 @@ from quire.storage.segment_format import (
     padded,
 )
 
-BUFFERS_KEPT = 3
+BUFFERS_KEPT = 5
 BLANKED_BYTES = 1024 * 1024
 BLANKED_BYTES_MIN = 64 * 1024
 _CHECKSUM_AT: Final = RECORD_HEADER_BYTES - 4

@@ -100,8 +100,8 @@ async def test_entries_of_one_loop_turn_are_one_run_and_complete_in_order():
 @run
 async def test_runs_are_cut_at_their_size_and_a_large_entry_is_its_own():
     async with cluster() as c, await c.writer() as ledger:
-        futures = [ledger.append_nowait(bytes(200_000)) for _ in range(5)]
-        futures.append(ledger.append_nowait(bytes(1_000_000)))
+        futures = [ledger.append_nowait(bytes(400_000)) for _ in range(5)]
+        futures.append(ledger.append_nowait(bytes(1_500_000)))
         futures.append(ledger.append_nowait(b"x"))
         assert await asyncio.gather(*futures) == list(range(7))
         assert c.bookies.frames["b1"] == 5

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
 from quire.net.framing import (
+    HEAD_BYTES,
     LONG_FRAME_BYTES,
     LONG_FRAMES_BYTES_MAX,
+    SCRATCH_BYTES,
     FrameProtocol,
     ReceiveBudget,
     Scratch,
@@ -71,6 +73,29 @@ def test_any_cutting_gives_the_same_frames(bodies: list[bytes], data: st.DataObj
     assert len(protocol.hellos) == 1
     assert protocol.partial_since is None
     assert protocol._budget.taken == 0
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 5, 5000, LONG_FRAME_BYTES, 3 * LONG_FRAME_BYTES]), max_size=8),
+    data=st.data(),
+)
+def test_long_and_short_frames_follow_one_another(sizes: list[int], data: st.DataObject) -> None:
+    bodies = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    stream = HELLO + b"".join(map(frame_of, bodies))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    protocol = Collector(scratch_bytes=SCRATCH_BYTES)
+    feed(protocol, stream, cuts)
+    assert protocol.frames == [frame_of(body) for body in bodies]
+
+
+def test_behind_a_long_frame_little_is_received_until_the_next_is_known() -> None:
+    protocol = Collector(scratch_bytes=SCRATCH_BYTES)
+    feed(protocol, HELLO, [])
+    assert len(protocol.get_buffer(-1)) == SCRATCH_BYTES
+    feed(protocol, frame_of(bytes(LONG_FRAME_BYTES)), [])
+    assert len(protocol.get_buffer(-1)) == HEAD_BYTES
+    feed(protocol, frame_of(b"short"), [])
+    assert len(protocol.get_buffer(-1)) == SCRATCH_BYTES
 
 
 def test_a_stream_byte_by_byte() -> None:
