@@ -324,19 +324,20 @@ class Journal:
     def _written(self, group: Group, result: object) -> None:
         self._in_flight = None
         if isinstance(result, BaseException):
-            error = self.fail(result)
-            self._tell(group.items, error)
-            self._fail_waiting(error)
+            self.fail(result)
+        if self.failure is not None:
+            # Also if this group is on the disk and another file's sync failed meanwhile: no answer after that.
+            self._tell(group.items, self.failure)
+            self._fail_waiting(self.failure)
         else:
             self.durable_lsn = group.last_lsn
             self.groups_written += 1
             self.bytes_written += group.used
             self._on_durable(group.last_lsn)
-            if self.failure is None:
-                if self._group is not None or self._closed:
-                    self._start(idle=False)
-                if group.opens:
-                    self._seal_before(group.segment.sequence)
+            if self._group is not None or self._closed:
+                self._start(idle=False)
+            if group.opens:
+                self._seal_before(group.segment.sequence)
             self._tell(group.items, None)
         if len(group.view) == self._buffer_bytes and len(self._buffers) < BUFFERS_KEPT:
             self._buffers.append(group.view)
