@@ -1,23 +1,22 @@
 """One client's connection to a bookie: frames in, decisions by `Ledgers`, answers out in one write per turn.
 
-A client that does not read its answers is not read either, and cut off after a while; so is one that leaves a frame
-unfinished. What cannot be understood closes the connection with one log line.
+A client that speaks something else is handed to a `BookKeeperConnection` with its first bytes.
 
 Source: `docs/formats/native-protocol.md`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quire.bookie.bookkeeper_connection import BookKeeperConnection
+from quire.bookie.client_connection import ClientConnection
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
-from quire.net.framing import FrameProtocol
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
@@ -28,38 +27,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WRITE_BUFFER_BYTES = 1024 * 1024
+BOOKKEEPER_FIRST_BYTES = 0x80
+"""A length of V2 or V3 begins with a byte below this, a hello does not."""
 
 
-class Connection(FrameProtocol):
+class Connection(ClientConnection):
     """A client's connection, from its hello to its end."""
 
     def __init__(self, server: BookieServer) -> None:
-        super().__init__(server.scratch, server.receive_budget, server.config.frame_bytes_max)
-        self._server = server
-        self._ledgers = server.ledgers
-        self._out: list[Buffer] = []
-        self._out_bytes = 0
+        super().__init__(server, server.config.frame_bytes_max)
         self._requests: deque[memoryview] = deque()
         self._added = False
-        self._peer = "?"
-        self.not_read_since: float | None = None
 
     # --- the connection ------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        assert self.transport is not None
-        self._peer = str(transport.get_extra_info("peername"))
-        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        if not self._server.connected(self):
-            self.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._requests.clear()
-        self._out.clear()
+    def speaks_otherwise(self, start: memoryview) -> bool:
+        if start[0] >= BOOKKEEPER_FIRST_BYTES or self.transport is None:
+            return False
+        transport, self.transport = self.transport, None
+        heir = BookKeeperConnection(self._server)
         self._server.disconnected(self)
+        transport.set_protocol(heir)
+        heir.connection_made(transport)
+        heir.take_over(start)
+        return True
 
     def hello_received(self, body: memoryview) -> None:
         hello = native.decode_hello(body)
@@ -88,47 +79,18 @@ class Connection(FrameProtocol):
             log.warning("refused %s: %s", self._peer, message)
             self.transport.close()
 
-    def broken(self, error: MalformedFrameError) -> None:
-        log.warning("closing the connection of %s: %s", self._peer, error.message)
-
-    def pause_writing(self) -> None:
-        self.not_read_since = asyncio.get_running_loop().time()
-        if self.transport is not None:
-            self.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self.not_read_since = None
-        self._work()
-        self.resume_reading()
-
-    def hold(self) -> None:
-        """Read no more for now: too much is on its way to the disk."""
-        if self.transport is not None:
-            self.transport.pause_reading()
-
-    def release(self) -> None:
-        """There is room again."""
-        self._work()
-        self.resume_reading()
-
-    def resume_reading(self) -> None:
-        if self.transport is None or self.not_read_since is not None or self._starved or self._requests:
-            return
-        if not self._server.holding:
-            self.transport.resume_reading()
-
     # --- requests ------------------------------------------------------------------------------------------------
 
     def frame_received(self, frame: memoryview) -> None:
         self._requests.append(frame)
 
-    def chunk_done(self) -> None:
-        self._work()
-        if self._requests and self.transport is not None:
-            self.transport.pause_reading()
+    def has_requests(self) -> bool:
+        return bool(self._requests)
+
+    def drop_requests(self) -> None:
+        self._requests.clear()
 
     def _work(self) -> None:
-        """Serve the requests that have arrived, as long as their answers have somewhere to go."""
         requests, self._added = self._requests, False
         limit = self._server.config.answer_bytes_max
         try:
@@ -275,10 +237,3 @@ class Connection(FrameProtocol):
             self._server.answering(self)
         self._out += parts
         self._out_bytes += sum(map(len, parts))
-
-    def send_answers(self) -> None:
-        """Write all answers that are ready, in one go."""
-        out, self._out = self._out, []
-        self._out_bytes = 0
-        if out and self.transport is not None:
-            self.transport.writelines(out)

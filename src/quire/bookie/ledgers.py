@@ -176,6 +176,29 @@ class Ledgers:
                 self.flush_soon()
         return answer
 
+    def explicit_lac_then(self, request: Request, then: Callable[[Answer], None]) -> None:
+        """Take a writer's explicit LAC as `explicit_lac` does, and call `then` once it is durable, as Java answers."""
+        if not request.key or self.read_only or not self._storage.writable:
+            then(Answer.READ_ONLY if request.key else Answer.UNAUTHORISED)
+            return
+        answer = self.explicit_lac(request)
+        if answer is not Answer.OK:
+            then(answer)
+            return
+        self._unsaved_lacs.pop(request.ledger_id, None)
+        self._journal_facts(
+            self._machine(request.ledger_id),
+            lambda error: then(Answer.OK if error is None else Answer.ERROR),
+        )
+
+    def force(self, then: Callable[[Answer], None]) -> None:
+        """Call `then` when everything that was put before is durable."""
+
+        def durable(error: StorageError | None) -> None:
+            then(Answer.OK if error is None and self._storage.failure is None else Answer.ERROR)
+
+        self._storage.when_durable(WHEN_DURABLE, durable)
+
     # --- fences and reads -----------------------------------------------------------------------------------------
 
     def fence_then(self, request: Request, then: Callable[[Answer], None]) -> None:
@@ -197,6 +220,7 @@ class Ledgers:
         waits = self._rules.answer_waits_for_durable_fence()
 
         def durable(error: StorageError | None) -> None:
+            self.followers.tell(request.ledger_id, EVERY_LAC)  # its writer tells nobody any more
             if waits:
                 then(Answer.OK if error is None else Answer.ERROR)
 
@@ -271,6 +295,10 @@ class Ledgers:
         """How far a ledger is known to be confirmed; None when nothing is known of it."""
         machine = self._known(ledger_id)
         return None if machine is None else machine.facts.lac
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The highest entry that is here, -1 if none is."""
+        return self._storage.last_entry(ledger_id)
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
         """The intervals of entries that this bookie holds."""

@@ -16,8 +16,10 @@ import os
 import random
 from typing import Any
 
+from quire.bookie.client_connection import ClientConnection
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
+from quire.bookie.digest_types import DigestTypes
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import WHEN_DURABLE, Ledgers
 from quire.core.answers import Answer
@@ -84,6 +86,7 @@ class BookieServer:
         self.holding = False
         self.storage: LedgerStorage
         self.ledgers: Ledgers
+        self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
         self._chance: Chance = chance or random.SystemRandom()
@@ -93,9 +96,9 @@ class BookieServer:
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
         # In the order in which they came: what is done to all of them is done in one order in every run.
-        self._connections: dict[Connection, None] = {}
-        self._answering: list[Connection] = []
-        self._writers: set[Connection] = set()
+        self._connections: dict[ClientConnection, None] = {}
+        self._answering: list[ClientConnection] = []
+        self._writers: set[ClientConnection] = set()
         self._pending_bytes = 0
         self._suspicious = False
         self._server: asyncio.Server | None = None
@@ -139,6 +142,7 @@ class BookieServer:
                 chance=self._chance,
             )
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
+            self.digest_types = DigestTypes(LedgerStore(self.store))
             self._suspicious = self.storage.report.suspects_unknown
             await self._listen()
             if not served:
@@ -185,6 +189,7 @@ class BookieServer:
         if self._server is not None:
             self._server.close()
         if hasattr(self, "ledgers"):
+            self.digest_types.close()
             if clean and self.storage.failure is None:
                 self.ledgers.save_lacs()
             await self.storage.drain()
@@ -315,7 +320,7 @@ class BookieServer:
 
     # --- for connections ---------------------------------------------------------------------------------------------
 
-    def connected(self, connection: Connection) -> bool:
+    def connected(self, connection: ClientConnection) -> bool:
         """A client came; False when there are too many already."""
         if len(self._connections) >= self.config.connections_max:
             log.warning("refused a connection: %d are open already", len(self._connections))
@@ -323,12 +328,12 @@ class BookieServer:
         self._connections[connection] = None
         return True
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: ClientConnection) -> None:
         """A client is gone."""
         self._connections.pop(connection, None)
         self._writers.discard(connection)
 
-    def put(self, connection: Connection) -> None:
+    def put(self, connection: ClientConnection) -> None:
         """A connection has put entries: one that lately was alone to do so has nobody to share a sync with."""
         self._writers.add(connection)
         if len(self._writers) == 1:
@@ -336,7 +341,7 @@ class BookieServer:
         else:
             self.ledgers.flush_soon()
 
-    def answering(self, connection: Connection) -> None:
+    def answering(self, connection: ClientConnection) -> None:
         """A connection has answers to send: they leave together, at the latest in the next loop turn."""
         if not self._answering and not self.ledgers.flushing:
             asyncio.get_running_loop().call_soon(self._send_answers)

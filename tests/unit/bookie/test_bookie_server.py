@@ -394,7 +394,7 @@ def test_garbage_after_the_hello_closes_the_connection_and_nothing_else(tmp_path
 
 
 @pytest.mark.parametrize(
-    "start", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x08\x02\x01\x00\x00", b"\xd1QUIRX\r\n"]
+    "start", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x04\x02\x09\x00\x00", b"\xd1QUIRX\r\n"]
 )
 def test_another_protocol_is_closed_at_once(tmp_path: Path, start: bytes) -> None:
     async def work(at: World) -> None:

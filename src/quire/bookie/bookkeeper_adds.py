@@ -1,0 +1,193 @@
+"""Adds that came one by one become runs: those of one ledger in one chunk are one record and one write of answers.
+
+Source: `docs/formats/bookkeeper-protocol.md`, "Entries become runs again".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from quire.bookie.digest_types import DigestTypes
+from quire.bookie.ledgers import Ledgers, Waiter
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import DigestType
+from quire.wire import bookkeeper, v2, v3
+from quire.wire.entry import HEADER, Buffer
+from quire.wire.native import Flag, Kind, Request
+from quire.wire.run import RunView, checksum, count_ids, encode_run
+
+PERIODS: Final = range(2, 17)
+"""Ensemble sizes that are looked for in the ids of a chunk."""
+STRIPES_MIN: Final = 4
+"""Fewer entries than this are not worth looking."""
+
+
+class Adder(NamedTuple):
+    """Who adds what, and how the answers are to look. `version` is that of V2's packets, None in V3."""
+
+    ledger_id: int
+    key: bytes
+    recovery: bool
+    version: int | None
+
+
+class AddGroup:
+    """Entries of one ledger that came together, their ids ascending."""
+
+    __slots__ = ("adder", "body_bytes", "entries", "ids", "lac", "txn_ids")
+
+    def __init__(self, adder: Adder) -> None:
+        self.adder = adder
+        self.ids: list[int] = []
+        self.entries: list[Buffer] = []
+        self.txn_ids: list[int] = []
+        self.lac = int(NO_ENTRY)
+        self.body_bytes = 0
+
+    def part(self, start: int, end: int) -> AddGroup:
+        """Some of the entries."""
+        if end - start == len(self.ids):
+            return self
+        part = AddGroup(self.adder)
+        part.ids, part.entries = self.ids[start:end], self.entries[start:end]
+        part.txn_ids = self.txn_ids[start:end]
+        part.lac = self.lac
+        return part
+
+    def answers(self, answer: Answer) -> bytes:
+        """The frames that answer all of them alike."""
+        ledger_id, _, _, version = self.adder
+        if version is None:
+            status = bookkeeper.v3_code(answer)
+            return v3.encode_add_answers(status, ledger_id, list(zip(self.txn_ids, self.ids, strict=True)))
+        return v2.encode_add_answers(bookkeeper.v2_code(answer), ledger_id, self.ids, version)
+
+
+class AddCollector:
+    """The adds of one chunk of one connection.
+
+    Args:
+        ledgers: decides and stores.
+        digests: the ledgers' digest types.
+        waiter: is told when a group is on disk; its tag is the group.
+    """
+
+    def __init__(self, ledgers: Ledgers, digests: DigestTypes, waiter: Waiter) -> None:
+        self._ledgers = ledgers
+        self._digests = digests
+        self._waiter = waiter
+        self._groups: dict[Adder, AddGroup] = {}
+        self._period = 0
+        self._refused: list[tuple[AddGroup, Answer]] = []
+        self._admitted = 0
+
+    def add(self, adder: Adder, entry_id: int, entry: Buffer, txn_id: int = 0) -> Answer:
+        """Take an add whose ids are its own.
+
+        Returns:
+            OK: its answer comes with its group. BAD_REQUEST, at once: the entry is none, or has other ids inside.
+        """
+        if len(entry) < bookkeeper.ENTRY_BYTES_MIN or entry_id < 0:
+            return Answer.BAD_REQUEST
+        ledger_id, own_id, lac, length = HEADER.unpack_from(entry)
+        if own_id != entry_id or ledger_id != adder.ledger_id or ledger_id < 0 or length < 0:
+            return Answer.BAD_REQUEST
+        group = self._groups.get(adder)
+        if group is None:
+            group = self._groups[adder] = AddGroup(adder)
+        elif entry_id <= group.ids[-1]:
+            self._put(self._groups.pop(adder))
+            group = self._groups[adder] = AddGroup(adder)
+        group.ids.append(entry_id)
+        group.entries.append(entry)
+        group.txn_ids.append(txn_id)
+        # No writer has confirmed the entry that it is sending; who says otherwise is not believed beyond it.
+        group.lac = max(group.lac, min(lac, entry_id - 1))
+        return Answer.OK
+
+    def flush(self) -> tuple[int, list[tuple[AddGroup, Answer]]]:
+        """Hand everything over.
+
+        Returns:
+            Bytes that are on their way to the disk now, and the groups that were refused, with the answers.
+        """
+        groups, self._groups = self._groups, {}
+        for group in groups.values():
+            self._put(group)
+        admitted, self._admitted = self._admitted, 0
+        refused, self._refused = self._refused, []
+        return admitted, refused
+
+    def _put(self, group: AddGroup) -> None:
+        for start, end, period, residues in self._runs(group.ids):
+            self._put_run(group.part(start, end), period, residues)
+
+    def _put_run(self, group: AddGroup, period: int, residues: int) -> None:
+        ledger_id, key, recovery, _ = group.adder
+        kind = self._digests.get(ledger_id)
+        body = encode_run(
+            ledger_id,
+            group.ids[0],
+            group.ids[-1],
+            group.entries,
+            list(map(len, group.entries)),
+            digest_type=kind or 0,
+            period=period,
+            residues=residues,
+        )
+        run = RunView.parse(body)
+        group.entries = []
+        group.body_bytes = len(body)
+        if not self._intact(run, kind):
+            self._refused.append((group, Answer.DAMAGED_IN_TRANSIT))
+            return
+        request = Request(
+            kind=Kind.ADD,
+            digest_type=kind or 0,
+            flags=Flag.RECOVERY if recovery else 0,
+            number=0,
+            deadline_ms=0,
+            ledger_id=ledger_id,
+            token=0,
+            key=key,
+            term=0,
+            lac=group.lac,
+            lafr=NO_ENTRY,
+            body_crc=checksum(body),
+            body=memoryview(body),
+        )
+        answer = self._ledgers.add(request, run, self._waiter, group)
+        if answer is Answer.OK:
+            self._admitted += len(body)
+        else:
+            self._refused.append((group, answer))
+
+    def _intact(self, run: RunView, kind: DigestType | None) -> bool:
+        """Whether each entry has the digest that it must have, as far as that can be told here."""
+        checker = self._digests.checker(kind)
+        if checker is None:
+            return True
+        _, bad = checker.open_all(run.ledger_id, run.ids(), run.body, run.offsets())
+        self._digests.mismatches += len(bad)
+        return not bad
+
+    def _runs(self, ids: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+        """(start, end, period, residues) of positions that make one run."""
+        first, last, count = ids[0], ids[-1], len(ids)
+        if last - first + 1 == count:
+            yield 0, count, 1, 1
+            return
+        if count >= STRIPES_MIN:
+            for period in (self._period, *PERIODS):
+                residues = sum({1 << entry_id % period for entry_id in ids}) if period else 0
+                if period and count_ids(first, last, period, residues) == count:
+                    self._period = period
+                    yield 0, count, period, residues
+                    return
+        start = 0
+        for position in range(1, count + 1):
+            if position == count or ids[position] != ids[position - 1] + 1:
+                yield start, position, 1, 1
+                start = position

@@ -1,0 +1,229 @@
+"""One client that speaks BookKeeper's protocols, V2 or V3: its requests become those that our own clients send.
+
+A connection begins in V3; the first frame that is no V3 request makes it a V2 connection for good, as at a Java
+bookie. Adds are collected (`bookkeeper_adds`), everything else sees what was added before it.
+
+Source: `docs/formats/bookkeeper-protocol.md`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from quire.bookie.bookkeeper_adds import AddCollector, Adder, AddGroup
+from quire.bookie.bookkeeper_lookup import Lookup, as_request
+from quire.bookie.bookkeeper_v3 import V3Requests
+from quire.bookie.client_connection import ClientConnection
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError, StorageError
+from quire.wire import bookkeeper, v2, v3
+from quire.wire.entry import Buffer
+from quire.wire.native import Flag, Kind
+
+if TYPE_CHECKING:
+    from quire.bookie.server import BookieServer
+
+KEPT_BYTES_MAX: Final = 32 * 1024
+"""A cut frame up to this long waits beside the scratch buffer; a longer one gets memory of its own, budgeted."""
+_V2_ADD_BYTES_MIN: Final = v2.ADD_ENTRY_AT + v2.IDS.size
+
+
+class BookKeeperConnection(ClientConnection):
+    """A client's connection, from its first frame to its end."""
+
+    def __init__(self, server: BookieServer) -> None:
+        super().__init__(server, bookkeeper.FRAME_BYTES_MAX)
+        self._greeted = True
+        self._is_v2 = False
+        self._chunks: deque[tuple[Buffer, list[int]]] = deque()
+        self._lookup = Lookup(server.ledgers)
+        self._adds = AddCollector(server.ledgers, server.digest_types, self)
+        self._v3 = V3Requests(server, self._lookup, self.answer, self._still_there)
+        self._added = False
+
+    # --- receiving -------------------------------------------------------------------------------------------------
+
+    def take_over(self, start: memoryview) -> None:
+        """The connection's first bytes, which another protocol object received."""
+        try:
+            self._split(start)
+        except MalformedFrameError as error:
+            self._fail(error)
+            return
+        self.chunk_done()
+
+    def _split(self, data: memoryview) -> None:
+        starts, end = bookkeeper.whole_frames(data)
+        if starts:
+            self._chunks.append((bytes(data[:end]), starts))
+            self.partial_since = None
+        rest = data[end:]
+        if len(rest) >= 4 and int.from_bytes(rest[:4], "big") >= KEPT_BYTES_MAX:
+            self._begin(rest)
+        elif rest:
+            self._keep(rest)
+
+    def frame_received(self, frame: memoryview) -> None:
+        self._chunks.append((frame, [0]))
+
+    def has_requests(self) -> bool:
+        return bool(self._chunks)
+
+    def drop_requests(self) -> None:
+        self._chunks.clear()
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        self._added = False
+        try:
+            while self._chunks and self.not_read_since is None and not self._server.holding:
+                data, starts = self._chunks.popleft()
+                served = self._serve(data, starts)
+                if served < len(starts):
+                    self._chunks.appendleft((data, starts[served:]))
+                self._flush_adds()
+        except MalformedFrameError as error:
+            self._flush_adds()
+            self._chunks.clear()
+            self._fail(error)
+        self._lookup.clear()
+        if self._added:
+            self._server.put(self)
+
+    def _serve(self, data: Buffer, starts: list[int]) -> int:
+        """Serve frames until their answers have nowhere to go; returns how many were served."""
+        limit = self._server.config.answer_bytes_max
+        for served, at in enumerate(starts, 1):
+            if not self._is_v2:
+                self._serve_v3(data, at)
+            else:
+                self._serve_v2(data, at)
+            if self._out_bytes >= limit:
+                self.send_answers()
+                if self.not_read_since is not None:
+                    return served
+        return len(starts)
+
+    def _flush_adds(self) -> None:
+        admitted, refused = self._adds.flush()
+        if admitted:
+            self._added = True
+            self._server.admitted(admitted)
+            self._lookup.clear()
+        for group, answer in refused:
+            self.answer([group.answers(answer)])
+
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        """A group of adds is durable: now the answers may leave."""
+        group: AddGroup = tag  # as `AddCollector` gave it
+        self._server.settled(group.body_bytes)
+        self.answer([group.answers(Answer.OK if error is None else self._server.answer_for(error))])
+
+    # --- V3 ----------------------------------------------------------------------------------------------------------
+
+    def _serve_v3(self, data: Buffer, at: int) -> None:
+        add = v3.take_add(data, at)
+        if add is not None:
+            adder = Adder(add.ledger_id, add.key, add.recovery, None)
+            answer = self._adds.add(adder, add.entry_id, add.body, add.txn_id)
+            if answer is not Answer.OK:
+                status = bookkeeper.v3_code(answer)
+                self.answer([v3.encode_add_answers(status, add.ledger_id, [(add.txn_id, add.entry_id)])])
+            return
+        try:
+            request = v3.decode_request(_frame(data, at))
+        except MalformedFrameError:
+            if data[at + 4] == v3.FIRST_BYTE:
+                raise
+            self._is_v2 = True
+            self._serve_v2(data, at)
+            return
+        self._flush_adds()
+        self._v3.serve(request, self._adds)
+
+    # --- V2 ----------------------------------------------------------------------------------------------------------
+
+    def _serve_v2(self, data: Buffer, at: int) -> None:
+        size, header = v2.HEAD.unpack_from(data, at)
+        version, opcode, flags = v2.split_packet_header(header)
+        if opcode == v2.Op.ADD and version <= v2.VERSION and size + 4 >= _V2_ADD_BYTES_MIN:
+            entry_at = at + v2.ADD_ENTRY_AT
+            ledger_id, entry_id = v2.IDS.unpack_from(data, entry_at)
+            key = bytes(data[at + 8 : entry_at])
+            adder = Adder(ledger_id, key, bool(flags & v2.Flag.RECOVERY_ADD), version)
+            answer = self._adds.add(adder, entry_id, data[entry_at : at + 4 + size])
+            if answer is not Answer.OK:
+                code = bookkeeper.v2_code(answer)
+                self.answer([v2.encode_add_answer(code, ledger_id, entry_id, version)])
+            return
+        self._flush_adds()
+        request = v2.decode_request(_frame(data, at))
+        if isinstance(request, v2.AuthPacket):
+            self.answer([v2.encode_auth(bookkeeper.AUTH_DISABLED, b"", version=version)])
+        elif version > v2.VERSION:
+            self._answer_v2(request, bookkeeper.BAD_VERSION[0])
+        elif isinstance(request, v2.AddRequest):
+            self._answer_v2(request, bookkeeper.v2_code(Answer.BAD_REQUEST))
+        elif flags & v2.Flag.DO_FENCING and request.ledger_id >= 0:
+            asked = as_request(Kind.READ, request.ledger_id, key=request.key, flags=Flag.FENCE)
+            self._ledgers.fence_then(asked, lambda answer: self._read_v2(request, answer))
+        else:
+            self._read_v2(request, Answer.OK)
+
+    def _read_v2(self, request: v2.ReadRequest | v2.BatchReadRequest, answer: Answer) -> None:
+        if self.transport is None:
+            return
+        ledger_id, first = request.ledger_id, request[3]
+        if ledger_id < 0 or first < bookkeeper.LAST_ENTRY:
+            answer = Answer.BAD_REQUEST
+        if answer is not Answer.OK:
+            self._answer_v2(request, bookkeeper.v2_code(answer))
+        elif isinstance(request, v2.ReadRequest):
+            answer, entry, _ = self._lookup.entry(ledger_id, first)
+            code = bookkeeper.v2_code(answer)
+            self.answer(v2.encode_read_answer(code, ledger_id, first, entry, request.version))
+        else:
+            limit = min(request.bytes_max, bookkeeper.FRAME_BYTES_MAX)
+            if first == bookkeeper.LAST_ENTRY:
+                answer, entry, _ = self._lookup.entry(ledger_id, first)
+                entries = [entry] if answer is Answer.OK else []
+            else:
+                answer, entries = self._lookup.entries(ledger_id, first, request.count_max, limit)
+            code = bookkeeper.v2_code(answer)
+            self.answer(
+                v2.encode_batch_read_answer(
+                    code, ledger_id, first, request.request_id, entries, request.version
+                )
+            )
+
+    def _answer_v2(self, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest, code: int) -> None:
+        """An answer that brings nothing but its code."""
+        version = request.version
+        if isinstance(request, v2.AddRequest):
+            self.answer([v2.encode_add_answer(code, request.ledger_id, request.entry_id, version)])
+        elif isinstance(request, v2.ReadRequest):
+            self.answer(v2.encode_read_answer(code, request.ledger_id, request.entry_id, b"", version))
+        else:
+            ids = (request.ledger_id, request.first, request.request_id)
+            self.answer(v2.encode_batch_read_answer(code, *ids, (), version))
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _still_there(self) -> bool:
+        return self.transport is not None
+
+    def answer(self, parts: list[Buffer]) -> None:
+        """Buffers of answers, to be written with the others of this turn."""
+        if self.transport is None:
+            return
+        if not self._out:
+            self._server.answering(self)
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
+
+
+def _frame(data: Buffer, at: int) -> memoryview:
+    """One whole frame out of a chunk."""
+    return memoryview(data)[at : at + 4 + int.from_bytes(data[at : at + 4], "big")]

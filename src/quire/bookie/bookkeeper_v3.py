@@ -1,0 +1,279 @@
+"""What a bookie answers to V3's requests, other than adds in the layout that Java writes.
+
+Source: `docs/formats/bookkeeper-protocol.md`, "V3".
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from quire.bookie.bookkeeper_adds import AddCollector, Adder
+from quire.bookie.bookkeeper_lookup import Lookup, as_request
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
+from quire.wire import bookkeeper, v3
+from quire.wire.entry import Buffer, explicit_lac_of
+from quire.wire.native import Flag, Kind
+from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+
+if TYPE_CHECKING:
+    from quire.bookie.server import BookieServer
+
+POLLS_MAX: Final = 1024
+"""Long polls of one connection that may wait at one time."""
+_LAC_BODY_BYTES_MIN: Final = 16
+_LAC_BODY_BYTES_MAX: Final = 16 + 20
+_WITHOUT_VERSION: Final = frozenset({pb.AUTH, pb.START_TLS})
+
+
+class V3Requests:
+    """Serves the V3 requests of one connection.
+
+    Args:
+        server: the bookie.
+        lookup: the entries that this turn's requests have seen.
+        send: takes the buffers of an answer.
+        there: whether the client still is.
+    """
+
+    def __init__(
+        self,
+        server: BookieServer,
+        lookup: Lookup,
+        send: Callable[[list[Buffer]], None],
+        there: Callable[[], bool],
+    ) -> None:
+        self._server = server
+        self._ledgers = server.ledgers
+        self._lookup = lookup
+        self._send = send
+        self._there = there
+        self._polls = 0
+        self._handlers: dict[int, Callable[[pb.Request], None]] = {
+            pb.READ_ENTRY: self._read,
+            pb.WRITE_LAC: self._write_lac,
+            pb.READ_LAC: self._read_lac,
+            pb.GET_BOOKIE_INFO: self._info,
+            pb.FORCE_LEDGER: self._force,
+            pb.GET_LIST_OF_ENTRIES_OF_LEDGER: self._list,
+            pb.AUTH: self._auth,
+        }
+
+    def serve(self, request: pb.Request, adds: AddCollector) -> None:
+        """Answer a request, now or when it can be."""
+        header = request.header
+        if header.operation not in _WITHOUT_VERSION and header.version != v3.VERSION:
+            served = header.operation in self._handlers or header.operation == pb.ADD_ENTRY
+            status = bookkeeper.BAD_VERSION[1] if served else bookkeeper.v3_code(Answer.BAD_REQUEST)
+            self._answer(request, status)
+            return
+        name = v3.REQUEST_BODY.get(header.operation)
+        handler = self._handlers.get(header.operation)
+        if header.operation == pb.ADD_ENTRY and request.HasField("addRequest"):
+            self._add(request, adds)
+        elif handler is None or name is None or not request.HasField(name):
+            self._bare(request, Answer.BAD_REQUEST)
+        else:
+            handler(request)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _bare(self, request: pb.Request, answer: Answer) -> None:
+        """An answer of header and status only."""
+        self._send([v3.frame_of(v3.response(request.header, bookkeeper.v3_code(answer)))])
+
+    def _answer(self, request: pb.Request, status: int, **fields: Any) -> None:
+        """An answer with the body of its operation: the ids of the request, the status once more, and what is given."""
+        if not self._there():
+            return
+        message = v3.response(request.header, status)
+        operation = request.header.operation
+        name = v3.RESPONSE_BODY.get(operation)
+        if name is not None and name not in {"authResponse", "startTLSResponse"}:
+            body: Any = getattr(message, name)
+            asked: Any = getattr(request, v3.REQUEST_BODY[operation])
+            body.status = status
+            for field in ("ledgerId", "entryId"):
+                if field in body.DESCRIPTOR.fields_by_name:
+                    setattr(body, field, getattr(asked, field))
+            for field, value in fields.items():
+                setattr(body, field, value)
+        self._send([v3.frame_of(message)])
+
+    def _refuse(self, request: pb.Request, answer: Answer) -> None:
+        self._answer(request, bookkeeper.v3_code(answer))
+
+    # --- adds --------------------------------------------------------------------------------------------------------
+
+    def _add(self, request: pb.Request, adds: AddCollector) -> None:
+        """An add that looks otherwise than Java's: with write flags, or with fields in another order."""
+        add, txn_id = request.addRequest, request.header.txnId
+        answer = Answer.UNAUTHORISED
+        if len(add.masterKey) == bookkeeper.KEY_BYTES:
+            # What is to be synced later is synced now: an answer never says less than was asked for.
+            adder = Adder(add.ledgerId, add.masterKey, add.flag == v3.RECOVERY_ADD, None)
+            answer = adds.add(adder, add.entryId, add.body, txn_id)
+        if answer is not Answer.OK:
+            self._refuse(request, answer)
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+
+    def _read(self, request: pb.Request) -> None:
+        read = request.readRequest
+        ledger_id, entry_id = read.ledgerId, read.entryId
+        if ledger_id < 0 or entry_id < bookkeeper.LAST_ENTRY:
+            self._refuse(request, Answer.BAD_REQUEST)
+        elif read.HasField("flag") and read.flag == v3.FENCE_LEDGER:
+            key = read.masterKey if len(read.masterKey) == bookkeeper.KEY_BYTES else b""
+            asked = as_request(Kind.READ, ledger_id, key=key, flags=Flag.FENCE)
+            self._ledgers.fence_then(asked, lambda answer: self._after_fence(request, answer))
+        elif read.HasField("previousLAC"):
+            self._long_poll(request)
+        else:
+            self._plain_read(request)
+
+    def _plain_read(self, request: pb.Request) -> None:
+        read = request.readRequest
+        answer, entry, lac = self._lookup.entry(read.ledgerId, read.entryId)
+        if answer is Answer.OK:
+            self._answer(request, 0, body=bytes(entry), maxLAC=lac)
+        else:
+            self._refuse(request, answer)
+
+    def _after_fence(self, request: pb.Request, answer: Answer) -> None:
+        entry: Buffer = b""
+        if answer is Answer.OK:
+            answer, entry, _ = self._lookup.entry(request.readRequest.ledgerId, request.readRequest.entryId)
+        if answer is Answer.OK:
+            self._answer(request, 0, body=bytes(entry))
+        else:
+            self._refuse(request, answer)
+
+    # --- long polls --------------------------------------------------------------------------------------------------
+
+    def _long_poll(self, request: pb.Request) -> None:
+        read = request.readRequest
+        piggyback = read.flag == v3.ENTRY_PIGGYBACK and read.HasField("flag")
+        if (piggyback and read.entryId != bookkeeper.LAST_ENTRY) or read.previousLAC < NO_ENTRY:
+            self._refuse(request, Answer.BAD_REQUEST)
+            return
+        known = self._ledgers.lac(read.ledgerId)
+        wait = min(max(read.timeOut, 0) / 1000, self._server.config.long_poll_seconds_max)
+        if known is None or known > read.previousLAC or not wait:
+            self._end_poll(request, waited=False)
+        elif self._polls >= POLLS_MAX:
+            self._refuse(request, Answer.TOO_BUSY)
+        else:
+            self._polls += 1
+
+            def wake() -> None:
+                self._polls -= 1
+                if self._there():
+                    self._end_poll(request, waited=True)
+                    self._lookup.clear()
+
+            self._ledgers.poll(read.ledgerId, read.previousLAC, wait, wake)
+
+    def _end_poll(self, request: pb.Request, *, waited: bool) -> None:
+        read = request.readRequest
+        if read.flag != v3.ENTRY_PIGGYBACK or not read.HasField("flag"):
+            self._plain_read(request)
+            return
+        lac = self._ledgers.lac(read.ledgerId)
+        if lac is None:
+            answer, _, _ = self._lookup.entry(read.ledgerId, 0)
+            self._refuse(request, answer)
+            return
+        if lac > read.previousLAC:
+            answer, entry, _ = self._lookup.entry(read.ledgerId, read.previousLAC + 1)
+            if answer is Answer.OK:
+                fields: dict[str, Any] = {
+                    "entryId": read.previousLAC + 1,
+                    "body": bytes(entry),
+                    "maxLAC": lac,
+                }
+                if waited:
+                    fields["lacUpdateTimestamp"] = self._server.clock.wall_ms()
+                self._answer(request, 0, **fields)
+                return
+        self._answer(request, 0, maxLAC=lac)
+
+    # --- LACs --------------------------------------------------------------------------------------------------------
+
+    def _write_lac(self, request: pb.Request) -> None:
+        asked = request.writeLacRequest
+        body = asked.body
+        if (
+            asked.ledgerId < 0
+            or not _LAC_BODY_BYTES_MIN <= len(body) <= _LAC_BODY_BYTES_MAX
+            or explicit_lac_of(body) < NO_ENTRY
+            or int.from_bytes(body[:8], "big") != asked.ledgerId
+        ):
+            self._refuse(request, Answer.BAD_REQUEST)
+            return
+        key = asked.masterKey if len(asked.masterKey) == bookkeeper.KEY_BYTES else b""
+        self._ledgers.explicit_lac_then(
+            as_request(Kind.WRITE_LAC, asked.ledgerId, key=key, body=body),
+            lambda answer: self._refuse(request, answer),
+        )
+
+    def _read_lac(self, request: pb.Request) -> None:
+        ledger_id = request.readLacRequest.ledgerId
+        if ledger_id < 0:
+            self._refuse(request, Answer.BAD_REQUEST)
+            return
+        answer, _, explicit, evidence = self._ledgers.last_confirmed(as_request(Kind.READ_LAC, ledger_id))
+        if answer is Answer.UNKNOWN:
+            # With a LAC in it, this would count as an answer: it must not.
+            self._refuse(request, Answer.ERROR)
+        elif answer is not Answer.OK:
+            self._refuse(request, Answer.NO_ENTRY if answer is Answer.NO_LEDGER else answer)
+        else:
+            fields: dict[str, Any] = {}
+            if explicit:
+                fields["lacBody"] = explicit
+            if len(evidence):
+                fields["lastEntryBody"] = bytes(evidence)
+            # A LAC without an entry is Java's oddity: "EIO", and the client takes the LAC all the same.
+            alone = Answer.ERROR if explicit else Answer.NO_ENTRY
+            self._answer(request, 0 if len(evidence) else bookkeeper.v3_code(alone), **fields)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    def _force(self, request: pb.Request) -> None:
+        self._ledgers.force(lambda answer: self._refuse(request, answer))
+
+    def _info(self, request: pb.Request) -> None:
+        asked = request.getBookieInfoRequest.requested
+        usage = shutil.disk_usage(self._server.config.directory)
+        fields = {}
+        if asked & v3.TOTAL_DISK_CAPACITY:
+            fields["totalDiskCapacity"] = usage.total
+        if asked & v3.FREE_DISK_SPACE:
+            fields["freeDiskSpace"] = usage.free
+        self._answer(request, 0, **fields)
+
+    def _list(self, request: pb.Request) -> None:
+        ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
+        if ledger_id < 0:
+            self._refuse(request, Answer.BAD_REQUEST)
+            return
+        held = self._ledgers.held(ledger_id)
+        if not held:
+            answer, _, _ = self._lookup.entry(ledger_id, 0)
+            if answer is not Answer.NO_ENTRY:
+                self._refuse(request, answer)
+                return
+        entries = bookkeeper.encode_entry_list(held)
+        if len(entries) > bookkeeper.FRAME_BYTES_MAX - 256:
+            self._refuse(request, Answer.TOO_BUSY)
+        else:
+            self._answer(request, 0, availabilityOfEntriesOfLedger=entries)
+
+    def _auth(self, request: pb.Request) -> None:
+        message = v3.response(request.header, 0)
+        message.authResponse.authPluginName = bookkeeper.AUTH_DISABLED
+        message.authResponse.payload = b""
+        self._send([v3.frame_of(message)])

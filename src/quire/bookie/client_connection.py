@@ -1,0 +1,108 @@
+"""What all clients' connections have in common, whatever they speak: when they are read, and how answers leave.
+
+A client that does not read its answers is not read either, and cut off after a while; so is one that leaves a frame
+unfinished. What cannot be understood closes the connection with one log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from quire.core.errors import MalformedFrameError
+from quire.net.framing import FrameProtocol
+from quire.wire.entry import Buffer
+
+if TYPE_CHECKING:
+    from quire.bookie.server import BookieServer
+
+log = logging.getLogger(__name__)
+
+WRITE_BUFFER_BYTES = 1024 * 1024
+
+
+class ClientConnection(FrameProtocol):
+    """A client's connection. Subclasses say what its requests are in `has_requests` and `_work`."""
+
+    def __init__(self, server: BookieServer, frame_bytes_max: int) -> None:
+        super().__init__(server.scratch, server.receive_budget, frame_bytes_max)
+        self._server = server
+        self._ledgers = server.ledgers
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._peer = "?"
+        self.not_read_since: float | None = None
+
+    # --- for subclasses ------------------------------------------------------------------------------------------
+
+    def has_requests(self) -> bool:
+        """Whether requests wait that have come whole."""
+        raise NotImplementedError
+
+    def drop_requests(self) -> None:
+        """The client is gone: forget what it asked."""
+        raise NotImplementedError
+
+    def _work(self) -> None:
+        """Serve the requests that have arrived, as long as their answers have somewhere to go."""
+        raise NotImplementedError
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        self._peer = str(transport.get_extra_info("peername"))
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if not self._server.connected(self):
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.drop_requests()
+        self._out.clear()
+        self._server.disconnected(self)
+
+    def broken(self, error: MalformedFrameError) -> None:
+        log.warning("closing the connection of %s: %s", self._peer, error.message)
+
+    def pause_writing(self) -> None:
+        self.not_read_since = asyncio.get_running_loop().time()
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.not_read_since = None
+        self._work()
+        self.resume_reading()
+
+    def hold(self) -> None:
+        """Read no more for now: too much is on its way to the disk."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def release(self) -> None:
+        """There is room again."""
+        self._work()
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.transport is None or self.not_read_since is not None or self._starved or self.has_requests():
+            return
+        if not self._server.holding:
+            self.transport.resume_reading()
+
+    def chunk_done(self) -> None:
+        self._work()
+        if self.has_requests() and self.transport is not None:
+            self.transport.pause_reading()
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def send_answers(self) -> None:
+        """Write all answers that are ready, in one go."""
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        if out and self.transport is not None:
+            self.transport.writelines(out)

@@ -1,0 +1,216 @@
+"""What BookKeeper's two protocols, V2 and V3, share: frames, status codes, and the list of a ledger's entries.
+
+A frame is a u32 length and as many bytes. Layouts: `docs/formats/bookkeeper-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
+from quire.core.ids import ID_MAX
+from quire.wire.entry import Buffer
+
+FRAME_BYTES_MAX: Final = 5_242_880
+"""Longest frame, its length field included; both sides of the Java product have the same limit."""
+ENTRY_BYTES_MIN: Final = 32
+"""No digest makes an entry shorter than its header; the Java product takes 24 bytes, which nobody can read back."""
+KEY_BYTES: Final = 20
+LAST_ENTRY: Final = -1
+"""As the entry of a read: the last one that is stored."""
+AUTH_DISABLED: Final = "AuthDisabledPlugin"
+"""The plugin that a bookie without authentication names in its answer."""
+
+_LENGTH = struct.Struct(">I")
+_LIST_HEADER = struct.Struct(">II56x")
+_GROUP = struct.Struct(">qqii")
+_IDS_LISTED_MAX: Final = 1 << 22
+"""More separate stretches than this are not unpacked from one list."""
+
+# (V2, V3) codes of each answer. "Unknown" is 107 in V2's list, but a Java client closes the connection on it.
+_CODES: Final[dict[Answer, tuple[int, int]]] = {
+    Answer.OK: (0, 0),
+    Answer.NO_LEDGER: (1, 402),
+    Answer.NO_ENTRY: (2, 403),
+    Answer.BAD_REQUEST: (100, 404),
+    Answer.ERROR: (101, 501),
+    Answer.DAMAGED_IN_TRANSIT: (101, 501),
+    Answer.UNKNOWN: (101, 507),
+    Answer.UNAUTHORISED: (102, 502),
+    Answer.WRONG_TOKEN: (102, 502),
+    Answer.WRONG_BOOKIE: (102, 502),
+    Answer.FENCED: (104, 504),
+    Answer.DELETED: (104, 504),
+    Answer.INVALID_TERM: (104, 504),
+    Answer.READ_ONLY: (105, 505),
+    Answer.TOO_BUSY: (106, 506),
+}
+BAD_VERSION: Final = (103, 503)
+_V2_ANSWERS: Final = {
+    0: Answer.OK, 1: Answer.NO_LEDGER, 2: Answer.NO_ENTRY, 100: Answer.BAD_REQUEST, 101: Answer.ERROR,
+    102: Answer.UNAUTHORISED, 103: Answer.BAD_REQUEST, 104: Answer.FENCED, 105: Answer.READ_ONLY,
+    106: Answer.TOO_BUSY, 107: Answer.UNKNOWN,
+}  # fmt: skip
+_V3_ANSWERS: Final = {
+    0: Answer.OK, 402: Answer.NO_LEDGER, 403: Answer.NO_ENTRY, 404: Answer.BAD_REQUEST, 501: Answer.ERROR,
+    502: Answer.UNAUTHORISED, 503: Answer.BAD_REQUEST, 504: Answer.FENCED, 505: Answer.READ_ONLY,
+    506: Answer.TOO_BUSY, 507: Answer.UNKNOWN,
+}  # fmt: skip
+
+
+def v2_code(answer: Answer) -> int:
+    """The error code of V2."""
+    return _CODES[answer][0]
+
+
+def v3_code(answer: Answer) -> int:
+    """The status of V3."""
+    return _CODES[answer][1]
+
+
+def v2_answer(code: int) -> Answer:
+    """What a bookie's V2 error code says; a code that is not known says no more than that it failed."""
+    return _V2_ANSWERS.get(code, Answer.ERROR)
+
+
+def v3_answer(status: int) -> Answer:
+    """What a bookie's V3 status says."""
+    return _V3_ANSWERS.get(status, Answer.ERROR)
+
+
+def whole_frames(data: Buffer) -> tuple[list[int], int]:
+    """Where the whole frames at the start of a buffer begin, and where the first one begins that is cut.
+
+    Raises:
+        MalformedFrameError: a length that no frame has; said before anybody takes memory for it.
+    """
+    starts: list[int] = []
+    at, end = 0, len(data)
+    unpack, add = _LENGTH.unpack_from, starts.append
+    while end - at >= 4:
+        size: int = unpack(data, at)[0] + 4
+        if not 8 <= size <= FRAME_BYTES_MAX:
+            check_length(size)
+        if size > end - at:
+            break
+        add(at)
+        at += size
+    return starts, at
+
+
+def check_length(size: int) -> None:
+    """Refuse a frame that is too long or too short to be one. `size` counts the length field.
+
+    Raises:
+        MalformedFrameError: naming the length.
+    """
+    if not 8 <= size <= FRAME_BYTES_MAX:
+        msg = f"a frame of {size} bytes: V2 and V3 frames have 8 to {FRAME_BYTES_MAX} with their length field"
+        raise MalformedFrameError(msg)
+
+
+def encode_entry_list(intervals: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """The ids that a bookie holds, as GET_LIST_OF_ENTRIES_OF_LEDGER answers them.
+
+    Args:
+        intervals: (first, last, period, residues) each, ascending and disjoint, as `LedgerStorage.held` has them.
+
+    Returns:
+        A header of 64 bytes (version 0, number of groups) and 24 bytes for each group of equal stretches.
+    """
+    groups: list[tuple[int, int, int, int]] = []
+    for first, last, period, residues in intervals:
+        if period == 1:
+            groups += _stretches(first, last)
+            continue
+        for low, high in _stretches_of(residues, period):
+            # Ids whose residue is in low..high; the stretches at either end may be cut by first and last.
+            start = first - first % period + low
+            for begin, size in _striped(start, high - low + 1, period, first, last):
+                groups.append((*begin, size, period if begin[0] != begin[1] else 0))
+    groups.sort()
+    return _LIST_HEADER.pack(0, len(groups)) + b"".join(_GROUP.pack(*group) for group in groups)
+
+
+def _stretches(first: int, last: int) -> list[tuple[int, int, int, int]]:
+    """Consecutive ids as groups; a group's size has 31 bits."""
+    step = 0x7FFF_FFFF
+    return [(at, at, min(step, last - at + 1), 0) for at in range(first, last + 1, step)]
+
+
+def _stretches_of(residues: int, period: int) -> list[tuple[int, int]]:
+    """The stretches of set bits in a mask, as (low, high)."""
+    found: list[tuple[int, int]] = []
+    for residue in range(period):
+        if not residues >> residue & 1:
+            continue
+        if found and found[-1][1] == residue - 1:
+            found[-1] = (found[-1][0], residue)
+        else:
+            found.append((residue, residue))
+    return found
+
+
+def _striped(
+    start: int, size: int, period: int, first: int, last: int
+) -> Iterable[tuple[tuple[int, int], int]]:
+    """((first stretch, last stretch), ids in each) for stretches that repeat with a period, clipped to first..last."""
+    count = (last - start) // period + 1
+    if count <= 0:
+        return
+    whole_from, whole_to = start, start + (count - 1) * period
+    if whole_from < first:
+        left = size - (first - whole_from)
+        if left > 0:
+            low = min(left, last - first + 1)
+            yield (first, first), low
+        whole_from += period
+    if whole_to >= whole_from and whole_to + size - 1 > last:
+        yield (whole_to, whole_to), last - whole_to + 1
+        whole_to -= period
+    if whole_to >= whole_from:
+        yield (whole_from, whole_to), size
+
+
+def decode_entry_list(data: Buffer) -> list[tuple[int, int]]:
+    """The ids in an answer to GET_LIST_OF_ENTRIES_OF_LEDGER, as ascending stretches (first, last).
+
+    Raises:
+        MalformedFrameError: another version, cut, or groups that are none.
+    """
+    if len(data) < _LIST_HEADER.size:
+        msg = f"a list of entries of {len(data)} bytes is shorter than its header"
+        raise MalformedFrameError(msg)
+    version, count = _LIST_HEADER.unpack_from(data)
+    if version != 0 or len(data) != _LIST_HEADER.size + count * _GROUP.size:
+        msg = f"a list of entries of version {version} with {count} groups does not have {len(data)} bytes"
+        raise MalformedFrameError(msg)
+    found: list[tuple[int, int]] = []
+    for start, end, size, period in _GROUP.iter_unpack(memoryview(data)[_LIST_HEADER.size :]):
+        repeats = 1 if period == 0 else (end - start) // period + 1 if period > 0 else 0
+        if (
+            not 0 <= start <= end <= ID_MAX - size
+            or size < 1
+            or repeats < 1
+            or (period == 0 and end != start)
+            or (repeats > 1 and period < size)
+            or len(found) + repeats > _IDS_LISTED_MAX
+        ):
+            msg = f"a list of entries has the group {start}..{end}, size {size}, period {period}"
+            raise MalformedFrameError(msg)
+        found += [(start + i * period, start + i * period + size - 1) for i in range(repeats)]
+    found.sort()
+    return _joined(found)
+
+
+def _joined(stretches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for first, last in stretches:
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined
