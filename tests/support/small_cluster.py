@@ -51,9 +51,15 @@ class SmallCluster:
 
     async def client(self, config: ClientConfig | None = None) -> Client:
         store = MemoryStore(self.space)
-        bookies = BookieClient(BookieRegistry(store), store.instance_id)
+        config = config or SOON
+        bookies = BookieClient(
+            BookieRegistry(store),
+            store.instance_id,
+            protocol=config.protocol,
+            protocol_of=config.protocol_of,
+        )
         await bookies.start()
-        client = Client(store, bookies, RealClock(), random.Random(1), config or SOON)
+        client = Client(store, bookies, RealClock(), random.Random(1), config)
         self.clients.append(client)
         return client
 

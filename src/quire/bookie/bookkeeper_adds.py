@@ -5,8 +5,7 @@ Source: `docs/formats/bookkeeper-protocol.md`, "Entries become runs again".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quire.bookie.digest_types import DigestTypes
 from quire.bookie.ledgers import Ledgers, Waiter
@@ -16,12 +15,7 @@ from quire.core.ledger_metadata import DigestType
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import HEADER, Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.run import RunView, checksum, count_ids, encode_run
-
-PERIODS: Final = range(2, 17)
-"""Ensemble sizes that are looked for in the ids of a chunk."""
-STRIPES_MIN: Final = 4
-"""Fewer entries than this are not worth looking."""
+from quire.wire.run import RunView, checksum, encode_run
 
 
 class Adder(NamedTuple):
@@ -79,7 +73,7 @@ class AddCollector:
         self._digests = digests
         self._waiter = waiter
         self._groups: dict[Adder, AddGroup] = {}
-        self._period = 0
+        self._period = 1
         self._refused: list[tuple[AddGroup, Answer]] = []
         self._admitted = 0
 
@@ -121,7 +115,8 @@ class AddCollector:
         return admitted, refused
 
     def _put(self, group: AddGroup) -> None:
-        for start, end, period, residues in self._runs(group.ids):
+        for start, end, period, residues in bookkeeper.run_shapes(group.ids, self._period):
+            self._period = max(period, 1)
             self._put_run(group.part(start, end), period, residues)
 
     def _put_run(self, group: AddGroup, period: int, residues: int) -> None:
@@ -172,22 +167,3 @@ class AddCollector:
         _, bad = checker.open_all(run.ledger_id, run.ids(), run.body, run.offsets())
         self._digests.mismatches += len(bad)
         return not bad
-
-    def _runs(self, ids: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-        """(start, end, period, residues) of positions that make one run."""
-        first, last, count = ids[0], ids[-1], len(ids)
-        if last - first + 1 == count:
-            yield 0, count, 1, 1
-            return
-        if count >= STRIPES_MIN:
-            for period in (self._period, *PERIODS):
-                residues = sum({1 << entry_id % period for entry_id in ids}) if period else 0
-                if period and count_ids(first, last, period, residues) == count:
-                    self._period = period
-                    yield 0, count, period, residues
-                    return
-        start = 0
-        for position in range(1, count + 1):
-            if position == count or ids[position] != ids[position - 1] + 1:
-                yield start, position, 1, 1
-                start = position

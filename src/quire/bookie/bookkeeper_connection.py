@@ -17,6 +17,7 @@ from quire.bookie.bookkeeper_v3 import V3Requests
 from quire.bookie.client_connection import ClientConnection
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
+from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
@@ -24,17 +25,14 @@ from quire.wire.native import Flag, Kind
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
 
-KEPT_BYTES_MAX: Final = 32 * 1024
-"""A cut frame up to this long waits beside the scratch buffer; a longer one gets memory of its own, budgeted."""
 _V2_ADD_BYTES_MIN: Final = v2.ADD_ENTRY_AT + v2.IDS.size
 
 
-class BookKeeperConnection(ClientConnection):
+class BookKeeperConnection(ClientConnection, BookKeeperFrames):
     """A client's connection, from its first frame to its end."""
 
     def __init__(self, server: BookieServer) -> None:
         super().__init__(server, bookkeeper.FRAME_BYTES_MAX)
-        self._greeted = True
         self._is_v2 = False
         self._chunks: deque[tuple[Buffer, list[int]]] = deque()
         self._lookup = Lookup(server.ledgers)
@@ -53,19 +51,8 @@ class BookKeeperConnection(ClientConnection):
             return
         self.chunk_done()
 
-    def _split(self, data: memoryview) -> None:
-        starts, end = bookkeeper.whole_frames(data)
-        if starts:
-            self._chunks.append((bytes(data[:end]), starts))
-            self.partial_since = None
-        rest = data[end:]
-        if len(rest) >= 4 and int.from_bytes(rest[:4], "big") >= KEPT_BYTES_MAX:
-            self._begin(rest)
-        elif rest:
-            self._keep(rest)
-
-    def frame_received(self, frame: memoryview) -> None:
-        self._chunks.append((frame, [0]))
+    def frames_received(self, data: Buffer, starts: list[int]) -> None:
+        self._chunks.append((data, starts))
 
     def has_requests(self) -> bool:
         return bool(self._chunks)

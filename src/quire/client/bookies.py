@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.client.access import LedgerAccess
+from quire.client.channels import AnyChannel, Channels
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.net.channel import Channel, unreachable
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.channel import unreachable
 from quire.wire import native
 from quire.wire.native import AnswerFrame, Flag, Kind
 from quire.wire.run import RunView
@@ -95,7 +95,7 @@ class _Reply:
 class _Peer:
     """One bookie: its channel now, and when it may be tried again."""
 
-    channel: Channel | None = None
+    channel: AnyChannel | None = None
     retry_at: float = 0.0
     failures: int = 0
     connecting: asyncio.Task[None] | None = None
@@ -112,15 +112,22 @@ class BookieClient:
         registry: where bookies register.
         cluster_instance: the cluster that bookies must belong to.
         receive_budget_bytes: memory for unfinished answers.
+        protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
     """
 
     def __init__(
-        self, registry: BookieRegistry, cluster_instance: str, *, receive_budget_bytes: int = 64 * 1024 * 1024
+        self,
+        registry: BookieRegistry,
+        cluster_instance: str,
+        *,
+        receive_budget_bytes: int = 64 * 1024 * 1024,
+        protocol: str = "auto",
+        protocol_of: Sequence[tuple[str, str]] = (),
     ) -> None:
+        self._channels = Channels(
+            cluster_instance, receive_budget_bytes, protocol, protocol_of, connect=self._connect
+        )
         self._registry = registry
-        self._cluster_instance = cluster_instance
-        self._scratch = Scratch()
-        self._budget = ReceiveBudget(receive_budget_bytes)
         self._peers: dict[BookieId, _Peer] = {}
         self._known: dict[BookieId, BookieInfo] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -353,7 +360,7 @@ class BookieClient:
         access: LedgerAccess | None,
         flags: int = 0,
         lac: int = NO_ENTRY,
-    ) -> tuple[_Reply, Channel | None]:
+    ) -> tuple[_Reply, AnyChannel | None]:
         """Send a request; the reply's future gets its answer. The channel is where to drop it."""
         reply = _Reply()
         channel = self._channel(bookie)
@@ -390,7 +397,7 @@ class BookieClient:
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def _channel(self, bookie: BookieId) -> Channel | None:
+    def _channel(self, bookie: BookieId) -> AnyChannel | None:
         """The bookie's channel, being made if there was none; None while it must not be tried again yet."""
         peer = self._peers.get(bookie)
         if peer is None:
@@ -400,19 +407,13 @@ class BookieClient:
         loop = asyncio.get_running_loop()
         if self._closed or loop.time() < peer.retry_at:
             return None
-        peer.channel = Channel(
-            bookie,
-            self._cluster_instance,
-            scratch=self._scratch,
-            budget=self._budget,
-            ended=self._channel_ended,
-        )
+        peer.channel = self._channels.make(bookie, self._known.get(bookie), self._channel_ended)
         peer.connecting = loop.create_task(self._connect(bookie, peer.channel), name=f"connect to {bookie}")
         if self._sweep is None:
             self._sweep = loop.call_later(SWEEP_SECONDS, self._expire)
         return peer.channel
 
-    async def _connect(self, bookie: BookieId, channel: Channel) -> None:
+    async def _connect(self, bookie: BookieId, channel: AnyChannel) -> None:
         try:
             info = self._known.get(bookie)
             if info is None:
@@ -425,7 +426,7 @@ class BookieClient:
         except (OSError, QuireError) as error:
             channel.end(str(error))
 
-    def _channel_ended(self, channel: Channel, reason: str) -> None:
+    def _channel_ended(self, channel: AnyChannel, reason: str) -> None:
         peer = self._peers[channel.meant]
         if peer.channel is not channel:
             return
@@ -452,7 +453,8 @@ class BookieClient:
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
-        tasks = [task for task in (self._watch, *(peer.connecting for peer in self._peers.values())) if task]
+        connecting = (peer.connecting for peer in self._peers.values())
+        tasks = [task for task in (self._watch, *connecting, *self._channels.connecting) if task]
         for task in tasks:
             task.cancel()
         for task in tasks:

@@ -37,6 +37,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "recovery_attempts_max": (1, 1000),
     "recovery_patience_ms": (0, 3_600_000),
 }
+PROTOCOLS = ("auto", "auto-v2", "v2", "v3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,9 @@ class ClientConfig:
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
         recovery_patience_ms: how long a recovery that too few bookies answered is run again by itself; longer than a
             lost connection takes to be tried again.
+        protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
+            V2 with the others; "v2" and "v3" speak that with every bookie.
+        protocol_of: ("host:port", protocol) of bookies that are spoken to otherwise.
     """
 
     run_bytes_max: int = MIB
@@ -97,6 +101,8 @@ class ClientConfig:
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20
     recovery_patience_ms: int = 3_000
+    protocol: str = "auto"
+    protocol_of: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.
@@ -104,7 +110,13 @@ class ClientConfig:
         Raises:
             MisuseError: naming the field, its value and its limits.
         """
+        for word in (self.protocol, *(protocol for _, protocol in self.protocol_of)):
+            if word not in PROTOCOLS:
+                msg = f"ClientConfig.protocol must be one of {', '.join(PROTOCOLS)}, got {word!r}"
+                raise MisuseError(msg)
         for field in fields(self):
+            if field.name not in _LIMITS:
+                continue
             low, high = _LIMITS[field.name]
             value = getattr(self, field.name)
             if not isinstance(value, int) or not low <= value <= high:

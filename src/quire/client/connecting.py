@@ -47,7 +47,12 @@ class Connecting(Generic[C]):
         store = await open_store(uri)
         keep_freed_memory()
         try:
-            bookies = BookieClient(BookieRegistry(store), store.instance_id)
+            bookies = BookieClient(
+                BookieRegistry(store),
+                store.instance_id,
+                protocol=self._config.protocol,
+                protocol_of=self._config.protocol_of,
+            )
             await bookies.start()
         except BaseException:
             await store.close()

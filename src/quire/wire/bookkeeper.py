@@ -13,6 +13,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.wire.entry import Buffer
+from quire.wire.run import count_ids
 
 FRAME_BYTES_MAX: Final = 5_242_880
 """Longest frame, its length field included; both sides of the Java product have the same limit."""
@@ -29,6 +30,11 @@ _LIST_HEADER = struct.Struct(">II56x")
 _GROUP = struct.Struct(">qqii")
 _IDS_LISTED_MAX: Final = 1 << 22
 """More separate stretches than this are not unpacked from one list."""
+
+_PERIODS: Final = range(2, 17)
+"""Ensemble sizes that are looked for in the ids of a chunk."""
+_STRIPES_MIN: Final = 4
+"""Fewer entries than this are not worth looking."""
 
 # (V2, V3) codes of each answer. "Unknown" is 107 in V2's list, but a Java client closes the connection on it.
 _CODES: Final[dict[Answer, tuple[int, int]]] = {
@@ -110,6 +116,34 @@ def check_length(size: int) -> None:
     if not 8 <= size <= FRAME_BYTES_MAX:
         msg = f"a frame of {size} bytes: V2 and V3 frames have 8 to {FRAME_BYTES_MAX} with their length field"
         raise MalformedFrameError(msg)
+
+
+def run_shapes(ids: Sequence[int], likely_period: int = 1) -> list[tuple[int, int, int, int]]:
+    """How entries that came one by one fit into runs.
+
+    Args:
+        ids: ascending.
+        likely_period: looked for first: an ensemble size that fitted before.
+
+    Returns:
+        (start, end, period, residues) of the positions that make a run each: one for consecutive ids or for a regular
+        part of them, else one for each consecutive stretch.
+    """
+    first, last, count = ids[0], ids[-1], len(ids)
+    if last - first + 1 == count:
+        return [(0, count, 1, 1)]
+    if count >= _STRIPES_MIN:
+        for period in (likely_period, *_PERIODS):
+            residues = sum({1 << entry_id % period for entry_id in ids})
+            if period > 1 and count_ids(first, last, period, residues) == count:
+                return [(0, count, period, residues)]
+    shapes: list[tuple[int, int, int, int]] = []
+    start = 0
+    for position in range(1, count + 1):
+        if position == count or ids[position] != ids[position - 1] + 1:
+            shapes.append((start, position, 1, 1))
+            start = position
+    return shapes
 
 
 def encode_entry_list(intervals: Iterable[tuple[int, int, int, int]]) -> bytes:

@@ -42,7 +42,7 @@ HEAD = struct.Struct(">II")
 IDS = struct.Struct(">qq")
 _READ = struct.Struct(">IIqq")
 _BATCH = struct.Struct(">IIqqqiq")
-_ANSWER = struct.Struct(">IIIqq")
+ANSWER = struct.Struct(">IIIqq")
 _BATCH_ANSWER = struct.Struct(">IIIqqq")
 _U32 = struct.Struct(">I")
 ADD_ENTRY_AT: Final = 8 + KEY_BYTES
@@ -221,12 +221,12 @@ def _fence_key(frame: Buffer, at: int, version: int, flags: int) -> bytes:
 
 def encode_add_answer(code: int, ledger_id: int, entry_id: int, version: int = VERSION) -> bytes:
     """The answer to an ADD."""
-    return _ANSWER.pack(_ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id, entry_id)
+    return ANSWER.pack(ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id, entry_id)
 
 
 def encode_add_answers(code: int, ledger_id: int, entry_ids: Sequence[int], version: int = VERSION) -> bytes:
     """The answers to many ADDs of one ledger, one after another."""
-    head = struct.pack(">IIIq", _ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id)
+    head = struct.pack(">IIIq", ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id)
     ids = struct.pack(f">{len(entry_ids)}q", *entry_ids)
     return b"".join([head + ids[at : at + 8] for at in range(0, len(ids), 8)])
 
@@ -235,8 +235,8 @@ def encode_read_answer(
     code: int, ledger_id: int, entry_id: int, entry: Buffer = b"", version: int = VERSION
 ) -> list[Buffer]:
     """The buffers of an answer to a READ; the entry stays by reference."""
-    size = _ANSWER.size - 4 + len(entry)
-    head = _ANSWER.pack(size, packet_header(version, Op.READ), code, ledger_id, entry_id)
+    size = ANSWER.size - 4 + len(entry)
+    head = ANSWER.pack(size, packet_header(version, Op.READ), code, ledger_id, entry_id)
     return [head, entry] if len(entry) else [head]
 
 
@@ -266,11 +266,11 @@ def decode_answer(frame: Buffer) -> Response:
     version, opcode, flags = split_packet_header(_header(frame))
     size, view = len(frame), memoryview(frame)
     if opcode in (Op.ADD, Op.READ):
-        _need(size, _ANSWER.size, "an answer")
-        _, _, code, ledger_id, entry_id = _ANSWER.unpack_from(frame)
+        _need(size, ANSWER.size, "an answer")
+        _, _, code, ledger_id, entry_id = ANSWER.unpack_from(frame)
         if opcode == Op.ADD:
             return AddAnswer(version, code, ledger_id, entry_id)
-        return ReadAnswer(version, code, ledger_id, entry_id, view[_ANSWER.size :])
+        return ReadAnswer(version, code, ledger_id, entry_id, view[ANSWER.size :])
     if opcode == Op.BATCH_READ:
         _need(size, _BATCH_ANSWER.size, "an answer to a BATCH_READ")
         _, _, code, ledger_id, first, request_id = _BATCH_ANSWER.unpack_from(frame)

@@ -1,0 +1,80 @@
+"""Which protocol is spoken with which bookie, and the connection that speaks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
+
+from quire.core.ids import BookieId
+from quire.metadata.bookies import BookieInfo
+from quire.net.bookkeeper_channel import BookKeeperChannel
+from quire.net.channel import Channel
+from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.v2_channel import V2Channel
+from quire.net.v3_channel import V3Channel
+
+AnyChannel: TypeAlias = Channel | BookKeeperChannel
+Ended: TypeAlias = Callable[[AnyChannel, str], None]
+
+
+class Channels:
+    """Makes the connections of one client; whoever asks has them connected.
+
+    Args:
+        cluster_instance: the cluster that bookies must belong to, as far as they can be asked.
+        receive_budget_bytes: memory for unfinished answers.
+        protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        connect: connects a connection that was made beside another.
+
+    Attributes:
+        connecting: the tasks of those.
+    """
+
+    def __init__(
+        self,
+        cluster_instance: str,
+        receive_budget_bytes: int,
+        protocol: str,
+        protocol_of: Sequence[tuple[str, str]],
+        *,
+        connect: Callable[[BookieId, AnyChannel], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._cluster_instance = cluster_instance
+        self._scratch = Scratch()
+        self._budget = ReceiveBudget(receive_budget_bytes)
+        self._protocol = protocol
+        self._protocol_of = dict(protocol_of)
+        self._connect = connect
+        self.connecting: set[asyncio.Task[None]] = set()
+
+    def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> AnyChannel:
+        """A connection to a bookie, not connected yet; `info` is None while it is not known to be registered."""
+        protocol = self._protocol
+        if info is not None:
+            protocol = self._protocol_of.get(f"{info.host}:{info.port}", protocol)
+        if protocol.startswith("auto") and (info is None or info.native):
+            return Channel(
+                bookie, self._cluster_instance, scratch=self._scratch, budget=self._budget, ended=ended
+            )
+        if not protocol.endswith("v2"):
+            return V3Channel(bookie, scratch=self._scratch, budget=self._budget, ended=ended)
+        return V2Channel(
+            bookie,
+            scratch=self._scratch,
+            budget=self._budget,
+            ended=ended,
+            beside=lambda: self._make_beside(bookie),
+        )
+
+    def _make_beside(self, bookie: BookieId) -> V3Channel:
+        """A V3 connection for what V2 cannot say; it lives and dies with the V2 one."""
+        channel = V3Channel(bookie, scratch=self._scratch, budget=self._budget, ended=_beside_ended)
+        task = asyncio.get_running_loop().create_task(self._connect(bookie, channel))
+        self.connecting.add(task)
+        task.add_done_callback(self.connecting.discard)
+        return channel
+
+
+def _beside_ended(channel: BookKeeperChannel, reason: str) -> None:
+    """Its requests have their answers already, and the next one makes another connection."""

@@ -1,0 +1,279 @@
+"""What one of our requests becomes at a bookie that takes entries one by one, until it is one answer again.
+
+A run is answered when all its entries are; a range is asked for entry by entry, some ahead, and put together. Knows
+neither V2 nor V3: whoever sends frames is a `Sender`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
+from quire.wire import native
+from quire.wire.bookkeeper import run_shapes
+from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
+from quire.wire.run import encode_run
+
+AHEAD_FIRST: Final = 8
+AHEAD_MAX: Final = 256
+"""Entries of a range that are asked for before the first of them has come."""
+NEGATIVES_MAX: Final = 64
+"""After so many ids in a row that are not there, a range ends early: what follows is hardly there either."""
+_NEGATIVES: Final = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
+
+
+class AnswerSink(Protocol):
+    """Whoever sent a request and gets its one answer."""
+
+    def answered(self, tag: object, frame: native.AnswerFrame) -> None:
+        """The answer to the request with this tag."""
+
+
+class Sender(Protocol):
+    """What a range needs of its connection."""
+
+    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
+        """Ask for entries; `asked.got` is called for each."""
+
+    def finished(self, asked: Asked) -> None:
+        """It has been answered, or is given up: nothing more of it is waited for."""
+
+
+class Asked:
+    """One request that is outstanding.
+
+    Attributes:
+        done: it was answered or dropped; what still comes for it is ignored.
+        expected: answers of the bookie that it waits for; the connection counts them.
+    """
+
+    __slots__ = ("_sender", "deadline", "done", "expected", "ledger_id", "sink", "tag")
+
+    def __init__(
+        self, sender: Sender, sink: AnswerSink, tag: object, deadline: float, ledger_id: int
+    ) -> None:
+        self._sender = sender
+        self.sink = sink
+        self.tag = tag
+        self.deadline = deadline
+        self.ledger_id = ledger_id
+        self.done = False
+        self.expected = 0
+
+    def finish(self, answer: Answer, *, lac: int = NO_ENTRY, body: Sequence[Buffer] = ()) -> None:
+        """The one answer."""
+        if self.done:
+            return
+        self.done = True
+        self._sender.finished(self)
+        joined = memoryview(b"".join(body))
+        self.sink.answered(self.tag, native.AnswerFrame(0, 0, answer, 0, self.ledger_id, 0, lac, 0, joined))
+
+    def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
+        """A bookie's answer about one entry, and the LAC that came with it."""
+        raise NotImplementedError
+
+
+class RunAsked(Asked):
+    """A run on its way, entry by entry."""
+
+    __slots__ = ("_left",)
+
+    def __init__(
+        self, sender: Sender, sink: AnswerSink, tag: object, deadline: float, ledger_id: int, count: int
+    ) -> None:
+        super().__init__(sender, sink, tag, deadline, ledger_id)
+        self._left = count
+
+    def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - any of the run
+        if answer is not Answer.OK:
+            # "Bad request" is also how Java says that adding failed inside: a bookie's failure, not the writer's.
+            self.finish(Answer.ERROR if answer is Answer.BAD_REQUEST else answer)
+            return
+        self._left -= 1
+        if not self._left:
+            self.finish(Answer.OK)
+
+
+class RangeAsked(Asked):
+    """Entries first..last on their way, as many as fit.
+
+    Attributes:
+        key: empty unless each read is to fence.
+        recovery: reads come before others at the bookie.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_bytes",
+        "_bytes_max",
+        "_digest_type",
+        "_found",
+        "_lac",
+        "_last",
+        "_negatives",
+        "_next",
+        "_under_way",
+        "first",
+        "key",
+        "recovery",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        sink: AnswerSink,
+        tag: object,
+        deadline: float,
+        ledger_id: int,
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        digest_type: int,
+        key: bytes,
+        recovery: bool,
+    ) -> None:
+        super().__init__(sender, sink, tag, deadline, ledger_id)
+        self.first, self._last = first, last
+        self.key, self.recovery = key, recovery
+        self._bytes_max = bytes_max
+        self._digest_type = digest_type
+        self._next = first
+        self._under_way = 0
+        self._ahead = AHEAD_FIRST
+        self._bytes = 0
+        self._negatives = 0
+        self._lac = int(NO_ENTRY)
+        self._found: dict[int, tuple[Answer, Buffer]] = {}
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """(entries, bytes) that are still wanted."""
+        return self._last - self._next + 1, self._bytes_max - self._bytes
+
+    def start(self, found: Sequence[Buffer] = (), lac: int = NO_ENTRY) -> None:
+        """Begin to ask, after entries that came already."""
+        self._lac = max(self._lac, lac)
+        for entry in found:
+            self._take(self._next, Answer.OK, entry, NO_ENTRY)
+            self._next += 1
+        self._go_on()
+
+    def batch_came(self, entries: Sequence[Buffer], lac: int) -> None:
+        """One answer brought entries from the first on. It ended at a gap, or was full: whoever wants more asks again."""
+        self._lac = max(self._lac, lac)
+        for entry in entries[: self._last - self._next + 1]:
+            self._take(self._next, Answer.OK, entry, NO_ENTRY)
+            self._next += 1
+        self._conclude()
+
+    def batch_failed(self, answer: Answer) -> None:
+        """A batch brought nothing. When that is because its first entry is not there, the next ones still may be."""
+        self._take(self._next, answer, b"", NO_ENTRY)
+        self._next += 1
+        if answer is Answer.NO_ENTRY:
+            self._go_on()
+        elif not self.done:
+            self._conclude()
+
+    def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
+        self._under_way -= 1
+        self._take(entry_id, answer, entry, lac)
+        if self.done or (self._under_way and 2 * self._under_way > self._ahead):
+            return
+        self._go_on()
+
+    def _take(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
+        self._found[entry_id] = (answer, entry)
+        self._lac = max(self._lac, lac)
+        self._bytes += len(entry)
+        self._negatives = self._negatives + 1 if answer in _NEGATIVES else 0
+        if answer is Answer.UNAUTHORISED:
+            self.finish(answer)
+
+    def _go_on(self) -> None:
+        if self.done:
+            return
+        ended = self._next > self._last or self._negatives >= NEGATIVES_MAX
+        if ended or (self._bytes >= self._bytes_max and self._found):
+            if not self._under_way:
+                self._conclude()
+            return
+        count = self._ahead - self._under_way
+        if self._bytes:
+            usual = self._bytes / len(self._found)
+            count = min(count, int((self._bytes_max - self._bytes) / usual) + 1 - self._under_way)
+        count = min(count, self._last - self._next + 1)
+        if count > 0:
+            ids = range(self._next, self._next + count)
+            self._next += count
+            self._under_way += count
+            self._ahead = min(4 * self._ahead, AHEAD_MAX)
+            self._sender.ask_entries(self, ids)
+
+    def _conclude(self) -> None:
+        ids = [entry_id for entry_id in sorted(self._found) if self._found[entry_id][0] is Answer.OK]
+        others = {answer for answer, _ in self._found.values() if answer is not Answer.OK}
+        if not ids and len(others) == 1 and others != {Answer.NO_ENTRY}:
+            self.finish(others.pop(), lac=self._lac)
+            return
+        entries = [self._found[entry_id][1] for entry_id in ids]
+        runs: list[Buffer] = []
+        for start, end, period, residues in run_shapes(ids) if ids else ():
+            part = entries[start:end]
+            runs.append(
+                encode_run(
+                    self.ledger_id,
+                    ids[start],
+                    ids[end - 1],
+                    part,
+                    list(map(len, part)),
+                    digest_type=self._digest_type,
+                    period=period,
+                    residues=residues,
+                )
+            )
+        unknown = [
+            (entry_id, entry_id)
+            for entry_id, (answer, _) in sorted(self._found.items())
+            if answer is not Answer.OK and answer not in _NEGATIVES
+        ]
+        self.finish(Answer.OK, lac=self._lac, body=native.encode_entries(runs, self._next - 1, unknown))
+
+
+class LacAsked(Asked):
+    """How far a ledger is confirmed: an explicit LAC, or the last entry, whose header says it."""
+
+    __slots__ = ()
+
+    def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - the last entry, whatever its id
+        if answer is Answer.OK:
+            self.told(b"", entry)
+        else:
+            self.finish(answer)
+
+    def told(self, explicit_lac: bytes, evidence: Buffer) -> None:
+        """What the bookie has, each part empty if it has none."""
+        lac = header_lac(evidence)
+        if explicit_lac:
+            lac = max(lac, int.from_bytes(explicit_lac[8:16], "big", signed=True))
+        self.finish(Answer.OK, lac=lac, body=native.encode_lac_body(explicit_lac, evidence))
+
+
+class PlainAsked(Asked):
+    """A request with one answer and nothing to put together."""
+
+    __slots__ = ()
+
+    def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - it is about no entry
+        self.finish(answer, lac=lac)
+
+
+def header_lac(entry: Buffer) -> int:
+    """The LAC in an entry's header; -1 if it is none."""
+    if len(entry) < HEADER_BYTES:
+        return int(NO_ENTRY)
+    return max(int(HEADER.unpack_from(entry)[2]), NO_ENTRY)

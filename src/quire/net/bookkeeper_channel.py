@@ -1,0 +1,245 @@
+"""One connection to one bookie that speaks V2 or V3; to its callers it is a channel like ours.
+
+What it is asked are the native protocol's requests, and so are the answers that it gives: runs go out as entries, ranges
+come back as runs. Frames wait here, not in the transport, once its buffer is full.
+
+Source: `docs/formats/bookkeeper-protocol.md`; layouts in `wire/v2.py` and `wire/v3.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked
+from quire.net.bookkeeper_framing import BookKeeperFrames
+from quire.net.channel import WRITE_BUFFER_BYTES
+from quire.net.framing import ReceiveBudget, Scratch
+from quire.wire import native
+from quire.wire.entry import Buffer
+from quire.wire.native import Flag, Kind
+from quire.wire.run import RunView
+
+
+class BookKeeperChannel(BookKeeperFrames):
+    """A connection that is being made, is up, or has ended. Subclasses know the frames.
+
+    Args:
+        meant: the bookie that should be at the other end; BookKeeper's protocols have no way to ask.
+        ended: called once, when the connection is lost.
+    """
+
+    def __init__(
+        self,
+        meant: BookieId,
+        *,
+        scratch: Scratch,
+        budget: ReceiveBudget,
+        ended: Callable[[BookKeeperChannel, str], None],
+    ) -> None:
+        super().__init__(scratch, budget)
+        self.meant = meant
+        self._ended = ended
+        self._ready = False
+        self._paused = False
+        self._reason = ""
+        self._asked: dict[Asked, None] = {}
+        self._waiting: deque[tuple[Asked, bytes]] = deque()
+        self._unsent: dict[AnswerSink, int] = {}
+        self.closed = False
+
+    # --- for subclasses ------------------------------------------------------------------------------------------
+
+    def send_run(self, asked: RunAsked, run: RunView, key: bytes, *, recovery: bool) -> None:
+        """Send a run's entries."""
+        raise NotImplementedError
+
+    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
+        """Ask for entries one by one."""
+        raise NotImplementedError
+
+    def note(self, asked: Asked) -> None:
+        """A request is outstanding from now on."""
+        self._asked[asked] = None
+
+    def begin_range(self, asked: RangeAsked) -> None:
+        """Begin to ask for a range."""
+        asked.start()
+
+    def ask_last(self, asked: LacAsked, key: bytes) -> None:
+        """Ask for the last entry, and fence if there is a key."""
+        raise NotImplementedError
+
+    def ask_otherwise(
+        self, kind: Kind, asked: Callable[[type[Asked]], Asked], body: Sequence[Buffer], key: bytes
+    ) -> bool:
+        """Send a request of another kind, which `asked` notes; False if the protocol has none for it."""
+        raise NotImplementedError
+
+    def forget(self, asked: Asked) -> None:
+        """Wait for nothing more of a request."""
+        raise NotImplementedError
+
+    def frames_received(self, data: Buffer, starts: list[int]) -> None:
+        raise NotImplementedError
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        kind: Kind,
+        body: Sequence[Buffer],
+        sink: AnswerSink,
+        tag: object,
+        *,
+        deadline: float,
+        body_crc: int | None = None,  # noqa: ARG002 - the native channel's signature
+        ledger_id: int = -1,
+        digest_type: int = 0,
+        flags: int = 0,
+        token: int = 0,  # noqa: ARG002 - BookKeeper has no tokens
+        key: bytes = b"",
+        term: int = 0,  # noqa: ARG002 - nor terms
+        lac: int = NO_ENTRY,  # noqa: ARG002 - each entry's header has it
+    ) -> bool:
+        """Send what a native request asks for; `sink.answered(tag, …)` is called once, in a later loop turn.
+
+        Returns:
+            Whether all of it has gone to the transport; else it waits here and counts as unsent.
+        """
+        asked: Asked
+        before = len(self._waiting)
+        recovery = bool(flags & Flag.RECOVERY)
+        fence_key = key if flags & Flag.FENCE else b""
+        if kind is Kind.ADD:
+            run = RunView.parse(body[0])
+            asked = RunAsked(self, sink, tag, deadline, ledger_id, run.count)
+            self._asked[asked] = None
+            self.send_run(asked, run, key, recovery=recovery)
+        elif kind is Kind.READ:
+            first, last, bytes_max = native.decode_read(body[0])
+            asked = RangeAsked(
+                self, sink, tag, deadline, ledger_id, first, last, bytes_max,
+                digest_type=digest_type, key=fence_key, recovery=recovery,
+            )  # fmt: skip
+            self._asked[asked] = None
+            self.begin_range(asked)
+        elif kind is Kind.READ_LAC and fence_key:
+            asked = LacAsked(self, sink, tag, deadline, ledger_id)
+            self._asked[asked] = None
+            self.ask_last(asked, fence_key)
+        else:
+
+            def make(of: type[Asked]) -> Asked:
+                asked = of(self, sink, tag, deadline, ledger_id)
+                self._asked[asked] = None
+                return asked
+
+            if not self.ask_otherwise(kind, make, body, key):
+                answer = native.AnswerFrame(
+                    kind, 0, Answer.BAD_REQUEST, 0, ledger_id, 0, NO_ENTRY, 0, memoryview(b"")
+                )
+                asyncio.get_running_loop().call_soon(sink.answered, tag, answer)
+        return len(self._waiting) == before
+
+    def write(self, asked: Asked, data: bytes) -> None:
+        """Give frames to the transport, or let them wait until it takes them."""
+        if self._ready and not self._paused and not self._waiting:
+            assert self.transport is not None
+            self.transport.write(data)
+            return
+        self._waiting.append((asked, data))
+        self._unsent[asked.sink] = self._unsent.get(asked.sink, 0) + len(data)
+
+    def finished(self, asked: Asked) -> None:
+        """A request has its answer, or is given up."""
+        self._asked.pop(asked, None)
+        if asked.expected:
+            self.forget(asked)
+
+    def unsent_bytes(self, sink: AnswerSink) -> int:
+        """Bytes of this sink's requests that have not been given to the transport yet."""
+        return self._unsent.get(sink, 0)
+
+    def drop(self, sink: AnswerSink) -> None:
+        """Forget this sink's requests: those not sent never will be, and no answer reaches it any more."""
+        if self._unsent.pop(sink, 0):
+            self._waiting = deque(waiting for waiting in self._waiting if waiting[0].sink is not sink)
+        for asked in [asked for asked in self._asked if asked.sink is sink]:
+            asked.done = True
+            self.finished(asked)
+
+    def expire(self, now: float) -> None:
+        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool."""
+        late = [asked for asked in self._asked if asked.deadline <= now]
+        if not late:
+            return
+        expired = set(late)
+        waiting, self._waiting = self._waiting, deque()
+        self._unsent.clear()
+        for asked, data in waiting:
+            if asked not in expired:
+                self._waiting.append((asked, data))
+                self._unsent[asked.sink] = self._unsent.get(asked.sink, 0) + len(data)
+        for asked in late:
+            asked.finish(Answer.TIMED_OUT)
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the connection; what is outstanding is answered UNREACHABLE."""
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            self.end("closed")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        if self.closed:
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._ready = True
+        self._send_waiting()
+
+    def broken(self, error: MalformedFrameError) -> None:
+        self._reason = error.message
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.end(self._reason or (str(exc) if exc else "the connection was closed"))
+
+    def end(self, reason: str) -> None:
+        """The connection is over, or was never made: answer everything UNREACHABLE."""
+        if self.closed:
+            return
+        self.closed = True
+        self._ready = False
+        self._waiting.clear()
+        self._unsent.clear()
+        self._ended(self, reason)
+        for asked in list(self._asked):
+            asked.finish(Answer.UNREACHABLE)
+
+    def _send_waiting(self) -> None:
+        while self._waiting and not self._paused and self._ready:
+            asked, data = self._waiting.popleft()
+            left = self._unsent[asked.sink] - len(data)
+            if left:
+                self._unsent[asked.sink] = left
+            else:
+                del self._unsent[asked.sink]
+            assert self.transport is not None
+            self.transport.write(data)

@@ -1,0 +1,45 @@
+"""Splits a stream of BookKeeper's frames: all whole frames of a chunk are handed over together, in one piece.
+
+Those frames hold one entry each, so they come by the thousand; a copy and a call for each would cost more than what
+is done with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.wire.bookkeeper import FRAME_BYTES_MAX, whole_frames
+from quire.wire.entry import Buffer
+
+KEPT_BYTES_MAX: Final = 32 * 1024
+"""A cut frame up to this long waits beside the scratch buffer; a longer one gets memory of its own, budgeted."""
+
+
+class BookKeeperFrames(FrameProtocol):
+    """One connection's incoming half without a hello; subclasses take frames in `frames_received`."""
+
+    def __init__(
+        self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int = FRAME_BYTES_MAX
+    ) -> None:
+        super().__init__(scratch, budget, frame_bytes_max)
+        self._greeted = True
+
+    def frames_received(self, data: Buffer, starts: list[int]) -> None:
+        """Whole frames, length fields included, and where in `data` each begins. The memory is the receiver's."""
+        raise NotImplementedError
+
+    def frame_received(self, frame: memoryview) -> None:
+        self.frames_received(frame, [0])
+
+    def _split(self, data: memoryview) -> None:
+        starts, end = whole_frames(data)
+        if starts:
+            self.partial_since = None
+        rest = data[end:]
+        if len(rest) >= 4 and int.from_bytes(rest[:4], "big") >= KEPT_BYTES_MAX:
+            self._begin(rest)
+        elif rest:
+            self._keep(rest)
+        if starts:
+            self.frames_received(bytes(data[:end]), starts)

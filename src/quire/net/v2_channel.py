@@ -1,0 +1,183 @@
+"""A connection to a bookie over V2. What V2 has no frames for goes over a V3 connection beside it, as Java does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked, header_lac
+from quire.net.bookkeeper_channel import BookKeeperChannel
+from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.v3_channel import V3Channel
+from quire.wire import bookkeeper, v2
+from quire.wire.entry import Buffer
+from quire.wire.native import Flag, Kind
+from quire.wire.run import RunView
+
+_BATCH_BYTES_MAX = bookkeeper.FRAME_BYTES_MAX
+_RECOVERY = v2.Flag.RECOVERY_ADD | v2.Flag.HIGH_PRIORITY
+_OVER_V2: Final = frozenset({Kind.ADD, Kind.READ})
+_FENCING = v2.Flag.DO_FENCING | v2.Flag.HIGH_PRIORITY
+
+
+class V2Channel(BookKeeperChannel):
+    """A connection over V2.
+
+    Args:
+        beside: makes the V3 connection to the same bookie; called when it is needed.
+    """
+
+    def __init__(
+        self,
+        meant: BookieId,
+        *,
+        scratch: Scratch,
+        budget: ReceiveBudget,
+        ended: Callable[[BookKeeperChannel, str], None],
+        beside: Callable[[], V3Channel],
+    ) -> None:
+        super().__init__(meant, scratch=scratch, budget=budget, ended=ended)
+        self._make_beside = beside
+        self._beside: V3Channel | None = None
+        self._expected: dict[tuple[int, int, int], list[Asked]] = {}
+        self._next_batch = 1
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def send_run(self, asked: RunAsked, run: RunView, key: bytes, *, recovery: bool) -> None:
+        expected, ledger_id = self._expected, run.ledger_id
+        flags = _RECOVERY if recovery else 0
+        header = v2.packet_header(v2.VERSION, v2.Op.ADD, flags)
+        v2.check_key(key)
+        pack = v2.HEAD.pack
+        parts: list[Buffer] = []
+        for entry_id, entry in run.entries():
+            parts += (pack(v2.ADD_ENTRY_AT - 4 + len(entry), header), key, entry)
+            expected.setdefault((v2.Op.ADD, ledger_id, entry_id), []).append(asked)
+        asked.expected += run.count
+        self.write(asked, b"".join(parts))
+
+    def begin_range(self, asked: RangeAsked) -> None:
+        count, size = asked.left
+        if count <= 1:
+            asked.start()
+            return
+        number, self._next_batch = self._next_batch, self._next_batch + 1
+        self._expect(asked, v2.Op.BATCH_READ, asked.ledger_id, number)
+        count = min(count, 0x7FFF_FFFF)
+        limit = min(size, _BATCH_BYTES_MAX)
+        flags = _FENCING if asked.key else 0
+        self.write(
+            asked,
+            v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key),
+        )
+
+    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
+        flags = (_FENCING if asked.key else 0) | (v2.Flag.HIGH_PRIORITY if asked.recovery else 0)
+        parts = []
+        for entry_id in entry_ids:
+            self._expect(asked, v2.Op.READ, asked.ledger_id, entry_id)
+            parts.append(v2.encode_read(asked.ledger_id, entry_id, flags, asked.key))
+        self.write(asked, b"".join(parts))
+
+    def ask_last(self, asked: LacAsked, key: bytes) -> None:
+        self._expect(asked, v2.Op.READ, asked.ledger_id, bookkeeper.LAST_ENTRY)
+        flags = v2.Flag.DO_FENCING if key else v2.Flag.NONE
+        self.write(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
+
+    def send(
+        self,
+        kind: Kind,
+        body: Sequence[Buffer],
+        sink: AnswerSink,
+        tag: object,
+        *,
+        flags: int = 0,
+        **rest: Any,
+    ) -> bool:
+        if kind in _OVER_V2 or flags & Flag.FENCE:
+            return super().send(kind, body, sink, tag, flags=flags, **rest)
+        if self._beside is None or self._beside.closed:
+            self._beside = self._make_beside()
+        return self._beside.send(kind, body, sink, tag, flags=flags, **rest)
+
+    def _expect(self, asked: Asked, op: int, ledger_id: int, number: int) -> None:
+        self._expected.setdefault((op, ledger_id, number), []).append(asked)
+        asked.expected += 1
+
+    # --- the connection beside -----------------------------------------------------------------------------------
+
+    def forget(self, asked: Asked) -> None:
+        asked.expected = 0
+        for place in [place for place, waiting in self._expected.items() if asked in waiting]:
+            waiting = self._expected[place]
+            waiting.remove(asked)
+            if not waiting:
+                del self._expected[place]
+
+    def drop(self, sink: AnswerSink) -> None:
+        super().drop(sink)
+        if self._beside is not None:
+            self._beside.drop(sink)
+
+    def expire(self, now: float) -> None:
+        super().expire(now)
+        if self._beside is not None:
+            self._beside.expire(now)
+
+    def end(self, reason: str) -> None:
+        if self._beside is not None and not self._beside.closed:
+            self._beside.close()
+        super().end(reason)
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def frames_received(self, data: Buffer, starts: list[int]) -> None:
+        unpack, view = v2.ANSWER.unpack_from, memoryview(data)
+        added = v2.packet_header(v2.VERSION, v2.Op.ADD)
+        for at in starts:
+            size, header = v2.HEAD.unpack_from(data, at)
+            if header == added and size == v2.ANSWER.size - 4:
+                _, _, code, ledger_id, entry_id = unpack(data, at)
+                asked = self._answered(v2.Op.ADD, ledger_id, entry_id)
+                if asked is not None:
+                    asked.got(entry_id, bookkeeper.v2_answer(code), b"", -1)
+                continue
+            answer = v2.decode_answer(view[at : at + 4 + size])
+            if isinstance(answer, v2.ReadAnswer):
+                asked = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
+                if asked is not None:
+                    lac = header_lac(answer.entry)
+                    asked.got(answer.entry_id, bookkeeper.v2_answer(answer.code), answer.entry, lac)
+            elif isinstance(answer, v2.BatchReadAnswer):
+                self._batch_came(answer)
+            elif isinstance(answer, v2.AddAnswer):
+                asked = self._answered(v2.Op.ADD, answer.ledger_id, answer.entry_id)
+                if asked is not None:
+                    asked.got(answer.entry_id, bookkeeper.v2_answer(answer.code), b"", -1)
+
+    def _batch_came(self, answer: v2.BatchReadAnswer) -> None:
+        asked = self._answered(v2.Op.BATCH_READ, answer.ledger_id, answer.request_id)
+        if not isinstance(asked, RangeAsked) or asked.done:
+            return
+        said = bookkeeper.v2_answer(answer.code)
+        if said is not Answer.OK or not answer.entries:
+            asked.batch_failed(said if said is not Answer.OK else Answer.NO_ENTRY)
+            return
+        asked.batch_came(answer.entries, max(map(header_lac, answer.entries)))
+
+    def _answered(self, op: int, ledger_id: int, number: int) -> Asked | None:
+        """Who waits for this answer, first come first served; None if nobody does any more."""
+        place = (op, ledger_id, number)
+        waiting = self._expected.get(place)
+        if waiting is None:
+            return None
+        if len(waiting) == 1:
+            del self._expected[place]
+            asked = waiting[0]
+        else:
+            asked = waiting.pop(0)
+        asked.expected -= 1
+        return asked

@@ -1,0 +1,219 @@
+"""A connection to a bookie over V3: every request of ours has frames there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from quire.core.answers import Answer
+from quire.core.ids import BookieId
+from quire.net.bookkeeper_asked import Asked, LacAsked, PlainAsked, RangeAsked, RunAsked
+from quire.net.bookkeeper_channel import BookKeeperChannel
+from quire.net.framing import ReceiveBudget, Scratch
+from quire.wire import bookkeeper, native, v3
+from quire.wire.entry import Buffer, explicit_lac_of
+from quire.wire.native import Kind
+from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+from quire.wire.run import RunView
+
+_OF_A_POLL: Final = -2
+"""Stands where other requests have an entry id."""
+_AFTER_A_POLL_SECONDS: Final = 5.0
+
+
+class V3Channel(BookKeeperChannel):
+    """A connection over V3."""
+
+    def __init__(
+        self,
+        meant: BookieId,
+        *,
+        scratch: Scratch,
+        budget: ReceiveBudget,
+        ended: Callable[[BookKeeperChannel, str], None],
+    ) -> None:
+        super().__init__(meant, scratch=scratch, budget=budget, ended=ended)
+        self._next_txn = 1
+        self._expected: dict[int, tuple[Asked, int]] = {}
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def send_run(self, asked: RunAsked, run: RunView, key: bytes, *, recovery: bool) -> None:
+        txn_id, expected = self._next_txn, self._expected
+        self._next_txn += run.count
+        ledger_id = run.ledger_id
+        priority = v3.HIGH_PRIORITY if recovery else 0
+        parts: list[Buffer] = []
+        for number, (entry_id, entry) in enumerate(run.entries(), txn_id):
+            parts += v3.encode_add(
+                number, ledger_id, entry_id, key, entry, recovery=recovery, priority=priority
+            )
+            expected[number] = (asked, entry_id)
+        asked.expected += run.count
+        self.write(asked, b"".join(parts))
+
+    def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
+        ledger_id = asked.ledger_id
+        if not asked.key and not asked.recovery:
+            txn_id = self._next_txn
+            for entry_id in entry_ids:
+                self._expect(asked, entry_id)
+            self.write(asked, v3.encode_plain_reads(txn_id, ledger_id, entry_ids))
+            return
+        flag = v3.FENCE_LEDGER if asked.key else None
+        priority = v3.HIGH_PRIORITY
+        parts = [
+            v3.encode_read(
+                self._expect(asked, entry_id),
+                ledger_id,
+                entry_id,
+                key=asked.key,
+                flag=flag,
+                priority=priority,
+            )
+            for entry_id in entry_ids
+        ]
+        self.write(asked, b"".join(parts))
+
+    def ask_last(self, asked: LacAsked, key: bytes) -> None:
+        txn_id = self._expect(asked, bookkeeper.LAST_ENTRY)
+        flag = v3.FENCE_LEDGER if key else None
+        last = bookkeeper.LAST_ENTRY
+        self.write(asked, v3.encode_read(txn_id, asked.ledger_id, last, key=key, flag=flag))
+
+    def ask_otherwise(
+        self, kind: Kind, asked: Callable[[type[Asked]], Asked], body: Sequence[Buffer], key: bytes
+    ) -> bool:
+        if kind is Kind.READ_LAC:
+            lac = asked(LacAsked)
+            message = v3.request(pb.READ_LAC, self._expect(lac, bookkeeper.LAST_ENTRY))
+            message.readLacRequest.ledgerId = lac.ledger_id
+            self.write(lac, v3.frame_of(message))
+        elif kind is Kind.LONG_POLL:
+            previous, first, last, bytes_max, wait_ms = native.decode_long_poll(body[0])
+            poll = asked(_PollAsked)
+            assert isinstance(poll, _PollAsked)
+            poll.first, poll.last, poll.bytes_max = first, last, bytes_max
+            frame = v3.encode_read(
+                self._expect(poll, _OF_A_POLL),
+                poll.ledger_id,
+                bookkeeper.LAST_ENTRY,
+                flag=v3.ENTRY_PIGGYBACK,
+                previous_lac=previous,
+                timeout_ms=wait_ms,
+            )
+            self.write(poll, frame)
+        elif kind is Kind.WRITE_LAC:
+            plain = asked(PlainAsked)
+            message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
+            written = message.writeLacRequest
+            written.ledgerId, written.masterKey, written.body = plain.ledger_id, key, bytes(body[0])
+            written.lac = explicit_lac_of(body[0])
+            self.write(plain, v3.frame_of(message))
+        elif kind is Kind.LIST_ENTRIES:
+            held = asked(_ListAsked)
+            message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
+            message.getListOfEntriesOfLedgerRequest.ledgerId = held.ledger_id
+            self.write(held, v3.frame_of(message))
+        else:
+            return False
+        return True
+
+    def _expect(self, asked: Asked, entry_id: int) -> int:
+        txn_id = self._next_txn
+        self._next_txn = txn_id + 1
+        self._expected[txn_id] = (asked, entry_id)
+        asked.expected += 1
+        return txn_id
+
+    def forget(self, asked: Asked) -> None:
+        asked.expected = 0
+        for txn_id in [txn_id for txn_id, (other, _) in self._expected.items() if other is asked]:
+            del self._expected[txn_id]
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def frames_received(self, data: Buffer, starts: list[int]) -> None:
+        expected, view = self._expected, memoryview(data)
+        for at in starts:
+            added = v3.take_add_answer(data, at)
+            if added is not None:
+                txn_id, status = added
+                found = expected.pop(txn_id, None)
+                if found is not None:
+                    asked, entry_id = found
+                    asked.expected -= 1
+                    asked.got(entry_id, bookkeeper.v3_answer(status), b"", -1)
+                continue
+            size = int.from_bytes(data[at : at + 4], "big")
+            message = v3.decode_response(view[at : at + 4 + size])
+            found = expected.pop(message.header.txnId, None)
+            if found is not None:
+                found[0].expected -= 1
+                if not found[0].done:
+                    self._answered(message, *found)
+
+    def _answered(self, message: pb.Response, asked: Asked, entry_id: int) -> None:
+        answer = bookkeeper.v3_answer(v3.status_of(message))
+        operation = message.header.operation
+        if operation == pb.READ_ENTRY:
+            read = message.readResponse
+            lac = read.maxLAC if read.HasField("maxLAC") else -1
+            if isinstance(asked, _PollAsked) and entry_id == _OF_A_POLL:
+                self._woken(asked, answer, read, lac)
+            else:
+                asked.got(entry_id, answer, read.body, lac)
+        elif operation == pb.READ_LAC and isinstance(asked, LacAsked):
+            told = message.readLacResponse
+            if answer is Answer.OK or (answer is Answer.ERROR and told.lacBody):
+                asked.told(told.lacBody, told.lastEntryBody)
+            else:
+                asked.finish(answer)
+        elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER and isinstance(asked, _ListAsked):
+            asked.listed(answer, message.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger)
+        else:
+            asked.got(entry_id, answer, b"", -1)
+
+    def _woken(self, poll: _PollAsked, answer: Answer, read: pb.ReadResponse, lac: int) -> None:
+        """The end of a long poll: with news, the entry that came with it and those after it are the answer."""
+        if answer is not Answer.OK:
+            poll.finish(answer, lac=lac)
+            return
+        if lac < poll.first:
+            poll.nothing_new(lac)
+            return
+        asked = RangeAsked(
+            self, poll.sink, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS, poll.ledger_id,
+            poll.first, min(poll.last, lac), poll.bytes_max, digest_type=0, key=b"", recovery=False,
+        )  # fmt: skip
+        poll.done = True
+        self.finished(poll)
+        self.note(asked)
+        asked.start([read.body] if read.body and read.entryId == poll.first else (), lac)
+
+
+class _ListAsked(Asked):
+    """The entries that a bookie holds."""
+
+    __slots__ = ()
+
+    def listed(self, answer: Answer, data: bytes) -> None:
+        if answer is not Answer.OK:
+            self.finish(answer)
+            return
+        held = [(first, last, 1, 1) for first, last in bookkeeper.decode_entry_list(data)]
+        self.finish(answer, body=[native.encode_intervals(held)])
+
+
+class _PollAsked(Asked):
+    """A long poll; what it was for is read after it, as the range that it asks for."""
+
+    __slots__ = ("bytes_max", "first", "last")
+
+    first: int
+    last: int
+    bytes_max: int
+
+    def nothing_new(self, lac: int) -> None:
+        """The time is over."""
+        self.finish(Answer.OK, lac=lac, body=native.encode_entries((), self.first - 1, ()))

@@ -1,0 +1,118 @@
+"""Our client and our bookies with BookKeeper's protocols between them: what holds for ours must hold for those."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.client.config import ClientConfig
+from quire.core.errors import LedgerFencedError, MisuseError, QuireError
+from support.small_cluster import small_cluster
+
+PROTOCOLS = ["v2", "v3"]
+WORLDS = [
+    ("crc32", (3, 3, 2)),
+    ("crc32c", (3, 3, 2)),
+    ("mac", (3, 3, 2)),
+    ("dummy", (3, 3, 2)),
+    ("crc32c", (5, 3, 2)),
+    ("mac", (4, 2, 2)),
+]
+
+
+def config_of(protocol: str, **others: Any) -> ClientConfig:
+    return ClientConfig(protocol=protocol, explicit_lac_after_ms=100, **others)
+
+
+def payload(number: int) -> bytes:
+    return bytes((31 * number + position) % 256 for position in range(number * 37 % 2000))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(("digest", "shape"), WORLDS, ids=str)
+def test_written_read_recovered_and_tailed(
+    tmp_path: Path, protocol: str, digest: str, shape: tuple[int, int, int]
+) -> None:
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=shape[0]) as cluster:
+            writer_client = await cluster.client(config_of(protocol))
+            reader_client = await cluster.client(config_of(protocol))
+            ensemble, write, ack = shape
+            ledger = await writer_client.create_ledger(
+                ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, password=b"pw", digest=digest
+            )
+            await ledger.append_many([payload(number) for number in range(300)])
+            for number in range(300, 330):
+                await ledger.append(payload(number))
+
+            beside = await reader_client.open_ledger(ledger.ledger_id, password=b"pw", recover=False)
+            tail = asyncio.create_task(collect(beside, 331))
+            await ledger.append(payload(330))
+            async with asyncio.timeout(60):
+                assert await tail == [payload(number) for number in range(331)]
+
+            reader = await reader_client.open_ledger(ledger.ledger_id, password=b"pw")
+            assert reader.closed
+            assert reader.last_add_confirmed == 330
+            found = [bytes(entry.payload) async for entry in reader.read(0, 330)]
+            assert found == [payload(number) for number in range(331)]
+            with pytest.raises(LedgerFencedError):
+                await ledger.append(b"too late")
+            await ledger.abandon()
+
+    asyncio.run(work())
+
+
+async def collect(reader: Any, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async for entry in reader.tail():
+        found.append(bytes(entry.payload))
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_bookie_that_goes_is_replaced(tmp_path: Path, protocol: str) -> None:
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=4) as cluster:
+            client = await cluster.client(config_of(protocol))
+            ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"")
+            await ledger.append_many([payload(number) for number in range(50)])
+            gone = ledger.metadata.fragments[0].ensemble[1]
+            await cluster.stop_bookie(gone, clean=False)
+            async with asyncio.timeout(60):
+                for number in range(50, 100):
+                    await ledger.append(payload(number))
+            await ledger.close()
+            assert gone not in ledger.metadata.fragments[-1].ensemble or len(ledger.metadata.fragments) > 1
+            reader = await client.open_ledger(ledger.ledger_id, password=b"")
+            found = [bytes(entry.payload) async for entry in reader.read()]
+            assert found == [payload(number) for number in range(100)]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_one_bookie_is_spoken_to_otherwise(tmp_path: Path, protocol: str) -> None:
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=3) as cluster:
+            host, port = next(iter(cluster.servers.values())).address
+            config = ClientConfig(protocol_of=((f"{host}:{port}", protocol),))
+            client = await cluster.client(config)
+            ledger = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3, password=b"")
+            await ledger.append_many([payload(number) for number in range(200)])
+            await ledger.close()
+            report = await client.verify_ledger(ledger.ledger_id, password=b"")
+            assert report.complete
+
+    asyncio.run(work())
+
+
+def test_a_protocol_that_is_none() -> None:
+    with pytest.raises(MisuseError, match="auto, auto-v2, v2, v3"):
+        ClientConfig(protocol="v4")
+    assert issubclass(LedgerFencedError, QuireError)
