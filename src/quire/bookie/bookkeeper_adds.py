@@ -15,6 +15,7 @@ from quire.core.ledger_metadata import DigestType
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import HEADER, Buffer
 from quire.wire.native import Flag, Kind, Request
+from quire.wire.opening import open_entries
 from quire.wire.run import RunView, checksum, encode_run
 
 
@@ -164,6 +165,6 @@ class AddCollector:
         checker = self._digests.checker(kind)
         if checker is None:
             return True
-        _, bad = checker.open_all(run.ledger_id, run.ids(), run.body, run.offsets())
+        _, bad = open_entries(checker, run.ledger_id, run.ids(), run.body, run.offsets())
         self._digests.mismatches += len(bad)
         return not bad

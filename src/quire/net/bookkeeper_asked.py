@@ -241,7 +241,11 @@ class RangeAsked(Asked):
             for entry_id, (answer, _) in sorted(self._found.items())
             if answer is not Answer.OK and answer not in _NEGATIVES
         ]
-        self.finish(Answer.OK, lac=self._lac, body=native.encode_entries(runs, self._next - 1, unknown))
+        self.finish(
+            Answer.OK,
+            lac=self._lac,
+            body=[native.encode_told(self._next - 1, unknown), *native.encode_runs(runs)],
+        )
 
 
 class LacAsked(Asked):

@@ -216,4 +216,4 @@ class _PollAsked(Asked):
 
     def nothing_new(self, lac: int) -> None:
         """The time is over."""
-        self.finish(Answer.OK, lac=lac, body=native.encode_entries((), self.first - 1, ()))
+        self.finish(Answer.OK, lac=lac, body=[native.encode_told(self.first - 1, ())])
