@@ -28,6 +28,7 @@ from quire.core.writer import WriterMachine
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
+from quire.net.channel import Channel
 from quire.proof.clients import ENDING, Client, ClientDriver, Outcome, Running, fault_of, with_fault
 from quire.proof.snapshot import clone
 from quire.replay.bookies import CLUSTER, StillClock
@@ -36,6 +37,8 @@ from quire.replay.network import Line, Network
 from quire.replay.recording import CHOICES, Recorder, Told
 from quire.replay.stage import Stage, perform
 from quire.replay.store import ScriptedStore
+from quire.wire import native
+from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 
 HOURS_MS = 3_600_000
 LOOK_MS = HOURS_MS
@@ -113,7 +116,12 @@ class Program:
         self.bookies = _Bookies(BookieRegistry(store), CLUSTER)
         self.bookies.spares = []
         infos = {
-            BookieId(f"b{each}"): BookieInfo(BookieId(f"b{each}"), f"b{each}", number + 1)
+            BookieId(f"b{each}"): BookieInfo(
+                BookieId(f"b{each}"),
+                f"b{each}",
+                number + 1,
+                properties={NATIVE_PROPERTY: native_property(number + 1, native.VERSION)},
+            )
             for each in range(count)
         }
         perform(stage, self.loop, lambda: self.bookies._take(infos))
@@ -131,7 +139,8 @@ class Program:
     def awaits(self, bookie: str, number: int) -> bool:
         """Whether the answer to a request would be heard."""
         peer = self.bookies._peers.get(BookieId(bookie))
-        return peer is not None and peer.channel is not None and number in peer.channel._outstanding
+        channel = peer.channel if peer is not None else None
+        return isinstance(channel, Channel) and number in channel._outstanding
 
     def hear(self, line: Line, said: Said) -> None:
         """An answer arrives."""
@@ -147,7 +156,8 @@ class Program:
         Raises:
             LookupError: there is no such request.
         """
-        channel = self.bookies._peers[BookieId(bookie)].channel
+        made = self.bookies._peers[BookieId(bookie)].channel
+        channel = made if isinstance(made, Channel) else None
         if channel is None:
             raise LookupError(bookie)
         waiting = channel._outstanding
