@@ -243,7 +243,8 @@ class V3Requests:
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     def _force(self, request: pb.Request) -> None:
-        self._ledgers.force(lambda answer: self._refuse(request, answer))
+        ledger_id = request.forceLedgerRequest.ledgerId
+        self._ledgers.force(ledger_id, lambda answer: self._refuse(request, answer))
 
     def _info(self, request: pb.Request) -> None:
         asked = request.getBookieInfoRequest.requested

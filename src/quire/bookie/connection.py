@@ -38,19 +38,23 @@ class Connection(ClientConnection):
         super().__init__(server, server.config.frame_bytes_max)
         self._requests: deque[memoryview] = deque()
         self._added = False
+        # Only the first bytes can be another protocol's: behind the hello, nobody looks any more.
+        self.__dict__["_split"] = self._split_first
 
     # --- the connection ------------------------------------------------------------------------------------------
 
-    def speaks_otherwise(self, start: memoryview) -> bool:
-        if start[0] >= BOOKKEEPER_FIRST_BYTES or self.transport is None:
-            return False
+    def _split_first(self, data: memoryview) -> None:
+        """The first bytes that came: whoever does not say hello speaks V2 or V3."""
+        del self.__dict__["_split"]
+        if data[0] >= BOOKKEEPER_FIRST_BYTES or self.transport is None:
+            self._split(data)
+            return
         transport, self.transport = self.transport, None
         heir = BookKeeperConnection(self._server)
         self._server.disconnected(self)
         transport.set_protocol(heir)
         heir.connection_made(transport)
-        heir.take_over(start)
-        return True
+        heir.take_over(data)
 
     def hello_received(self, body: memoryview) -> None:
         hello = native.decode_hello(body)

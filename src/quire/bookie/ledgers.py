@@ -191,13 +191,14 @@ class Ledgers:
             lambda error: then(Answer.OK if error is None else Answer.ERROR),
         )
 
-    def force(self, then: Callable[[Answer], None]) -> None:
-        """Call `then` when everything that was put before is durable."""
-
-        def durable(error: StorageError | None) -> None:
-            then(Answer.OK if error is None and self._storage.failure is None else Answer.ERROR)
-
-        self._storage.when_durable(WHEN_DURABLE, durable)
+    def force(self, ledger_id: int, then: Callable[[Answer], None]) -> None:
+        """Call `then` when everything that was put of a ledger before is durable; at once for one never heard of."""
+        machine = self._known(ledger_id)
+        if machine is None or self._storage.failure is not None:
+            then(Answer.OK if self._storage.failure is None else Answer.ERROR)
+            return
+        # Its newest state is behind its entries in the journal: when that is durable, they are.
+        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     # --- fences and reads -----------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class BookKeeperFrames(FrameProtocol):
     ) -> None:
         super().__init__(scratch, budget, frame_bytes_max)
         self._greeted = True
+        self._long_expected = False
 
     def frames_received(self, data: Buffer, starts: list[int]) -> None:
         """Whole frames, length fields included, and where in `data` each begins. The memory is the receiver's."""
@@ -33,6 +34,7 @@ class BookKeeperFrames(FrameProtocol):
         self.frames_received(frame, [0])
 
     def _split(self, data: memoryview) -> None:
+        self._long_expected = False  # small frames may follow a long one, many in a chunk
         starts, end = whole_frames(data)
         if starts:
             self.partial_since = None

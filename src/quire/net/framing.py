@@ -134,10 +134,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
-    def speaks_otherwise(self, start: memoryview) -> bool:  # noqa: ARG002 - for subclasses
-        """Whether the first bytes are another protocol's, and the connection has been handed to whoever speaks it."""
-        return False
-
     def hello_received(self, body: memoryview) -> None:
         """The other side's hello, or its answer to ours."""
         raise NotImplementedError
@@ -207,8 +203,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
         at, end = 0, len(data)
         self._long_expected = False
         if not self._greeted:
-            if self.speaks_otherwise(data):
-                return
             hello = native.split_hello(data)
             if hello is None:
                 self._keep(data)

@@ -172,14 +172,6 @@ class Journal:
         assert self._group is not None
         self._group.items.append((sink, tag, None))
 
-    def follow(self, sink: Sink, tag: object) -> None:
-        """Tell the sink when everything that was put so far is durable; at once if it is."""
-        group = self._group or (self._closed[-1] if self._closed else self._in_flight)
-        if group is not None and self.failure is None:
-            group.items.append((sink, tag, None))
-        else:
-            sink.stored(tag, self.failure)
-
     def refuse(self, sink: Sink, tag: object, error: StorageError) -> None:
         """Tell the sink, in its turn, that what it put was not taken."""
         group = self._group or (self._closed[-1] if self._closed else self._in_flight)

@@ -110,9 +110,11 @@ class LedgerStorage:
         """Bring a bookie's disk up: read what is there, write down what may be lost, begin to write.
 
         Args:
-            directory: the bookie's; `identity`, whose segments these are, holds its lock.
+            directory: the bookie's; `identity` holds its lock.
             config: sizes and limits.
-            files, worker: the file system, and the thread for writes.
+            identity: whose segments these are.
+            files: the file system.
+            worker: the thread for writes.
             clock: for the pace of looking for space.
             chance: where nonces come from.
             served: this bookie has been up before: if no segment is there, all have been lost.
@@ -237,12 +239,13 @@ class LedgerStorage:
         """Store a run: reads see it at once, the sink is told when it is durable.
 
         Args:
-            run: its body is kept as it is.
+            run: the run; its body is kept as it is.
             body_crc: the body's checksum, verified on receipt.
             lac: the LAC that came with it; it raises the ledger's known LAC unless this is a recovery add.
             token: the ledger's token.
             recovery: a recoverer sent it: it may use the reserve of a full disk.
-            sink, tag: the sink is called with the tag, by which the caller knows the put.
+            sink: is called with `tag`.
+            tag: whatever the caller knows the put by.
         """
         ledger_id, body = run.ledger_id, run.body
         if run.origin_term:
@@ -330,10 +333,6 @@ class LedgerStorage:
             return
         self._journal.wait(sink, tag)
         self.report.suspects_unknown = False
-
-    def when_durable(self, sink: Sink, tag: object) -> None:
-        """Tell the sink when all that was put before is durable; at once if it is."""
-        self._journal.follow(sink, tag)
 
     def flush(self) -> None:
         """The end of a loop turn: what was put starts towards the disk."""
