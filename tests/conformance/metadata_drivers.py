@@ -1,11 +1,19 @@
 """The drivers of the metadata store and what their tests share."""
 
 import asyncio
+import uuid
 from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from kazoo.client import KazooClient
 
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.zookeeper import ZookeeperStore
+from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperOptions
+from support.zookeeper_server import zookeeper_or_skip
 
 TIMEOUT_MS = 20_000
 """So long that no session of a busy machine expires by itself; tests of expiry bring their own."""
@@ -13,7 +21,28 @@ SHORT_TIMEOUT_MS = 500
 PATIENCE_S = 30
 
 
-class MemoryDriver:
+class Driver:
+    """What tests need of a driver besides opening clients.
+
+    Attributes:
+        versions_restart: a key that was deleted and made again begins with an old version.
+        mortal_timeout_ms: a session's timeout for tests in which an owner dies: beyond all patience where death itself
+            is noticed, short where only silence is.
+    """
+
+    versions_restart = False
+    mortal_timeout_ms = 600_000
+
+    async def lose_session(self, owner, other):
+        """What an owner meets that stood still for too long, done at once."""
+        raise NotImplementedError
+
+    async def kill(self, store):
+        """End a client as SIGKILL would; when this returns everybody may know."""
+        store.abandon()
+
+
+class MemoryDriver(Driver):
     """Clients of one space in this process."""
 
     def __init__(self, folder):
@@ -22,8 +51,11 @@ class MemoryDriver:
     async def open(self, **options):
         return MemoryStore(self.space)
 
+    async def lose_session(self, owner, other):
+        owner.lose_session()
 
-class SqliteDriver:
+
+class SqliteDriver(Driver):
     """Clients of one file, in this process and in others."""
 
     def __init__(self, folder):
@@ -33,8 +65,48 @@ class SqliteDriver:
         options = SqliteOptions(**({"session_timeout_ms": TIMEOUT_MS} | options))
         return await SqliteStore.open(self.path, create=True, options=options)
 
+    async def lose_session(self, owner, other):
+        # What an observer does when the counter stands still.
+        thread, name = other._thread, owner._thread.registrations._session.name
+        number = owner._thread.registrations._number
+        await other._ask(lambda: thread.file.end_session(number, name), changes=True)
 
-DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver}
+
+class ZookeeperDriver(Driver):
+    """Clients of one cluster in a real ZooKeeper, which tests share."""
+
+    versions_restart = True
+    mortal_timeout_ms = 1500
+
+    def __init__(self, folder, layout=None):
+        self.server = zookeeper_or_skip()
+        self.address = ZookeeperAddress((self.server.host,), f"/t{uuid.uuid4().hex}/ledgers", layout)
+
+    async def open(self, **options):
+        options = ZookeeperOptions(**({"session_timeout_ms": TIMEOUT_MS} | options))
+        return await ZookeeperStore.open(replace(self.address, options=options), create=True)
+
+    async def lose_session(self, owner, other):
+        await asyncio.to_thread(end_session, self.server.host, owner._session.client.client_id)
+
+    async def kill(self, store):
+        session = store._session.client.client_id
+        store.abandon()
+        await asyncio.to_thread(end_session, self.server.host, session)
+
+
+def end_session(host, client_id):
+    """Take a session over and close it: its owner learns that it is gone when it next speaks."""
+    thief = KazooClient(hosts=host, client_id=client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver, "zookeeper": ZookeeperDriver}
+EACH_DRIVER = [
+    pytest.param(name, marks=pytest.mark.interop if name == "zookeeper" else ()) for name in DRIVERS
+]
 
 
 def run(scenario):

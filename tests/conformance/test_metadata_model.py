@@ -9,11 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from conformance.metadata_drivers import ZookeeperDriver
 from quire.core.errors import AlreadyExistsError
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.store import Create, Delete, KeyMissingError, Put, Require, VersionConflictError
+from support.rounds import rounds
 
 KEYS = ["a", "a/1", "a/1/x", "a/2", "b", "b/é"]
 CLIENTS = 3
@@ -26,8 +28,13 @@ choices = st.integers(0, 3)
 class StoreMachine(RuleBasedStateMachine):
     """Clients of one store do what the model does; a watch hears of all of it."""
 
+    versions_restart = False
+
     async def open(self):
         raise NotImplementedError
+
+    async def kill(self, store):
+        store.abandon()
 
     def __init__(self):
         super().__init__()
@@ -130,6 +137,8 @@ class StoreMachine(RuleBasedStateMachine):
                 history = self.versions.setdefault(op.key, [])
                 assert not history or version >= history[-1]
                 history.append(version)
+            if isinstance(op, Delete) and self.versions_restart:
+                self.versions.pop(op.key, None)
             if not isinstance(op, Require):
                 self.touched(op.key)
             if isinstance(op, Delete):
@@ -160,10 +169,12 @@ class StoreMachine(RuleBasedStateMachine):
         """All that a client registered goes with it; another takes its place."""
         if client == 0:
             return  # it has the watch
-        self.stores[client].abandon()
+        self.run(self.kill(self.stores[client]))
         for key in [k for k, owner in self.owners.items() if owner == client]:
             del self.owners[key]
             del self.model[key]
+            if self.versions_restart:
+                self.versions.pop(key, None)
             self.touched(key)
         self.stores[client] = self.run(self.open())
 
@@ -222,7 +233,28 @@ class SqliteMachine(StoreMachine):
         return await SqliteStore.open(Path(self.folder.name) / "m.db", create=True, options=options)
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(MemoryMachine, 60), (SqliteMachine, 25)])
+class ZookeeperMachine(StoreMachine):
+    versions_restart = True
+
+    def __init__(self):
+        super().__init__()
+        self.driver = ZookeeperDriver(None)
+
+    async def open(self):
+        return await self.driver.open(session_timeout_ms=600_000)
+
+    async def kill(self, store):
+        await self.driver.kill(store)
+
+
+@pytest.mark.parametrize(
+    ("machine", "examples"),
+    [
+        (MemoryMachine, 60),
+        (SqliteMachine, 25),
+        pytest.param(ZookeeperMachine, rounds(5, 50), marks=pytest.mark.interop),
+    ],
+)
 def test_stores_do_what_the_model_does(machine, examples):
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from quire.cli import bench, bookie, check, cluster, ledger, log, simulate, up, verify_history
+from quire.cli import bench, bookie, check, cluster, ledger, log, metadata, simulate, up, verify_history
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
 
@@ -32,6 +32,7 @@ app.command("verify-history")(verify_history.verify_history)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(log.app, name="log")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(metadata.app, name="metadata")
 app.add_typer(bench.app, name="bench")
 
 

@@ -20,7 +20,7 @@ ClusterOption = Annotated[
         "--cluster",
         envvar="QUIRE_CLUSTER",
         metavar="URI",
-        help="The cluster: sqlite:PATH (what `quire up` prints).",
+        help="The cluster: sqlite:PATH (what `quire up` prints), or zk://HOST:2181/ledgers.",
         show_default=False,
     ),
 ]

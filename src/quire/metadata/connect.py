@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quire.core.errors import NoClusterError
+from quire.core.errors import AlreadyExistsError, MisuseError, NoClusterError
 from quire.metadata.memory import MemoryStore, space
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import MetadataStore
+from quire.metadata.zookeeper_options import is_zookeeper, parse_uri
 
-FORMS = "sqlite:PATH (all processes of one machine) or memory:NAME (one process)"
+FORMS = "sqlite:PATH (all processes of one machine), zk://HOST:2181/ledgers (ZooKeeper) or memory:NAME (one process)"
 
 
 async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
@@ -37,11 +38,39 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
             return await SqliteStore.open(Path(path).expanduser(), create=create)
         case "memory":
             return MemoryStore(space(rest))
-        case "zk" | "etcd":
-            raise NoClusterError(
-                f"{uri!r} cannot be opened: the {scheme} driver is not built yet; use {FORMS}"
-            )
-        case _ if scheme.startswith("zk+"):
-            raise NoClusterError(f"{uri!r} cannot be opened: the zk driver is not built yet; use {FORMS}")
+        case _ if is_zookeeper(scheme):
+            from quire.metadata.zookeeper import ZookeeperStore
+
+            return await ZookeeperStore.open(parse_uri(uri), create=create)
+        case "etcd":
+            raise NoClusterError(f"{uri!r} cannot be opened: the etcd driver is not built yet; use {FORMS}")
         case _:
             raise NoClusterError(f"{uri!r} is not a cluster's name; use {FORMS}")
+
+
+async def format_store(uri: str, *, force: bool = False) -> str:
+    """Make the metadata store of a new cluster.
+
+    Args:
+        uri: the cluster's name.
+        force: delete what is there first, with every ledger and log in it; ZooKeeper only.
+
+    Returns:
+        The new cluster's instance id.
+
+    Raises:
+        AlreadyExistsError: there is a cluster, and `force` is not given.
+        MisuseError: `force` for a store of another kind.
+        NoClusterError: the store cannot be reached, or bookies are registered in it.
+    """
+    scheme, _, path = uri.partition(":")
+    if is_zookeeper(scheme):
+        from quire.metadata.zookeeper import format_cluster
+
+        return (await format_cluster(parse_uri(uri), force=force)).instance_id
+    if force:
+        raise MisuseError(f"--force is for ZooKeeper; to begin {uri!r} anew, remove it yourself")
+    if scheme == "sqlite" and Path(path.removeprefix("//")).expanduser().exists():
+        raise AlreadyExistsError(f"there is a cluster at {uri!r} already; remove the file to begin anew")
+    async with await open_store(uri, create=True) as store:
+        return store.instance_id

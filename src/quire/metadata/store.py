@@ -60,6 +60,13 @@ class StoreBusyError(RefusedError):
     retriable = True
 
 
+class StoreAwayError(RefusedError):
+    """The store did not answer in time; nothing was changed."""
+
+    code = "store_away"
+    retriable = True
+
+
 @dataclass(frozen=True, slots=True)
 class Versioned:
     """A value and the version that a compare-and-swap must name."""

@@ -373,8 +373,8 @@ def test_uris_name_stores(path):
         ("/data/metadata.db", "sqlite:PATH"),
         ("sqlite:", "names no file"),
         ("http://x", "sqlite:PATH"),
-        ("zk://h:2181/ledgers", "not built yet"),
-        ("zk+hierarchical://h:2181/ledgers", "not built yet"),
+        ("zk://h:x/ledgers", "no HOST:PORT"),
+        ("zk+ms://h:2181/ledgers", "no layout"),
         ("etcd://h:2379", "not built yet"),
     ],
 )

@@ -1,0 +1,37 @@
+"""`quire metadata …`: the store behind a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.output import Output
+
+app = typer.Typer(help="The metadata store behind a cluster: make one, look into it.")
+
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Delete what is there first, with every ledger and log in it."),
+]
+
+
+@app.callback()
+def metadata() -> None:
+    """The metadata store behind a cluster."""
+
+
+@app.command("format")
+def format_(cluster: ClusterOption = None, force: ForceOption = False, as_json: JsonOption = False) -> None:
+    """Make the metadata of a new cluster. In ZooKeeper it is BookKeeper's own, and Java bookies may join."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        from quire.metadata.connect import format_store
+
+        instance = await format_store(uri, force=force)
+        facts = {"cluster": uri, "instance": instance}
+        out.result(facts, f"Cluster  {uri}  (instance {instance})" + "\nStart bookies with `quire bookie`.")
+
+    run(work())

@@ -1,0 +1,139 @@
+"""Ledger ids from ZooKeeper, as Java draws them, so that its clients and ours never collide.
+
+An id is the number that ZooKeeper gives a sequential znode, which is removed again. When these numbers end at
+2147483646, `idgen-long` is made, and whoever finds it takes ids from there: the greatest of its children `HOB-<number>`
+gives the high 32 bits, a sequential znode in it the low ones. Ids may be skipped.
+
+Source: metadata format of Apache BookKeeper, "Ledger ids".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.protocol.serialization import Delete, Exists, GetChildren
+
+from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError
+from quire.core.ids import LedgerId
+from quire.metadata.zookeeper_nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
+from quire.metadata.zookeeper_options import Layout
+from quire.metadata.zookeeper_paths import SHORT_ID_END
+from quire.metadata.zookeeper_session import LOST, ZookeeperSession
+
+ID_NODE: Final = "ID-"
+HIGH_BITS_NODE: Final = "HOB-"
+HIGH_BITS_KEPT: Final = 3
+HIGH_BITS_END: Final = 2**31
+ATTEMPTS_MAX: Final = 5
+
+
+class LedgerIds:
+    """The id generator of one cluster.
+
+    Args:
+        session: the session.
+        nodes: znodes.
+        layout: the flat one has another place for its numbers, and no long ids.
+    """
+
+    def __init__(self, session: ZookeeperSession, nodes: Nodes, layout: Layout) -> None:
+        self._session = session
+        self._nodes = nodes
+        self._layout = layout
+        self._short = f"{nodes.root}/{ID_NODE}" if layout is Layout.FLAT else f"{nodes.root}/idgen/{ID_NODE}"
+        self._long = f"{nodes.root}/idgen-long"
+        self._is_long: bool | None = None
+        self._removing: set[asyncio.Future[object]] = set()
+
+    async def next(self) -> LedgerId:
+        """An id that nobody was given before.
+
+        Raises:
+            MisuseError: the layout has no more ids.
+            MetadataUnknownError: the store kept losing the connection.
+        """
+        if self._is_long is None:
+            stat, _ = await self._session.read(Exists(self._long, None))
+            self._is_long = stat is not None and self._takes_long
+        if not self._is_long:
+            number = await self._number(self._short)
+            if number is not None:
+                return LedgerId(number)
+            if not self._takes_long:
+                raise MisuseError(
+                    f"the layout {self._layout.value} has no more ledger ids after {SHORT_ID_END - 1}"
+                )
+            self._is_long = True
+        return await self._long_id()
+
+    @property
+    def _takes_long(self) -> bool:
+        return self._layout in {Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL}
+
+    async def _number(self, prefix: str) -> int | None:
+        """The next number of a sequence; None when it has no more."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                path = await self._nodes.create(prefix, b"", EPHEMERAL | SEQUENTIAL)
+            except MetadataUnknownError:
+                continue  # that number is skipped; its znode ends with the session
+            self._remove_later(path)
+            digits = path.removeprefix(prefix)
+            if not digits.removeprefix("-").isdecimal():
+                raise CorruptMetadataError(f"ZooKeeper numbered {prefix} as {path}", path=path)
+            number = int(digits)
+            return number if 0 <= number < SHORT_ID_END else None
+        raise MetadataUnknownError(
+            f"the connection to ZooKeeper was lost {ATTEMPTS_MAX} times while a ledger id was drawn"
+        )
+
+    def _remove_later(self, path: str) -> None:
+        """Nobody waits for it: if it fails, the znode ends with the session."""
+        removal = self._session.submit(Delete(path, ANY_VERSION))
+        self._removing.add(removal)
+        removal.add_done_callback(self._removed)
+
+    def _removed(self, removal: asyncio.Future[object]) -> None:
+        self._removing.discard(removal)
+        if not removal.cancelled():
+            removal.exception()
+
+    async def _long_id(self) -> LedgerId:
+        while True:
+            high = await self._high_bits()
+            number = await self._number(f"{self._high_path(high)}/{ID_NODE}")
+            if number is not None:
+                return LedgerId(high << 32 | number)
+            await self._make_high_bits(high + 1)
+
+    def _high_path(self, high: int) -> str:
+        return f"{self._long}/{HIGH_BITS_NODE}{high:010d}"
+
+    async def _high_bits(self) -> int:
+        try:
+            names, _ = await self._session.read(GetChildren(self._long, None))
+        except NoNodeError:
+            names = []
+        found = self._numbers(names)
+        if found:
+            return found[-1]
+        await self._make_high_bits(1)
+        return 1
+
+    @staticmethod
+    def _numbers(names: list[str]) -> list[int]:
+        digits = [name.removeprefix(HIGH_BITS_NODE) for name in names if name.startswith(HIGH_BITS_NODE)]
+        return sorted(int(text) for text in digits if text.isdecimal())
+
+    async def _make_high_bits(self, high: int) -> None:
+        if high >= HIGH_BITS_END:
+            raise MisuseError("this cluster has no more ledger ids")
+        with suppress(NodeExistsError, MetadataUnknownError):  # whoever made it; the next look tells
+            await self._nodes.create(self._high_path(high), b"")
+        names, _ = await self._session.read(GetChildren(self._long, None))
+        for old in self._numbers(names)[:-HIGH_BITS_KEPT]:
+            with suppress(KazooException, MetadataUnknownError, *LOST):
+                await self._session.change(Delete(self._high_path(old), ANY_VERSION), "old bits were removed")

@@ -1,0 +1,168 @@
+"""Where a ZooKeeper cluster is and how its client behaves: the URI, and the numbers that an operator may choose.
+
+    zk://host1:2181,host2:2181/ledgers?session_timeout_ms=10000&acl=creator&credentials=/etc/quire/zk
+    zk+longhierarchical://host1:2181;host2:2181/ledgers
+
+| option | meaning |
+| --- | --- |
+| session_timeout_ms | how long a bookie may be silent before its registration ends (the server may change it) |
+| patience_ms | how long a call waits for a store that is away before it says so |
+| acl | `open`: everybody may change everything, as BookKeeper does by default; `creator`: only who made it |
+| credentials | a file with one line `digest:USER:PASSWORD` or `sasl:USER:PASSWORD` (DIGEST-MD5) |
+| tls_ca, tls_certificate, tls_key | files in PEM; with `tls_ca` the connection is TLS |
+
+Source: metadata format of Apache BookKeeper, "Metadata service URI".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+from quire.core.errors import NoClusterError
+from quire.metadata.store import SESSION_TIMEOUT_MS
+
+DEFAULT_PORT: Final = 2181
+DEFAULT_ROOT: Final = "/ledgers"
+PATIENCE_MS: Final = 15_000
+SCHEMES: Final = ("zk", "zookeeper")
+
+
+class Layout(Enum):
+    """How ledger ids become paths; the value is the name in a URI."""
+
+    HIERARCHICAL = "hierarchical"
+    LONG_HIERARCHICAL = "longhierarchical"
+    FLAT = "flat"
+    LEGACY_HIERARCHICAL = "legacyhierarchical"
+
+
+@dataclass(frozen=True, slots=True)
+class ZookeeperOptions:
+    """How a client behaves; the module's text has the table.
+
+    Args:
+        session_timeout_ms: asked of the server, which keeps it between 2 and 20 of its ticks.
+        patience_ms: how long a call waits for a connection, and for its answer.
+        acl: `open` or `creator`.
+        credentials: (kind, user, password) with kind `digest` or `sasl`; None for none.
+        tls_ca: whose certificates are trusted; None for no TLS.
+        tls_certificate: this client's certificate, if the server wants one.
+        tls_key: its key.
+    """
+
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    patience_ms: int = PATIENCE_MS
+    acl: str = "open"
+    credentials: tuple[str, str, str] | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ZookeeperAddress:
+    """A parsed URI.
+
+    Attributes:
+        hosts: `host:port` of every server.
+        root: the cluster's path, `/ledgers` unless the URI has another.
+        layout: what the URI says; None takes what the cluster says.
+        options: what the URI's query says.
+    """
+
+    hosts: tuple[str, ...]
+    root: str
+    layout: Layout | None = None
+    options: ZookeeperOptions = ZookeeperOptions()
+
+    def __str__(self) -> str:
+        return f"{','.join(self.hosts)}{self.root}"
+
+
+def is_zookeeper(scheme: str) -> bool:
+    """Whether a URI's scheme names a ZooKeeper cluster."""
+    return scheme.partition("+")[0] in SCHEMES
+
+
+def parse_uri(uri: str) -> ZookeeperAddress:
+    """Hosts, path, layout and options of a cluster's URI.
+
+    Raises:
+        NoClusterError: it is not one; the message says what is wrong with it.
+    """
+    scheme, _, rest = uri.partition("://")
+    if not is_zookeeper(scheme) or not rest:
+        raise NoClusterError(f"{uri!r} is no ZooKeeper cluster: write zk://HOST:2181/ledgers")
+    rest, _, query = rest.partition("?")
+    names, slash, path = rest.partition("/")
+    hosts = tuple(_host(name.strip(), uri) for name in names.replace(";", ",").split(",") if name.strip())
+    if not hosts:
+        raise NoClusterError(f"{uri!r} names no server: write zk://HOST:2181/ledgers")
+    root = slash + path.rstrip("/")
+    if not {"", ".", ".."}.isdisjoint(root.split("/")[1:]) and root not in {"", "/"}:
+        raise NoClusterError(f"{uri!r} has an empty or dotted part in its path {root}")
+    return ZookeeperAddress(
+        hosts, root if len(root) > 1 else DEFAULT_ROOT, _layout(scheme, uri), _options(query, uri)
+    )
+
+
+def _host(name: str, uri: str) -> str:
+    host, colon, port = name.rpartition(":")
+    if not colon or name.endswith("]"):
+        return f"{name}:{DEFAULT_PORT}"
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise NoClusterError(f"{uri!r}: {name!r} is no HOST:PORT")
+    return name
+
+
+def _layout(scheme: str, uri: str) -> Layout | None:
+    _, plus, name = scheme.partition("+")
+    if not plus or name == "null":
+        return None
+    try:
+        return Layout(name)
+    except ValueError:
+        known = ", ".join(layout.value for layout in Layout)
+        raise NoClusterError(f"{uri!r}: there is no layout {name!r}; there are {known}, and null") from None
+
+
+def _options(query: str, uri: str) -> ZookeeperOptions:
+    options = ZookeeperOptions()
+    kinds = {item.name: item.type for item in fields(ZookeeperOptions)}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in kinds:
+            raise NoClusterError(f"{uri!r}: there is no option {name!r}; there are {', '.join(kinds)}")
+        if name == "credentials":
+            options = replace(options, credentials=read_credentials(Path(text)))
+        elif kinds[name] == "int":
+            if not text.isdecimal() or int(text) < 1:
+                raise NoClusterError(f"{uri!r}: {name} is a number of milliseconds, not {text!r}")
+            options = replace(options, **{name: int(text)})  # type: ignore[arg-type]
+        else:
+            options = replace(options, **{name: text})  # type: ignore[arg-type]
+    if options.acl not in {"open", "creator"}:
+        raise NoClusterError(f"{uri!r}: acl is open or creator, not {options.acl!r}")
+    return options
+
+
+def read_credentials(path: Path) -> tuple[str, str, str]:
+    """Kind, user and password in a file.
+
+    Raises:
+        NoClusterError: it cannot be read, or its first line is not `digest:USER:PASSWORD` or `sasl:USER:PASSWORD`.
+    """
+    try:
+        line = path.read_text().partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoClusterError(f"the credentials in {path} cannot be read: {error}", path=str(path)) from error
+    kind, _, rest = line.partition(":")
+    user, colon, password = rest.partition(":")
+    if kind not in {"digest", "sasl"} or not (user and colon):
+        raise NoClusterError(
+            f"the first line of {path} is not digest:USER:PASSWORD or sasl:USER:PASSWORD", path=str(path)
+        )
+    return kind, user, password

@@ -1,0 +1,237 @@
+"""Registrations of one ZooKeeper session: ephemeral znodes that come back with their owner.
+
+A session's znodes end with it. On the first connection of a new session, and when somebody deleted one, it is made
+again, unless another owner has taken its place.
+
+Source: metadata format of Apache BookKeeper, "Bookie registration".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.protocol.serialization import Create, Exists, GetChildren, GetData, SetData
+
+from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
+from quire.metadata.store import KeyMissingError, Registration
+from quire.metadata.zookeeper_nodes import EPHEMERAL, SEQUENTIAL, Nodes
+from quire.metadata.zookeeper_paths import SEQUENCE_ZEROS, KeyPaths
+from quire.metadata.zookeeper_session import LOST, ZookeeperSession
+from quire.metadata.zookeeper_watches import Watches
+
+ATTEMPTS_MAX: Final = 20
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Registrations:
+    """What one store has registered.
+
+    Args:
+        session: the session.
+        nodes: znodes.
+        paths: where keys are.
+        watches: reports when a registration was deleted.
+    """
+
+    def __init__(self, session: ZookeeperSession, nodes: Nodes, paths: KeyPaths, watches: Watches) -> None:
+        self._session = session
+        self._nodes = nodes
+        self._paths = paths
+        self._watches = watches
+        self._held: dict[str, Registration] = {}
+        self._unwanted: set[str] = set()
+        self._turn = asyncio.Lock()
+        self._checks: dict[str, asyncio.Task[None]] = {}
+
+    async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
+        """Make a registration; a lost answer is settled here.
+
+        Raises:
+            AlreadyExistsError: another owner has the key.
+            MetadataUnknownError: the connection was lost again and again.
+        """
+        path = self._paths.path(key + SEQUENCE_ZEROS if sequential else key)
+        async with self._turn:
+            if sequential:
+                path = await self._make_numbered(path, value)
+            else:
+                await self._make(path, value, key)
+            made = self._paths.key(path)
+            if made is None:
+                raise CorruptMetadataError(f"ZooKeeper numbered the registration {key} as {path}", path=path)
+            session_id = self._session.session_id
+            registration = Registration(made, value, again=again, update=self._update, close=self._take_back)
+            self._unwanted.discard(path)
+            self._held[path] = registration
+        with suppress(QuireError):  # the next connection sets it
+            await self._watches.add_place(path)
+        if session_id != self._session.session_id:
+            await self._check(path)
+        return registration
+
+    async def _make(self, path: str, value: bytes, key: str) -> None:
+        unknown = False
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._nodes.create(path, value, EPHEMERAL)
+            except MetadataUnknownError:
+                unknown = True
+            except NodeExistsError as error:
+                owner = await self._nodes.owner(path)
+                if owner == self._session.session_id and path not in self._held and unknown:
+                    return
+                if owner is not None:
+                    raise AlreadyExistsError(f"{key} exists already; its owner lives", key=key) from error
+            else:
+                return
+        raise MetadataUnknownError(
+            f"nobody can tell whether {key} was registered; it ends with this session", key=key
+        )
+
+    async def _make_numbered(self, path: str, value: bytes) -> str:
+        unknown = False
+        for _ in range(ATTEMPTS_MAX):
+            if unknown and (found := await self._lost_number(path)):
+                return found
+            try:
+                return await self._nodes.create(path, value, EPHEMERAL | SEQUENTIAL)
+            except MetadataUnknownError:
+                unknown = True
+        raise MetadataUnknownError(
+            f"nobody can tell whether {path} was registered; it ends with this session"
+        )
+
+    async def _lost_number(self, path: str) -> str | None:
+        """The znode that a create whose answer was lost has made, if it has."""
+        folder = path.rpartition("/")[0]
+        try:
+            names, _ = await self._session.read(GetChildren(folder, None))
+        except NoNodeError:
+            return None
+        for name in names:
+            other = f"{folder}/{name}"
+            if not other.startswith(path) or other in self._held:
+                continue
+            if await self._nodes.owner(other) == self._session.session_id:
+                return other
+        return None
+
+    # --- for the registration's owner -------------------------------------------------------------------------------
+
+    async def _update(self, registration: Registration, value: bytes) -> None:
+        path = self._paths.path(registration.key)
+        for _ in range(ATTEMPTS_MAX):
+            if self._held.get(path) is not registration:
+                raise self._gone(registration)
+            try:
+                (_, stat), _ = await self._session.read(GetData(path, None))
+                if stat.ephemeralOwner != self._session.session_id:
+                    raise self._gone(registration)
+                await self._session.change(SetData(path, value, stat.version), f"{path} was changed")
+            except NoNodeError:
+                await self._check(path)
+                continue
+            except BadVersionError:
+                continue
+            registration.value = value
+            return
+        raise self._gone(registration)
+
+    @staticmethod
+    def _gone(registration: Registration) -> KeyMissingError:
+        return KeyMissingError(
+            f"the registration {registration.key} is gone; register again", key=registration.key
+        )
+
+    async def _take_back(self, registration: Registration) -> None:
+        path = self._paths.path(registration.key)
+        if self._held.get(path) is not registration:
+            return
+        self._drop(path)
+        if not await self._nodes.remove_own(path):
+            self._unwanted.add(path)
+        await self._watches.remove_place(path)
+
+    def _drop(self, path: str) -> None:
+        del self._held[path]
+        check = self._checks.pop(path, None)
+        if check is not None and check is not asyncio.current_task():
+            check.cancel()
+
+    # --- for the session --------------------------------------------------------------------------------------------
+
+    def deleted(self, path: str) -> None:
+        """A watched znode was deleted; if it is held, look after it."""
+        if path in self._held and path not in self._checks:
+            check = asyncio.get_running_loop().create_task(self._check(path), name=f"look after {path}")
+            self._checks[path] = check
+            check.add_done_callback(lambda _: self._checks.pop(path, None))
+
+    async def _check(self, path: str) -> None:
+        try:
+            await self._session.ready()
+            await self._restore(path)
+        except (QuireError, *LOST) as error:
+            _LOG.warning("the registration %s could not be looked after: %s", path, error)
+
+    async def connected(self, *, renewed: bool) -> None:
+        """Make everything again that a new session does not have."""
+        for path, registration in list(self._held.items()):
+            if renewed and not registration.again:
+                self._lose(path)
+            else:
+                await self._restore(path)
+        for path in list(self._unwanted):
+            stat, _ = await self._session.submit(Exists(path, None))
+            if stat is None or stat.ephemeralOwner != self._session.session_id:
+                self._unwanted.discard(path)
+        if self._unwanted:
+            asyncio.get_running_loop().create_task(self._remove_unwanted(), name="take registrations back")
+
+    async def _remove_unwanted(self) -> None:
+        for path in list(self._unwanted):
+            if await self._nodes.remove_own(path):
+                self._unwanted.discard(path)
+
+    async def _restore(self, path: str) -> None:
+        """Make a held registration if it is missing. Uses the connection as it is, which may be one in set-up."""
+        while path in self._held:
+            registration = self._held[path]
+            stat, _ = await self._session.submit(Exists(path, None))
+            if stat is not None and stat.ephemeralOwner == self._session.session_id:
+                return
+            if stat is not None or not registration.again:
+                self._lose(path)
+                return
+            try:
+                await self._session.submit(Create(path, registration.value, self._session.acl, EPHEMERAL))
+            except NodeExistsError:
+                continue
+            except NoNodeError:
+                with suppress(NodeExistsError):
+                    await self._session.submit(Create(path.rpartition("/")[0], b"", self._session.acl, 0))
+                continue
+            registration.renewed += 1
+            _LOG.warning("registered %s again", registration.key)
+            return
+
+    def _lose(self, path: str) -> None:
+        registration = self._held[path]
+        self._drop(path)
+        registration.lost.set()
+        _LOG.warning("the registration %s is lost", registration.key)
+
+    def end(self) -> None:
+        """The session has ended for good."""
+        for path in list(self._held):
+            self._lose(path)
+
+    def forget(self) -> None:
+        """The store is being closed: its registrations end with its session."""
+        for check in self._checks.values():
+            check.cancel()
+        self._held.clear()

@@ -1,0 +1,90 @@
+"""Watches of one ZooKeeper session: which znodes are watched, for whom, and what an event means.
+
+Each place is watched once, persistently and with all that is below it, however many watchers want it. A connection's
+watches end with it: on the next one all are set again, and every watcher is told to read everything.
+
+Source: ZooKeeper Programmer's Guide, "Persistent, Recursive Watches".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+
+from kazoo.exceptions import KazooException
+
+from quire.core.errors import QuireError
+from quire.metadata.store import Watch
+from quire.metadata.zookeeper_paths import KeyPaths
+from quire.metadata.zookeeper_requests import AddWatch, RemoveWatches
+from quire.metadata.zookeeper_session import ZookeeperSession
+
+
+class Watches:
+    """The watchers of one store, and the places they need.
+
+    Args:
+        session: the session.
+        paths: where keys are.
+    """
+
+    def __init__(self, session: ZookeeperSession, paths: KeyPaths) -> None:
+        self._session = session
+        self._paths = paths
+        self._watches: list[Watch] = []
+        self._places: Counter[str] = Counter()
+
+    async def attach(self, watch: Watch) -> None:
+        """Begin to report; when this returns no later change is missed."""
+        self._watches.append(watch)
+        try:
+            for place in self._paths.watched(watch.prefix):
+                await self.add_place(place)
+        except BaseException:
+            self._watches.remove(watch)
+            raise
+
+    async def detach(self, watch: Watch) -> None:
+        """End it."""
+        if watch in self._watches:
+            self._watches.remove(watch)
+            for place in self._paths.watched(watch.prefix):
+                await self.remove_place(place)
+
+    async def add_place(self, path: str) -> None:
+        """Watch a znode, which need not exist, and all below it."""
+        self._places[path] += 1
+        try:
+            await self._session.read(AddWatch(path), fresh=False)
+        except BaseException:
+            self._places[path] -= 1
+            raise
+
+    async def remove_place(self, path: str) -> None:
+        """Undo one `add_place`."""
+        self._places[path] -= 1
+        if self._places[path] <= 0:
+            del self._places[path]
+            with suppress(QuireError, KazooException):  # it ended with its connection, or will
+                await self._session.read(RemoveWatches(path), fresh=False)
+
+    def event(self, path: str) -> None:
+        """Something happened to a znode."""
+        key = self._paths.key(path)
+        if key is not None:
+            for watch in self._watches:
+                if key.startswith(watch.prefix):
+                    watch.offer((key,))
+
+    async def connected(self) -> None:
+        """Set all watches on a new connection."""
+        for path in list(self._places):
+            await self._session.submit(AddWatch(path))
+        for watch in self._watches:
+            watch.offer((), reread_all=True)
+
+    def end(self, failure: QuireError | None = None) -> None:
+        """No more changes will come."""
+        for watch in self._watches:
+            watch.end(failure)
+        self._watches.clear()

@@ -1,0 +1,102 @@
+"""A proxy between a client and a server on loopback, which a test makes fail like a network."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+CHUNK = 65536
+
+
+class TcpProxy:
+    """Forwards connections to one server.
+
+    Attributes:
+        port: where it listens.
+        to_server: whether what clients send is forwarded; else it is swallowed.
+        to_client: the same for what the server sends.
+        accepts: whether new connections are taken; else they are closed at once.
+    """
+
+    def __init__(self, host, port):
+        self.server = (host, port)
+        self.port = 0
+        self.to_server = True
+        self.to_client = True
+        self.accepts = True
+        self._writers = set()
+        self._tasks = set()
+
+    def pass_everything(self):
+        """The network is well again. Connections in which something was swallowed end: TCP would never go on so."""
+        self.to_server = self.to_client = self.accepts = True
+        self.cut()
+
+    def go_silent(self):
+        """A partition: nothing arrives, nobody is told."""
+        self.to_server = self.to_client = False
+
+    def lose_answers(self):
+        """Requests arrive, answers do not."""
+        self.to_client = False
+
+    def refuse(self):
+        """The server is gone: connections end, new ones too."""
+        self.accepts = False
+        self.cut()
+
+    def cut(self):
+        """End all connections at once."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader, writer):
+        self._writers.add(writer)
+        try:
+            if not self.accepts:
+                return
+            with suppress(OSError):
+                there, back = await asyncio.open_connection(*self.server)
+                self._writers.add(back)
+                try:
+                    await asyncio.gather(
+                        self._pump(reader, back, "to_server"), self._pump(there, writer, "to_client")
+                    )
+                finally:
+                    self._writers.discard(back)
+                    back.transport.abort()
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _pump(self, reader, writer, direction):
+        with suppress(OSError):
+            while data := await reader.read(CHUNK):
+                if getattr(self, direction):
+                    writer.write(data)
+                    await writer.drain()
+        writer.transport.abort()
+
+    async def _connected(self, reader, writer):
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        try:
+            await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._tasks.discard(task)
+
+
+@asynccontextmanager
+async def tcp_proxy(host, port):
+    """`async with tcp_proxy(host, port) as proxy`: it listens on 127.0.0.1, port `proxy.port`."""
+    proxy = TcpProxy(host, port)
+    server = await asyncio.start_server(proxy._connected, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+        proxy.cut()
+        for task in list(proxy._tasks):
+            task.cancel()
+        await asyncio.gather(*proxy._tasks, return_exceptions=True)

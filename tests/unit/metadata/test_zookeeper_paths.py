@@ -1,0 +1,182 @@
+"""Keys and znodes, LAYOUT, and URIs: against what Java's classes computed (tests/vectors)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
+from quire.core.ids import ID_MAX
+from quire.metadata.ledgers import ledger_key
+from quire.metadata.store import check_key
+from quire.metadata.zookeeper_options import Layout, ZookeeperOptions, parse_uri
+from quire.metadata.zookeeper_paths import (
+    SHORT_ID_END,
+    KeyPaths,
+    digit_range,
+    layout_text,
+    parse_layout,
+)
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+PATHS = json.loads((VECTORS / "ledger_paths.json").read_text())
+LAYOUTS = json.loads((VECTORS / "layout.json").read_text())
+TREE = json.loads((VECTORS / "zookeeper.json").read_text())["tree"]
+
+
+@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+def test_ledger_paths_are_javas_and_come_back(layout):
+    paths = KeyPaths("/ledgers", layout)
+    for case in PATHS:
+        if case[layout.value] is None or (
+            layout is Layout.LEGACY_HIERARCHICAL and case["ledger_id"] >= SHORT_ID_END
+        ):
+            continue
+        path = paths.path(ledger_key(case["ledger_id"]))
+        assert path == case[layout.value]
+        assert paths.key(path) == ledger_key(case["ledger_id"])
+
+
+def test_a_layout_without_long_paths_says_so():
+    with pytest.raises(MisuseError, match="2147483646"):
+        KeyPaths("/ledgers", Layout.LEGACY_HIERARCHICAL).ledger(SHORT_ID_END)
+
+
+@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+def test_layouts_are_javas_text(layout):
+    text = next(
+        text for name, text in LAYOUTS["layouts"].items() if f".{name}:" in layout_text(layout).decode()
+    )
+    assert layout_text(layout).decode() == text
+    assert parse_layout(text.encode(), "/ledgers") is layout
+    assert parse_layout(text.encode() + b"\n", "/ledgers") is layout
+
+
+def test_what_is_no_layout_is_refused():
+    for case in LAYOUTS["parse"]:
+        if case["result"] == "IOException":
+            with pytest.raises(CorruptMetadataError, match="LAYOUT is damaged"):
+                parse_layout(case["text"].encode(), "/ledgers")
+    with pytest.raises(NoClusterError, match="Etcd"):
+        parse_layout(LAYOUTS["layouts"]["etcd"].encode(), "/ledgers")
+    assert parse_layout(b"1\nhierarchical:1", "/ledgers") is Layout.HIERARCHICAL
+
+
+def test_every_znode_of_a_used_cluster_is_a_key_or_none():
+    """Ledgers, bookies and cookies are keys; what belongs to Java alone is not."""
+    paths = KeyPaths("/ledgers", Layout.HIERARCHICAL)
+    keys = {node["path"]: paths.key(node["path"]) for node in TREE}
+    for path, key in keys.items():
+        assert key is None or paths.path(key) == path
+    spaces = [key.split("/")[0] for key in keys.values() if key]
+    assert spaces.count("ledgers") == sum("/L0" in path for path in keys)
+    assert spaces.count("bookies") == sum(node["ephemeral"] and "available" in node["path"] for node in TREE)
+    assert set(spaces) == {"ledgers", "bookies", "cookies"}
+
+
+parts = st.text(min_size=1, max_size=6).filter(lambda part: part.isprintable() and "/" not in part)
+keys = st.lists(parts, min_size=1, max_size=4).map("/".join)
+
+
+@given(keys, st.sampled_from(Layout))
+def test_every_key_has_a_znode_of_its_own(key, layout):
+    try:
+        check_key(key)
+    except MisuseError:
+        return
+    paths = KeyPaths("/a/ledgers", layout)
+    path = paths.path(key)
+    assert paths.key(path) == key
+    assert path.isascii()
+    assert path.startswith("/a/ledgers/quire/")
+    assert not {"", ".", ".."} & set(path.split("/")[1:])
+    assert any(path == place or path.startswith(place + "/") for place in paths.watched(key[:2]))
+
+
+@given(st.integers(0, ID_MAX), st.sampled_from([Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL, Layout.FLAT]))
+def test_every_ledger_is_found_by_walking_the_folders(ledger_id, layout):
+    paths = KeyPaths("/ledgers", layout)
+    names = tuple(paths.ledger(ledger_id).split("/")[2:])
+    assert paths.ledger_id(names) == ledger_id
+    for depth in range(len(names)):
+        first, last = paths.ledger_folders(names[:depth])(names[depth])
+        assert first <= ledger_id <= last
+    assert first == last == ledger_id
+
+
+@pytest.mark.parametrize(
+    "name", ["available", "cookies", "quire", "idgen", "idgen-long", "LAYOUT", "L", "Lx", "0"]
+)
+def test_a_znode_beside_the_ledgers_is_no_folder_of_ledgers(name):
+    for layout in Layout:
+        assert KeyPaths("/ledgers", layout).ledger_folders(())(name) is None
+
+
+@given(st.text("0123456789/a!", max_size=21), st.none() | st.text("0123456789:a!", max_size=22))
+def test_ranges_of_ids_are_those_of_their_keys(rest, after):
+    prefix, after = "ledgers/" + rest, None if after is None else "ledgers/" + after
+    span = digit_range(prefix, after)
+    probes = {0, 1, 9, 10, ID_MAX, 12 * 10**17, 123456789}
+    for text in (rest, (after or "")[8:]):
+        digits = "".join(c for c in text if c.isdigit())[:19]
+        probes |= {int(digits.ljust(19, fill) or 0) for fill in "019"}
+    for number in {n for probe in probes for n in (probe - 1, probe, probe + 1) if 0 <= n <= ID_MAX}:
+        key = ledger_key(number)
+        wanted = key.startswith(prefix) and (after is None or key > after)
+        assert wanted == (span is not None and span[0] <= number <= span[1])
+
+
+# --- URIs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "hosts", "root", "layout"),
+    [
+        ("zk://h1:2181/ledgers", ("h1:2181",), "/ledgers", None),
+        ("zookeeper://h1", ("h1:2181",), "/ledgers", None),
+        ("zk://h1,h2:99/", ("h1:2181", "h2:99"), "/ledgers", None),
+        ("zk+hierarchical://h1:1;h2:2/a/b/", ("h1:1", "h2:2"), "/a/b", Layout.HIERARCHICAL),
+        ("zk+longhierarchical://[::1]:2181/x", ("[::1]:2181",), "/x", Layout.LONG_HIERARCHICAL),
+        ("zk+null://h/x", ("h:2181",), "/x", None),
+        ("zk+flat://h/x", ("h:2181",), "/x", Layout.FLAT),
+    ],
+)
+def test_uris_are_bookkeepers_and_ours(uri, hosts, root, layout):
+    address = parse_uri(uri)
+    assert (address.hosts, address.root, address.layout) == (hosts, root, layout)
+    assert address.options == ZookeeperOptions()
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("zk://", "no ZooKeeper cluster"),
+        ("zk:///ledgers", "names no server"),
+        ("zk://h:x/ledgers", "no HOST:PORT"),
+        ("zk://h:0/ledgers", "no HOST:PORT"),
+        ("zk://h/a//b", "dotted part"),
+        ("zk://h/a/../b", "dotted part"),
+        ("zk+ms://h/a", "no layout 'ms'"),
+        ("zk://h/a?timeout=1", "no option 'timeout'"),
+        ("zk://h/a?session_timeout_ms=soon", "number of milliseconds"),
+        ("zk://h/a?acl=none", "acl is open or creator"),
+        ("zk://h/a?credentials=/does/not/exist", "cannot be read"),
+    ],
+)
+def test_what_is_no_uri_says_why(uri, message):
+    with pytest.raises(NoClusterError, match=message):
+        parse_uri(uri)
+
+
+def test_credentials_come_from_a_file_and_are_not_shown(tmp_path):
+    file = tmp_path / "secret"
+    file.write_text("digest:me:pass:word\n")
+    options = parse_uri(f"zk://h/a?acl=creator&credentials={file}&session_timeout_ms=500").options
+    assert options.credentials == ("digest", "me", "pass:word")
+    assert (options.acl, options.session_timeout_ms) == ("creator", 500)
+    assert "word" not in repr(options)
+    file.write_text("me:password")
+    with pytest.raises(NoClusterError, match="digest:USER:PASSWORD"):
+        parse_uri(f"zk://h/a?credentials={file}")
