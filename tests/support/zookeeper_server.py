@@ -21,13 +21,14 @@ START_S = 240
 class ZookeeperServer:
     """One server; `folder` is what `tools/java-peer` works in."""
 
-    def __init__(self, folder, configuration=CONFIGURATION, options=""):
+    def __init__(self, folder, configuration=CONFIGURATION, options="", environment=None):
         self.folder = Path(folder)
         settings = self.folder / "zookeeper.conf"
         settings.write_text(configuration)
         self.environment = os.environ | {
             "JAVA_PEER_ZOOKEEPER_CONF": str(settings),
             "JAVA_PEER_ZOOKEEPER_OPTS": options,
+            **(environment or {}),
         }
         try:
             self.host = self.run("start", "0").strip()
@@ -55,7 +56,7 @@ class ZookeeperServer:
 
 def why_not():
     """Why no server can be started here; None if one can."""
-    for program in ("java", "mvn"):
+    for program in ("java", "javac", "mvn"):
         if shutil.which(program) is None:
             return f"no {program} on this machine: nothing was tested against a real ZooKeeper"
     return None

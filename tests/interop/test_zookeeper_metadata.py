@@ -1,0 +1,129 @@
+"""One cluster's metadata, read and written by Java's shell and client and by Quire."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.connect import format_store, open_store
+from quire.metadata.ledgers import LedgerStore
+from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
+
+pytestmark = pytest.mark.interop
+
+CLIENT = Path(__file__).resolve().parents[2] / "tools" / "java-client" / "JavaClient.java"
+BOOKIES = ["b0.k7f3q", "b1.k7f3q", "b2.k7f3q"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A ZooKeeper of its own: the shell knows one root only."""
+    zookeeper_or_skip()
+    server = ZookeeperServer(tmp_path_factory.mktemp("java"))
+    yield server
+    server.stop()
+
+
+def record_of(ledger_id, format_version=3):
+    record = new_ledger(
+        ledger_id,
+        BOOKIES,
+        write_quorum=3,
+        ack_quorum=2,
+        digest_type=DigestType.CRC32C,
+        password=b"secret",
+        creation_token=7,
+    )
+    return replace(record, format_version=format_version)
+
+
+async def shell(cluster, *arguments):
+    return await asyncio.to_thread(cluster.run, "shell", *arguments)
+
+
+def test_javas_shell_reads_a_cluster_that_quire_made(cluster):
+    async def scenario():
+        uri = f"zk+hierarchical://{cluster.host}/ledgers"
+        instance = await format_store(uri, force=True)
+        async with await open_store(uri) as store:
+            registry, ledgers = BookieRegistry(store), LedgerStore(store)
+            for number, bookie in enumerate(BOOKIES):
+                info = BookieInfo(bookie, "127.0.0.1", 4000 + number, writable=number != 2)
+                await registry.register(replace(info, properties={"quire.native": "4000/1"}))
+            await store.create("logs/of-quire", b"Java never looks here")
+            made = [await ledgers.next_id() for _ in range(3)]
+            for ledger_id, format_version in zip(made, (1, 2, 3), strict=True):
+                await ledgers.create(record_of(ledger_id, format_version))
+            await ledgers.create(record_of(5_000_000_000))
+            assert instance in await shell(cluster, "whatisinstanceid")
+            writable = await shell(cluster, "listbookies", "-rw")
+            assert ["b0" in writable, "b1" in writable, "b2" in writable] == [True, True, False]
+            assert "BookieID:b2.k7f3q, IP:127.0.0.1, Port:4002" in await shell(cluster, "listbookies", "-ro")
+            listed = re.findall(r"ledgerID: (\d+)", await shell(cluster, "listledgers"))
+            assert set(map(int, listed)) >= set(made)
+            for ledger_id, format_version in zip(made, (1, 2, 3), strict=True):
+                told = await shell(cluster, "ledgermetadata", "-l", str(ledger_id))
+                assert f"formatVersion={format_version}, ensembleSize=3" in told
+                assert "b0.k7f3q, b1.k7f3q, b2.k7f3q" in told
+            assert "state=OPEN" in await shell(cluster, "ledgermetadata", "-l", "5000000000")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("scheme", ["zk+hierarchical", "zk+longhierarchical", "zk+flat"])
+def test_quire_reads_what_java_made(tmp_path, scheme):
+    zookeeper_or_skip()
+    server = ZookeeperServer(tmp_path, environment={"JAVA_PEER_URI_SCHEME": scheme})
+    try:
+        server.run("start", "1")
+        asyncio.run(java_writes(server, scheme))
+    finally:
+        server.stop()
+
+
+async def java_writes(server, scheme):
+    uri = f"{scheme}://{server.host}/ledgers"
+    written = await asyncio.to_thread(java_client, server, uri, "write", "10", "100", "--ensemble", "1")
+    ledger_id = next(line["ledger"] for line in written if line["event"] == "created")
+    async with await open_store(uri) as store:
+        assert await LedgerStore(store).list() == [ledger_id]
+        record, _ = await LedgerStore(store).read(ledger_id)
+        assert (record.state, record.last_entry, record.length) == (LedgerState.CLOSED, 9, 1000)
+        registry = BookieRegistry(store)
+        [(bookie, info)] = (await registry.available()).items()
+        assert record.fragments[0].ensemble == (bookie,)
+        assert f"{info.host}:{info.port}" == bookie
+        assert list(await registry.list_cookies()) == [bookie]
+        drawn = await store.next_ledger_id()
+        assert drawn > ledger_id
+        await LedgerStore(store).delete(ledger_id)
+        again = await asyncio.to_thread(java_client, server, uri, "write", "1", "1", "--ensemble", "1")
+        assert next(line["ledger"] for line in again if line["event"] == "created") > drawn
+
+
+def java_client(server, uri, *arguments):
+    """What the Java client prints."""
+    classes = server.folder / "classes"
+    classpath = server.run("classpath").strip()
+    if not classes.exists():
+        subprocess.run([shutil.which("javac"), "-cp", classpath, "-d", classes, CLIENT], check=True)
+    command, *rest = arguments
+    quorums = ["--wq", "1", "--aq", "1"]
+    settings = f"-Dlog4j.configurationFile={server.folder}/conf/log4j2-shell.properties"
+    java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", settings, "-cp", f"{classpath}:{classes}"]
+    done = subprocess.run(
+        [*java, "JavaClient", uri, "CRC32C", "secret", command, *rest, *quorums],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
