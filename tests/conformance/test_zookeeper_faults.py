@@ -1,67 +1,29 @@
-"""ZooKeeper away, slow, lying, restarted, cut off: what a store of it says and does. Against a real server."""
+"""ZooKeeper losing answers, restarted, cut off: what a store of it says and does. Against a real server."""
 
 import asyncio
-import uuid
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from kazoo.client import KazooClient
 
 from conformance.metadata_drivers import ZookeeperDriver, clients, end_session, present, until
+from conformance.zookeeper_proxy import PARTITION_S, behind_proxy, run
 from quire.core.errors import (
     AlreadyExistsError,
-    CorruptMetadataError,
     MetadataUnknownError,
-    NoClusterError,
-    RefusedError,
 )
 from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.metadata.connect import format_store, open_store
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import Create, Put, StoreAwayError, VersionConflictError
 from quire.metadata.zookeeper import ZookeeperStore
-from quire.metadata.zookeeper_options import Layout, ZookeeperAddress, ZookeeperOptions
-from support.rounds import PROOF
-from support.tcp_proxy import tcp_proxy
+from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperOptions
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
 
 pytestmark = pytest.mark.interop
-
-SESSION_MS = 10_000 if PROOF else 1500
-PARTITION_S = 30 if PROOF else 4
-PATIENCE_S = 120
-
-
-def run(scenario):
-    async def bounded():
-        async with asyncio.timeout(PATIENCE_S):
-            return await scenario
-
-    return asyncio.run(bounded())
 
 
 @pytest.fixture
 def driver(tmp_path):
     return ZookeeperDriver(tmp_path)
-
-
-def via(address, proxy, **options):
-    """The same cluster through a proxy."""
-    options = ZookeeperOptions(**({"session_timeout_ms": SESSION_MS} | options))
-    return replace(address, hosts=(f"127.0.0.1:{proxy.port}",), options=options)
-
-
-@asynccontextmanager
-async def behind_proxy(driver, **options):
-    """A store that a test may cut off, and one that it may not."""
-    host, port = driver.server.host.split(":")
-    async with clients(driver, 1) as (other,), tcp_proxy(host, int(port)) as proxy:
-        store = await ZookeeperStore.open(via(driver.address, proxy, **options))
-        try:
-            yield store, other, proxy
-        finally:
-            await store.close()
 
 
 def record_of(ledger_id, token=7):
@@ -318,221 +280,6 @@ def test_a_restart_of_zookeeper_keeps_sessions_registrations_and_values(tmp_path
             assert not held.lost.is_set()
         finally:
             await store.close()
-
-    try:
-        run(scenario())
-    finally:
-        server.stop()
-
-
-# --- away, wrong, lying ---------------------------------------------------------------------------------------------
-
-
-def test_a_store_that_is_away_says_so_and_changes_nothing(driver):
-    async def scenario():
-        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=300) as (store, other, proxy):
-            proxy.refuse()
-            await until(lambda: away(store))
-            for attempt in (store.get("k"), store.list(""), store.create("k", b""), store.next_ledger_id()):
-                with pytest.raises(StoreAwayError, match="nothing was changed"):
-                    await attempt
-            proxy.pass_everything()
-
-            async def back():
-                try:
-                    return await store.create("k", b"") == 1
-                except StoreAwayError:
-                    return False
-
-            await until(back)
-            assert (await other.get("k")).value == b""
-
-    run(scenario())
-
-
-async def away(store):
-    return not store._session._usable.is_set()
-
-
-def test_nobody_at_the_address_is_said_with_the_cause():
-    async def scenario():
-        with pytest.raises(NoClusterError, match=r"no ZooKeeper answered at 127.0.0.1:1 .*refused"):
-            await open_store("zk://127.0.0.1:1/ledgers?patience_ms=500")
-
-    run(scenario())
-
-
-@pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x04abcd", b"\xff" * 64, b""]
-)
-def test_what_is_no_zookeeper_is_said(answer):
-    async def scenario():
-        async def serve(reader, writer):
-            await reader.read(10)
-            writer.write(answer)
-            await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NoClusterError, match=f"127.0.0.1:{port}"):
-            await open_store(f"zk://127.0.0.1:{port}/ledgers?patience_ms=1500&session_timeout_ms=1000")
-        server.close()
-
-    run(scenario())
-
-
-@asynccontextmanager
-async def raw(driver):
-    """A plain client of the server, to make what a Quire client would not."""
-    client = KazooClient(hosts=driver.server.host)
-    await asyncio.to_thread(client.start)
-    try:
-        yield client
-    finally:
-        await asyncio.to_thread(client.stop)
-        client.close()
-
-
-def test_a_wrong_path_is_said():
-    async def scenario():
-        host = zookeeper_or_skip().host
-        with pytest.raises(NoClusterError, match=r"no cluster at .*quire metadata format"):
-            await open_store(f"zk://{host}/nowhere")
-        with pytest.raises(NoClusterError, match="not a BookKeeper cluster"):
-            await open_store(f"zk://{host}/zookeeper")
-
-    run(scenario())
-
-
-def test_a_cluster_that_cannot_be_trusted_is_refused(driver):
-    async def scenario():
-        root = driver.address.root
-        async with clients(driver, 1) as (a,), raw(driver) as client:
-            await a.create("logs/x", b"")
-            layout = client.get(f"{root}/LAYOUT")[0]
-            for value, kind, message in [
-                (b"2\nx", CorruptMetadataError, "LAYOUT is damaged"),
-                (layout.replace(b"Hier", b"Other"), NoClusterError, "does not know"),
-            ]:
-                client.set(f"{root}/LAYOUT", value)
-                with pytest.raises(kind, match=message):
-                    await driver.open()
-            client.set(f"{root}/LAYOUT", layout)
-            with pytest.raises(NoClusterError, match="hierarchical, and the URI says flat"):
-                await ZookeeperStore.open(replace(driver.address, layout=Layout.FLAT))
-            client.set(f"{root}/INSTANCEID", b"\xff\xfe")
-            with pytest.raises(CorruptMetadataError, match="INSTANCEID is damaged"):
-                await driver.open()
-            client.set(f"{root}/INSTANCEID", str(uuid.uuid4()).encode())
-            with pytest.raises(NoClusterError, match="formatted by another tool"):
-                await driver.open()
-
-    run(scenario())
-
-
-def test_an_old_cluster_without_instance_id_gets_one_that_java_does_not_see(driver):
-    async def scenario():
-        async with clients(driver, 1), raw(driver) as client:
-            client.delete(f"{driver.address.root}/INSTANCEID")
-            client.delete(f"{driver.address.root}/LAYOUT")
-        async with clients(driver, 2) as (a, b), raw(driver) as client:
-            assert a.instance_id == b.instance_id
-            uuid.UUID(a.instance_id)
-            assert client.exists(f"{driver.address.root}/INSTANCEID") is None
-
-    run(scenario())
-
-
-def test_a_format_is_refused_over_a_cluster_and_over_living_bookies(driver):
-    async def scenario():
-        uri = f"zk+longhierarchical://{driver.address}"
-        first = await format_store(uri)
-        with pytest.raises(AlreadyExistsError, match="--force"):
-            await format_store(uri)
-        store = await open_store(uri)
-        held = await store.register("bookies/available/b:1", b"")
-        await store.create("ledgers/" + "0" * 19, b"x")
-        with pytest.raises(NoClusterError, match=r"1 bookies are registered .* b:1"):
-            await format_store(uri, force=True)
-        await held.close()
-        assert await format_store(uri, force=True) != first
-        await store.close()
-        async with await open_store(uri) as store:
-            assert await store.list("") == []
-
-    run(scenario())
-
-
-# --- ids --------------------------------------------------------------------------------------------------------
-
-
-def test_ids_go_on_beyond_31_bits_as_javas_do(driver):
-    async def scenario():
-        async with raw(driver) as client, clients(driver, 2) as (a, b):
-            client.ensure_path(f"{driver.address.root}/idgen-long/HOB-0000000007")
-            ids = [await a.next_ledger_id(), await b.next_ledger_id(), await a.next_ledger_id()]
-            assert ids == [7 << 32, 7 << 32 | 1, 7 << 32 | 2]
-            await a._ids._make_high_bits(8)
-            assert await b.next_ledger_id() == 8 << 32
-            key = f"ledgers/{ids[0]:019d}"
-            await a.create(key, b"x")
-            await a.create(f"ledgers/{12:019d}", b"y")
-            assert [k for k, _ in await b.list("ledgers/")] == [f"ledgers/{12:019d}", key]
-            await b.delete(key)
-            await b.delete(f"ledgers/{12:019d}")
-            assert {"00", "000"}.isdisjoint(client.get_children(driver.address.root))
-
-    run(scenario())
-
-
-# --- rights -----------------------------------------------------------------------------------------------------
-
-
-def test_what_a_creator_made_is_refused_to_others(driver):
-    async def scenario():
-        options = ZookeeperOptions(acl="creator", credentials=("digest", "me", "secret"))
-        mine = await ZookeeperStore.open(replace(driver.address, options=options), create=True)
-        await mine.create("k", b"1")
-        for credentials in (None, ("digest", "me", "wrong")):
-            with pytest.raises(RefusedError, match="credentials"):
-                await ZookeeperStore.open(
-                    replace(driver.address, options=ZookeeperOptions(credentials=credentials))
-                )
-        again = await ZookeeperStore.open(replace(driver.address, options=options))
-        assert (await again.get("k")).value == b"1"
-        await again.close()
-        await mine.close()
-
-    run(scenario())
-
-
-JAAS = """Server {
-  org.apache.zookeeper.server.auth.DigestLoginModule required user_me="secret";
-};
-"""
-
-
-def test_sasl_digest_md5_is_spoken_and_a_wrong_password_said(tmp_path):
-    zookeeper_or_skip()
-    jaas = tmp_path / "jaas.conf"
-    jaas.write_text(JAAS)
-    server = ZookeeperServer(
-        tmp_path,
-        options=f"-Djava.security.auth.login.config={jaas}"
-        " -Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
-    )
-
-    async def scenario():
-        options = ZookeeperOptions(acl="creator", credentials=("sasl", "me", "secret"))
-        address = ZookeeperAddress((server.host,), "/mine", None, options)
-        async with await ZookeeperStore.open(address, create=True) as store:
-            await store.create("k", b"1")
-            with pytest.raises(RefusedError, match="credentials"):
-                await ZookeeperStore.open(replace(address, options=ZookeeperOptions()))
-            wrong = replace(options, credentials=("sasl", "me", "wrong"), patience_ms=3000)
-            with pytest.raises(NoClusterError, match="refuses the credentials"):
-                await ZookeeperStore.open(replace(address, options=wrong))
 
     try:
         run(scenario())
