@@ -1,0 +1,265 @@
+"""Java clients on our bookies, our client on Java bookies, both on a mixed cluster: real peers, real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.client.config import ClientConfig
+from quire.core.errors import LedgerFencedError, NoSuchLedgerError, QuireError
+from quire.metadata.connect import open_store
+from support.java_peers import JavaClient, JavaPeers, shared_peers
+
+pytestmark = pytest.mark.interop
+
+DIGESTS = ["CRC32", "CRC32C", "MAC", "DUMMY"]
+VERSIONS = ["v2", "v3"]
+COUNT = 120
+SIZE = 300
+PATIENT = "?session_timeout_ms=40000"
+PATIENT_JAVA = [
+    word
+    for name, value in (("zkTimeout", 40000), ("readEntryTimeoutSec", 60), ("addEntryTimeoutSec", 60))
+    for word in ("--conf", f"{name}={value}")
+]
+"""What a busy machine asks for: nothing here measures how soon a peer that is away is noticed."""
+SHAPE = {3: (3, 3, 2), 5: (5, 3, 2)}
+
+
+@pytest.fixture(scope="module")
+def peers() -> JavaPeers:
+    found = shared_peers()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def payload(number: int) -> bytes:
+    return bytes((31 * number + position) % 256 for position in range(SIZE))
+
+
+class World:
+    """One cluster with what speaks to it: `ours` writes and reads as we do, `java` as Java does."""
+
+    def __init__(self, uri: str, java: JavaClient, version: str, digest: str, ensemble: int) -> None:
+        self.uri, self.java, self.version, self.digest = uri, java, version, digest
+        self.shape = SHAPE[ensemble]
+        self.ours: Any = None
+
+    async def java_runs(self, command: str, *arguments: object) -> list[dict[str, Any]]:
+        return [event async for event in self.java_says(command, *arguments)]
+
+    async def java_says(self, command: str, *arguments: object) -> AsyncIterator[dict[str, Any]]:
+        options = [*PATIENT_JAVA, "--v2"] if self.version == "v2" else PATIENT_JAVA
+        async for event in self.java.events(self.uri, self.digest, command, *arguments, *options):
+            yield event
+
+    async def java_writes(self, count: int = COUNT, *options: object) -> int:
+        ensemble, write, ack = self.shape
+        shape = ("--ensemble", ensemble, "--wq", write, "--aq", ack)
+        events = await self.java_runs("write", count, SIZE, "--quiet", *shape, *options)
+        assert events[-1]["event"] == "written", events
+        return int(events[0]["ledger"])
+
+    async def java_reads(self, command: str, ledger_id: int, count: int = COUNT) -> None:
+        events = await self.java_runs(command, ledger_id)
+        entries = [event for event in events if event["event"] == "entry"]
+        assert [entry["entry"] for entry in entries] == list(range(count)), events[-1]
+        assert all(entry["pattern"] and entry["size"] == SIZE for entry in entries)
+
+    async def new_ledger(self) -> Any:
+        ensemble, write, ack = self.shape
+        return await self.ours.create_ledger(
+            ensemble_size=ensemble,
+            write_quorum=write,
+            ack_quorum=ack,
+            password=b"secret",
+            digest=self.digest.lower(),
+        )
+
+    async def we_write(self, count: int = COUNT) -> int:
+        async with await self.new_ledger() as ledger:
+            await ledger.append_many([payload(number) for number in range(count // 2)])
+            for number in range(count // 2, count):
+                ledger.append_nowait(payload(number))
+        return int(ledger.ledger_id)
+
+    async def we_read(self, ledger_id: int, count: int = COUNT, *, recover: bool = True) -> None:
+        reader = await self.ours.open_ledger(ledger_id, password=b"secret", recover=recover)
+        found = [bytes(entry.payload) async for entry in reader.read()]
+        assert found == [payload(number) for number in range(count)]
+        report = await self.ours.verify_ledger(ledger_id, password=b"secret")
+        assert report.good, report
+
+
+@asynccontextmanager
+async def our_bookies(uri: str, folder: Path, count: int) -> AsyncIterator[list[BookieServer]]:
+    servers: list[BookieServer] = []
+    try:
+        for number in range(count):
+            config = BookieConfig(directory=folder / f"b{number}", name=f"b{number}", garbage_seconds=0)
+            server = BookieServer(config, await open_store(uri + PATIENT, create=True))
+            await server.start()
+            servers.append(server)
+        yield servers
+    finally:
+        for server in servers:
+            await server.stop()
+            await server.store.close()
+
+
+Work = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def in_a_world(
+    peers: JavaPeers, folder: Path, work: Work, *, cluster: str, version: str, digest: str, ensemble: int
+) -> None:
+    """Run `work` in a cluster of ours, of Java's, or of both."""
+
+    async def run() -> None:
+        uri = peers.another_root() if cluster == "ours" else peers.uri
+        ours = {"ours": ensemble, "java": 0, "mixed": max(ensemble - 3, 2)}[cluster]
+        # Bookies of ours that announce our own protocol are spoken to in it; the Java ones in this version.
+        config = ClientConfig(
+            protocol=version if cluster == "ours" else "auto-v2" if version == "v2" else "auto",
+            add_timeout_ms=60_000,
+            read_timeout_ms=60_000,
+            recovery_timeout_ms=60_000,
+            slow_after_ms=30_000,
+        )
+        async with our_bookies(uri, folder, ours), peers.client() as java:
+            world = World(uri, java, version, digest, ensemble)
+            async with quire.connect(uri + PATIENT, config=config) as world.ours:
+                await work(world)
+
+    asyncio.run(run())
+
+
+async def both_ways(world: World) -> None:
+    """Each writes, and both read both."""
+    java_wrote = await world.java_writes()
+    await world.we_read(java_wrote)
+    await world.java_reads("read", java_wrote)
+    we_wrote = await world.we_write()
+    await world.java_reads("read", we_wrote)
+    await world.we_read(we_wrote)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("digest", DIGESTS)
+@pytest.mark.parametrize(
+    ("cluster", "ensemble"), [("ours", 3), ("ours", 5), ("java", 3), ("mixed", 3), ("mixed", 5)]
+)
+def test_each_writes_and_both_read(
+    peers: JavaPeers, tmp_path: Path, cluster: str, ensemble: int, digest: str, version: str
+) -> None:
+    in_a_world(peers, tmp_path, both_ways, cluster=cluster, version=version, digest=digest, ensemble=ensemble)
+
+
+async def recovered_by_the_other(world: World) -> None:
+    left_by_java = await world.java_writes(COUNT, "--no-close")
+    await world.we_read(left_by_java)
+    ledger = await world.new_ledger()
+    await ledger.append_many([payload(number) for number in range(COUNT)])
+    await world.java_reads("recover-open", int(ledger.ledger_id))
+    with pytest.raises(LedgerFencedError):
+        await ledger.append(b"too late")
+    with contextlib.suppress(QuireError):
+        await ledger.abandon()
+    record = await world.ours.ledger_metadata(ledger.ledger_id)
+    assert record.last_entry == COUNT - 1
+
+
+async def followed_by_the_other(world: World) -> None:
+    ledger = await world.new_ledger()
+    tail = asyncio.create_task(world.java_runs("tail", int(ledger.ledger_id), "--max", COUNT))
+    for number in range(COUNT):
+        await ledger.append(payload(number))
+    await ledger.append(payload(COUNT))  # its header tells readers of the one before
+    events = await tail
+    entries = [event for event in events if event["event"] == "entry"]
+    assert [entry["entry"] for entry in entries] == list(range(COUNT)), events[-1]
+    assert all(entry["pattern"] for entry in entries)
+    await ledger.close()
+
+    found: list[bytes] = []
+
+    async def follow(ledger_id: int) -> None:
+        reader = await world.ours.open_ledger(ledger_id, password=b"secret", recover=False)
+        found.extend([bytes(entry.payload) async for entry in reader.tail()])
+
+    follower: asyncio.Task[None] | None = None
+    ensemble, write, ack = world.shape
+    shape = ("--ensemble", ensemble, "--wq", write, "--aq", ack)
+    async for event in world.java_says("write", COUNT, SIZE, "--delay-ms", 2, *shape):
+        if event["event"] == "created":
+            follower = asyncio.create_task(follow(int(event["ledger"])))
+    assert follower is not None
+    await follower
+    assert found == [payload(number) for number in range(COUNT)]
+
+
+async def fenced_by_the_other(world: World) -> None:
+    """A writer under load loses its ledger to a recoverer that speaks the other language: what it was told is there."""
+    ensemble, write, ack = world.shape
+    shape = ("--ensemble", ensemble, "--wq", write, "--aq", ack)
+    told, ledger_id, recovery, last = -1, -1, None, {}
+    async for event in world.java_says("write", 100_000, SIZE, *shape):
+        if event["event"] == "created":
+            ledger_id = int(event["ledger"])
+        elif event["event"] == "added":
+            told = max(told, event["entry"])
+            if told >= 500 and recovery is None:
+                recovery = asyncio.create_task(world.ours.open_ledger(ledger_id, password=b"secret"))
+        last = event
+    assert (last["event"], last["code"]) == ("error", -101), last
+    assert recovery is not None
+    reader = await recovery
+    assert reader.last_add_confirmed >= told
+    found = [bytes(entry.payload) async for entry in reader.read()]
+    assert found == [payload(number) for number in range(reader.last_add_confirmed + 1)]
+
+    ledger = await world.new_ledger()
+    acknowledged = -1
+    java = asyncio.create_task(world.java_runs("recover-open", int(ledger.ledger_id)))
+    with pytest.raises(LedgerFencedError):
+        for number in range(1_000_000):
+            acknowledged = int(await ledger.append(payload(number)))
+    events = await java
+    entries = [event for event in events if event["event"] == "entry"]
+    assert [entry["entry"] for entry in entries] == list(range(len(entries)))
+    assert all(entry["pattern"] for entry in entries)
+    assert len(entries) - 1 >= acknowledged
+    with contextlib.suppress(QuireError):
+        await ledger.abandon()
+
+
+async def deleted_by_the_other(world: World) -> None:
+    java_wrote = await world.java_writes(5)
+    await world.ours.delete_ledger(java_wrote)
+    events = await world.java_runs("read", java_wrote)
+    assert events[-1]["code"] == -25
+    we_wrote = await world.we_write(5)
+    await world.java_runs("delete", we_wrote)
+    with pytest.raises(NoSuchLedgerError):
+        await world.ours.open_ledger(we_wrote, password=b"secret")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("cluster", ["ours", "java", "mixed"])
+@pytest.mark.parametrize(
+    "work", [recovered_by_the_other, followed_by_the_other, fenced_by_the_other, deleted_by_the_other]
+)
+def test_what_one_does_the_other_sees(
+    peers: JavaPeers, tmp_path: Path, work: Work, cluster: str, version: str
+) -> None:
+    in_a_world(peers, tmp_path, work, cluster=cluster, version=version, digest="CRC32C", ensemble=3)

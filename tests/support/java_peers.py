@@ -1,0 +1,158 @@
+"""Real Java peers for tests: ZooKeeper, bookies and clients of Apache BookKeeper 4.17.3, on loopback.
+
+They start once for a whole run of tests. The client's process takes one command after another, because a Java process
+takes seconds to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Self
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+START_SECONDS = 280
+BOOKIES = 3
+CONFIGURATION = "zkTimeout=40000\njournalMaxGroupWaitMSec=1\nextraServerComponents=\n"
+"""A busy machine must not end sessions; a small cluster need not wait for others to share a sync with."""
+ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_DIRECT": "96"}
+
+
+class JavaPeers:
+    """ZooKeeper and three Java bookies; `uri` names their cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        settings = folder / "bookie.conf"
+        settings.write_text(CONFIGURATION)
+        self._environment = os.environ | ENVIRONMENT | {"JAVA_PEER_BOOKIE_CONF": str(settings)}
+        self.host = self.run("start", str(BOOKIES)).strip().splitlines()[-1]
+        self.classpath = self.run("classpath").strip()
+        self.classes = folder / "classes"
+        self.classes.mkdir()
+        subprocess.run(
+            ["javac", "-cp", self.classpath, "-d", self.classes, TOOLS / "java-client" / "JavaClient.java"],
+            check=True,
+            timeout=START_SECONDS,
+        )
+        self._roots = itertools.count(1)
+
+    def run(self, command: str, *arguments: str, check: bool = True) -> str:
+        """What one command of `tools/java-peer` prints."""
+        done = subprocess.run(
+            [TOOLS / "java-peer", command, self.folder, *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+        if check and done.returncode:
+            raise RuntimeError(f"java-peer {command}: {done.stderr[-2000:]}")
+        return done.stdout
+
+    @property
+    def uri(self) -> str:
+        """The cluster of the Java bookies."""
+        return f"zk+hierarchical://{self.host}/ledgers"
+
+    def another_root(self) -> str:
+        """A cluster that does not exist yet, in the same ZooKeeper."""
+        return f"zk+hierarchical://{self.host}/quire{next(self._roots)}"
+
+    def client(self) -> JavaClient:
+        """A Java client's process, to be started with `async with`."""
+        return JavaClient(self)
+
+
+class JavaClient:
+    """One Java process that does one thing after another."""
+
+    def __init__(self, peers: JavaPeers) -> None:
+        self._peers = peers
+        self._process: asyncio.subprocess.Process
+
+    async def __aenter__(self) -> Self:
+        folder = self._peers.folder
+        self._process = await asyncio.create_subprocess_exec(
+            "java",
+            "-Xmx192m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Djava.io.tmpdir={folder}/tmp",
+            f"-Dlog4j.configurationFile={folder}/conf/log4j2-shell.properties",
+            "-cp",
+            f"{self._peers.classpath}:{self._peers.classes}",
+            "JavaClient",
+            "-",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=1 << 24,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    async def events(
+        self, uri: str, digest: str, command: str, *arguments: object
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The events of one command, as they come."""
+        words = [uri, digest, "secret", *command.split(), *map(str, arguments)]
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write((" ".join(words) + "\n").encode())
+        await self._process.stdin.drain()
+        while True:
+            line = await self._process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the Java client ended during {' '.join(words)}")
+            if not line.startswith(b"{"):
+                continue
+            event = json.loads(line)
+            if event["event"] == "done":
+                return
+            yield event
+
+    async def run(self, uri: str, digest: str, command: str, *arguments: object) -> list[dict[str, Any]]:
+        """All events of one command."""
+        return [event async for event in self.events(uri, digest, command, *arguments)]
+
+
+def why_not() -> str | None:
+    """Why no Java peers can be started here; None if they can."""
+    for program in ("java", "javac", "mvn"):
+        if shutil.which(program) is None:
+            return f"no {program} on this machine: nothing was tested against Java peers"
+    if importlib.util.find_spec("quire.metadata.zookeeper") is None:
+        return "there is no driver for ZooKeeper yet: nothing was tested against Java peers"
+    return None
+
+
+@functools.cache
+def shared_peers() -> JavaPeers | str:
+    """The run's peers, started when they are first asked for; a message instead if they cannot be."""
+    reason = why_not()
+    if reason is not None:
+        return reason
+    folder = Path(tempfile.mkdtemp(prefix="quire-java-"))
+    stop = [TOOLS / "java-peer", "stop", folder]
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(subprocess.run, stop, check=False, capture_output=True)
+    try:
+        return JavaPeers(folder)
+    except (RuntimeError, subprocess.SubprocessError) as error:
+        return f"the Java peers did not start, nothing was tested against them: {error}"
