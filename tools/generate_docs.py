@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import exhibits
+import gallery
 import plots
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -229,6 +230,10 @@ KINDS: dict[str, Callable[..., str]] = {
     "proof": proof,
     "museum": exhibits.table,
     "museum_summary": exhibits.summary,
+    "counterexamples": gallery.table,
+    "pictures": gallery.pictures,
+    "invariants": gallery.invariants,
+    "explored": gallery.explored,
 }
 
 
@@ -253,6 +258,8 @@ def main() -> int:
     checking = "--check" in sys.argv
     pictures = plots.pictures(results())
     changed = plots.stale(pictures, PLOTS) if checking else plots.write_all(pictures, PLOTS)
+    examples = gallery.drawn()
+    changed += gallery.stale(examples) if checking else gallery.write_all(examples)
     for path in documents():
         old = path.read_text()
         new = filled(old, checking=checking)

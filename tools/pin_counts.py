@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.proof.check import EVERY_MUTANT, check_mutant
-from quire.proof.continuous import CONTINUOUS, lines
+from quire.proof.continuous import CONTINUOUS, LONG, lines
 
 PINS = Path(__file__).resolve().parents[1] / "tests" / "check" / "pinned_counts.json"
 
@@ -33,7 +33,9 @@ def main() -> int:
     pins = json.loads(PINS.read_text()) if PINS.exists() else {"counts": {}, "mutants": {}}
     if not missing:
         pins["counts"] = {}
-    for line in lines(tuple(each for each in CONTINUOUS if each.name not in pins["counts"]), workers=1):
+    for line in lines(
+        tuple(each for each in (*CONTINUOUS, *LONG) if each.name not in pins["counts"]), workers=1
+    ):
         if line.violation or not line.complete:
             sys.stderr.write(f"{line.name}: {line.violation or 'incomplete'}\n{line.transcript}\n")
             return 1

@@ -6,6 +6,8 @@ A changed count is a changed protocol, or a changed world: pin it again with `to
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,13 +18,14 @@ from quire.core.rules import RULES
 from quire.proof.calibration import ClassicWorld
 from quire.proof.check import check
 from quire.proof.configuration import Configuration
-from quire.proof.continuous import CALIBRATION, CALIBRATION_COUNTS, LARGE, SMALL, line_of
+from quire.proof.continuous import CALIBRATION, CALIBRATION_COUNTS, CONTINUOUS, LONG, SMALL, line_of, lines
 from quire.proof.explorer import explore
-from quire.proof.log_world import LogConfiguration
+from quire.proof.log_parts import LogConfiguration
 from quire.proof.reach import recovery_is_done, stranded
 from quire.proof.switches import SHIPPED
 from quire.proof.symmetry import Symmetry
 from quire.proof.world import World
+from support.rounds import keep_figures
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())
 
@@ -40,24 +43,67 @@ def test_a_small_world_holds(configuration):
     holds(configuration)
 
 
+@pytest.mark.explore
+@pytest.mark.timeout(1800)
+def test_explorer_continuous():
+    """Every configuration of the continuous set and the calibration, complete, side by side on two cores."""
+    begun = time.perf_counter()
+    found = list(lines((None, *CONTINUOUS)))
+    seconds = time.perf_counter() - begun
+    assert [line.transcript for line in found if line.violation or not line.complete] == []
+    expected = {**PINNED["counts"], CALIBRATION: list(CALIBRATION_COUNTS)}
+    counts = {line.name: list(line.counts) for line in found}
+    assert counts == {name: expected[name] for name in counts}
+    cpu = sum(line.cpu_seconds for line in found)
+    transitions = sum(line.transitions for line in found)
+    large = [line for line in found if line.cpu_seconds > 1 and line.name != CALIBRATION]
+    keep_figures(
+        "explorer_continuous",
+        {
+            "configurations": len(found),
+            "states": sum(line.states for line in found),
+            "transitions": transitions,
+            "violations": 0,
+            "seconds_on_two_cores": round(seconds),
+            "cpu_seconds": round(cpu),
+            "transitions_a_cpu_second": round(transitions / cpu),
+            "of_the_slowest_world": round(min(line.transitions / line.cpu_seconds for line in large)),
+        },
+        seed=None,
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("configuration", LARGE, ids=lambda each: each.name)
-def test_a_large_world_holds(configuration):
-    holds(configuration)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("configuration", LONG, ids=lambda each: each.name)
+def test_explorer_long(configuration):
+    line = holds(configuration)
+    kept("explorer_" + re.sub(r"[^a-z0-9]+", "_", line.name.lower()), line.counts, line.cpu_seconds)
 
 
-def test_the_classic_specification_gives_the_counts_of_tlc():
-    line = line_of(None)
-    assert line.name == CALIBRATION
-    assert line.counts == CALIBRATION_COUNTS
-    assert not line.violation
+def kept(name, counts, cpu_seconds):
+    states, transitions, depth = counts
+    figures = {"states": states, "transitions": transitions, "depth": depth, "violations": 0}
+    rate = round(transitions / cpu_seconds)
+    keep_figures(
+        name, {**figures, "cpu_seconds": round(cpu_seconds), "transitions_a_cpu_second": rate}, seed=None
+    )
 
 
 @pytest.mark.slow
-def test_the_classic_specification_with_two_acknowledgements():
+@pytest.mark.timeout(3600)
+def test_explorer_calibration():
+    """The public classic specification with two acknowledgements: the counts of TLC."""
     world = ClassicWorld(ack_quorum=2)
+    begun = time.process_time()
     result = explore(world, world.violation)
     assert (result.states, result.generated, result.depth + 1) == (1_795_149, 6_965_623, 27)
+    assert result.complete
+    kept(
+        "explorer_calibration",
+        (result.states, result.transitions, result.depth + 1),
+        time.process_time() - begun,
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +137,10 @@ EXERCISED = (
     Configuration(2, 2, 2, 2, window=2),
     Configuration(3, 2, 2, 1, timeouts=1, lost_swaps=1, absent=True),
     Configuration(2, 2, 2, 2, deletions=1),
+    Configuration(2, 2, 2, 1, timeouts=1, recoverers=0, explicit_lac=True, readers=1),
+    Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
     LogConfiguration(2, 3, 1),
+    LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
 )
 KINDS = {
     "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
@@ -100,6 +149,8 @@ KINDS = {
     "recoverer hears written", "recoverer hears conflict", "recoverer reads", "recoverer timeout", "recoverer finds",
     "store swap written", "store swap conflict", "store swap missing", "owner delete",
     "b0 add", "b0 put", "b0 fence", "b0 read", "b0 lac", "b0 sync", "b0 crash", "b0 damage",
+    "reader record", "reader record again", "reader lac", "reader poll", "reader begin", "reader entries",
+    "truncation truncate", "truncation reads", "truncation hears", "truncation deletes",
     "handle open", "handle append", "handle roll", "handle closes", "handle retries", "ledger stored", "ledger refused",
 }  # fmt: skip
 

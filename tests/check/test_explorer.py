@@ -7,17 +7,19 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from quire.core.reader import LacMachine, ReadMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.writer import WriterMachine
 from quire.proof.check import check, check_mutant
 from quire.proof.configuration import Configuration
 from quire.proof.diagram import arrows, page, svg
 from quire.proof.explorer import explore
+from quire.proof.fingerprints import explore_by_fingerprints
 from quire.proof.invariants import Violation, Watch
-from quire.proof.log_world import LogConfiguration
+from quire.proof.log_parts import LogConfiguration
 from quire.proof.snapshot import slots_of
 from quire.proof.story import CannotReplayError, exchanges, replayed
-from quire.proof.symmetry import RECOVERY_FIELDS, WRITER_FIELDS, Symmetry, renamings
+from quire.proof.symmetry import LAC_FIELDS, READ_FIELDS, RECOVERY_FIELDS, WRITER_FIELDS, Symmetry, renamings
 from quire.proof.world import World
 
 
@@ -54,7 +56,13 @@ def test_a_search_can_be_given_up():
 
 
 @pytest.mark.parametrize(
-    ("machine", "table"), [(WriterMachine, WRITER_FIELDS), (RecoveryMachine, RECOVERY_FIELDS)]
+    ("machine", "table"),
+    [
+        (WriterMachine, WRITER_FIELDS),
+        (RecoveryMachine, RECOVERY_FIELDS),
+        (LacMachine, LAC_FIELDS),
+        (ReadMachine, READ_FIELDS),
+    ],
 )
 def test_a_renaming_knows_every_field(machine, table):
     assert sorted(field for fields in table.values() for field in fields) == sorted(slots_of(machine))
@@ -75,7 +83,12 @@ def test_how_many_renamings_there_are(configuration, count):
 
 @pytest.mark.parametrize(
     "configuration",
-    [Configuration(3, 2, 2, 2, timeouts=1, absent=True), Configuration(3, 3, 3, 2), Configuration(crashes=1)],
+    [
+        Configuration(3, 2, 2, 2, timeouts=1, absent=True),
+        Configuration(3, 3, 3, 2),
+        Configuration(crashes=1),
+        Configuration(3, 2, 2, 1, timeouts=1, explicit_lac=True, readers=1),
+    ],
     ids=lambda each: each.name,
 )
 def test_renamed_states_have_renamed_steps(configuration):
@@ -97,6 +110,22 @@ def test_renamed_states_have_renamed_steps(configuration):
         of_representative = {canonical(after) for _, after in world.successors(there)}
         assert of_state == of_representative
         state = chance.choice(moves)[1]
+
+
+@pytest.mark.parametrize("configuration", [Configuration(), Configuration(readers=1)], ids=str)
+def test_fingerprints_see_the_same_states(configuration):
+    world = World(configuration)
+    watch = Watch(world)
+    result = explore_by_fingerprints(world, watch, watch.deadlock, canonical=Symmetry(world))
+    full = check(configuration).result
+    assert (result.states, result.transitions, result.depth) == (full.states, full.transitions, full.depth)
+    assert result.complete
+
+
+def test_fingerprints_find_that_something_is_wrong():
+    result = explore_by_fingerprints(Counter(), lambda state: Violation("big", "") if state == 7 else None)
+    assert result.violation == Violation("big", "")
+    assert not result.complete
 
 
 def test_renaming_hides_no_state():

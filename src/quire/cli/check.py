@@ -46,10 +46,13 @@ def check(
     drops: Annotated[
         bool, typer.Option("--drops", help="What a given-up bookie has not got was not sent.")
     ] = False,
+    readers: Annotated[int, typer.Option(min=0, help="Clients that read beside the writer.")] = 0,
+    run: Annotated[int, typer.Option(min=1, help="Entries of one append.")] = 1,
     log: Annotated[
         bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
     ] = False,
     ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
+    trims: Annotated[int, typer.Option(min=0, help="With --log: truncations beside the handles.")] = 0,
     mutant: MutantOption = "",
     list_mutants: Annotated[
         bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
@@ -72,6 +75,10 @@ def check(
         Path | None,
         typer.Option("--save", metavar="DIR", help="Write a counterexample's transcript and diagram here."),
     ] = None,
+    diagram: Annotated[
+        Path | None,
+        typer.Option("--diagram", metavar="FILE", help="Draw a counterexample: FILE.svg, or FILE.html."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explore the shipped state machines breadth first and show the shortest way to a broken invariant, if there is one.
@@ -80,7 +87,7 @@ def check(
     """
     from quire.proof import check as proof
     from quire.proof.configuration import Configuration
-    from quire.proof.log_world import LogConfiguration
+    from quire.proof.log_parts import LogConfiguration
 
     out = Output(as_json=as_json)
     if list_mutants:
@@ -91,7 +98,7 @@ def check(
         return
     configuration: AnyConfiguration
     if log:
-        configuration = LogConfiguration(max(clients, 1), ledgers, entries, lost_swaps)
+        configuration = LogConfiguration(max(clients, 1), ledgers, entries, lost_swaps, trims=trims)
     else:
         configuration = Configuration(
             bookies,
@@ -114,14 +121,23 @@ def check(
             explicit_lac,
             absent,
             drops,
+            readers,
+            run,
         )
+    _refuse_other_pictures(diagram)
     limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}
     if mutant:
         done = _explored_mutant(proof, mutant, limits)
     else:
         _refuse_unknown(proof.EVERY_INVARIANT, invariant or [])
         done = proof.check(configuration, invariants=invariant or None, count_kinds=True, **limits)
-    _show(out, done, save)
+    _show(out, done, save, diagram)
+
+
+def _refuse_other_pictures(diagram: Path | None) -> None:
+    if diagram is not None and diagram.suffix not in {".svg", ".html"}:
+        msg = f"--diagram draws .svg and .html, not {diagram.name!r}"
+        raise MisuseError(msg)
 
 
 def _refuse_unknown(known: dict[str, str], names: list[str]) -> None:
@@ -173,7 +189,7 @@ def _reporter() -> Any:
     return report
 
 
-def _show(out: Output, done: Check, save: Path | None) -> None:
+def _show(out: Output, done: Check, save: Path | None, diagram: Path | None) -> None:
     result = done.result
     violation = result.violation
     facts: dict[str, object] = {
@@ -198,7 +214,7 @@ def _show(out: Output, done: Check, save: Path | None) -> None:
     if violation:
         from quire.proof.check import EVERY_INVARIANT
 
-        lines += ["", done.text, *(f"{part:12} {what}" for part, what in done.rows), ""]
+        lines += ["", done.text]
         lines.append(f"{violation.invariant} is: {EVERY_INVARIANT[violation.invariant]}")
     else:
         lines.append(
@@ -209,23 +225,30 @@ def _show(out: Output, done: Check, save: Path | None) -> None:
     out.result(facts, "\n".join(lines))
     if violation and save is not None:
         _save(out, done, save)
+    if violation and diagram is not None:
+        diagram.write_text(_drawn(done, diagram.suffix))
+        out.note(f"drawn: {diagram}")
     if violation or not result.complete:
         raise typer.Exit(1)
 
 
 def _save(out: Output, done: Check, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "counterexample.txt").write_text(done.text)
+    for suffix in (".svg", ".html"):
+        (folder / f"counterexample{suffix}").write_text(_drawn(done, suffix))
+    out.note(f"written to {folder}: counterexample.txt, .svg, .html")
+
+
+def _drawn(done: Check, suffix: str) -> str:
     from quire.proof.diagram import page, svg
 
-    folder.mkdir(parents=True, exist_ok=True)
     result = done.result
     assert result.violation is not None
-    (folder / "counterexample.txt").write_text(done.text)
-    (folder / "counterexample.svg").write_text(svg(result.path, result.violation))
+    if suffix == ".svg":
+        return svg(result.path, result.violation)
     title = f"{result.violation.invariant} broken: {'; '.join(done.header)}"
-    (folder / "counterexample.html").write_text(
-        page(title, result.path, result.violation, done.rows, done.text)
-    )
-    out.note(f"written to {folder}: counterexample.txt, .svg, .html")
+    return page(title, result.path, result.violation, done.rows, done.text)
 
 
 def _continuous(out: Output, workers: int) -> None:

@@ -5,18 +5,19 @@ Source: protocol reference 9 and 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import Result, explore
-from quire.proof.invariants import INVARIANTS, LOG_INVARIANTS, NAMES, Watch
+from quire.proof.invariants import INVARIANTS, LOG_INVARIANTS, NAMES, Violation, Watch
 from quire.proof.log_mutants import LOG_MUTANTS, LogMutant
+from quire.proof.log_parts import LogConfiguration
 from quire.proof.log_watch import LogWatch
-from quire.proof.log_world import LogConfiguration, LogWorld
-from quire.proof.mutants import MUTANTS, Mutant
-from quire.proof.story import state_rows, transcript
+from quire.proof.log_world import LogWorld
+from quire.proof.mutants import MUTANTS, READER_MUTANTS, Mutant
+from quire.proof.story import exchanges, led, replayed, state_rows, transcript
 from quire.proof.switches import SHIPPED, Switches
 from quire.proof.symmetry import Symmetry
 from quire.proof.world import World
@@ -26,7 +27,7 @@ AnyMutant: TypeAlias = Mutant | LogMutant
 
 
 def _every() -> tuple[AnyMutant, ...]:
-    return (*MUTANTS, *LOG_MUTANTS)
+    return (*MUTANTS, *READER_MUTANTS, *LOG_MUTANTS)
 
 
 EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in _every()}
@@ -44,12 +45,40 @@ class Check:
     @property
     def text(self) -> str:
         """The counterexample as a transcript."""
-        return transcript(self.header, self.result.path, self.result.violation)
+        return transcript(self.header, self.result.path, self.result.violation, self.rows)
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """The violating state as a table."""
+        """The violating state as a table; nothing without a violation."""
+        if self.result.violation is None:
+            return []
         return state_rows(self.world, self.result.path[-1][1])
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A world with the way its states are looked at."""
+
+    world: World | LogWorld
+    violation_in: Callable[[Any], Violation | None]
+    deadlock_in: Callable[[Any], Violation | None] | None
+
+
+def setting_of(
+    configuration: AnyConfiguration, switches: Switches, invariants: Iterable[str] | None
+) -> Setting:
+    """The world of a configuration, with these invariants (None: all) to be looked at."""
+    if isinstance(configuration, LogConfiguration):
+        log = LogWorld(configuration, switches)
+        return Setting(log, LogWatch(log, tuple(LOG_INVARIANTS if invariants is None else invariants)), None)
+    world = World(configuration, switches)
+    watch = Watch(world, NAMES if invariants is None else invariants)
+    return Setting(world, watch, watch.deadlock)
+
+
+def header_of(configuration: AnyConfiguration, mutant: str) -> tuple[str, ...]:
+    """What stands above a transcript."""
+    return (configuration.name, *((f"mutant {mutant}: {EVERY_MUTANT[mutant].what}",) if mutant else ()))
 
 
 def check(
@@ -59,6 +88,7 @@ def check(
     invariants: Iterable[str] | None = None,
     mutant: str = "",
     by_names: bool = False,
+    begin: Sequence[str] = (),
     **limits: Any,
 ) -> Check:
     """Explore one world.
@@ -67,19 +97,21 @@ def check(
         invariants: which are looked at, all by default.
         by_names: states that differ by bookies' names only are explored each (for rules that tell slots apart).
         mutant: its name, for the transcript's header.
+        begin: the commands that lead to where the search begins.
         limits: as of `explore`: progress, states_max, seconds_max, count_kinds.
     """
-    header = (configuration.name, *((f"mutant {mutant}: {EVERY_MUTANT[mutant].what}",) if mutant else ()))
-    world: World | LogWorld
-    if isinstance(configuration, LogConfiguration):
-        world = LogWorld(configuration, switches)
-        names = tuple(LOG_INVARIANTS if invariants is None else invariants)
-        return Check(world, explore(world, LogWatch(world, names), **limits), header)
-    world = World(configuration, switches)
-    watch = Watch(world, NAMES if invariants is None else invariants)
-    canonical = None if by_names else Symmetry(world)
-    result = explore(world, watch, watch.deadlock, canonical=canonical, **limits)
-    return Check(world, result, header)
+    setting = setting_of(configuration, switches, invariants)
+    world = setting.world
+    canonical = Symmetry(world) if isinstance(world, World) and not by_names else None
+    result = explore(
+        world,
+        setting.violation_in,
+        setting.deadlock_in,
+        canonical=canonical,
+        begin=led(world, begin),
+        **limits,
+    )
+    return Check(world, result, header_of(configuration, mutant))
 
 
 def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
@@ -91,6 +123,31 @@ def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
     mutant = EVERY_MUTANT[name]
     names = (mutant.violated,) if only_named else None
     by_names = isinstance(mutant, Mutant) and mutant.names_slots
+    begin = mutant.begin if isinstance(mutant, Mutant) else ()
     return check(
-        mutant.configuration, mutant.switches, invariants=names, mutant=name, by_names=by_names, **limits
+        mutant.configuration,
+        mutant.switches,
+        invariants=names,
+        mutant=name,
+        by_names=by_names,
+        begin=begin,
+        **limits,
     )
+
+
+def replay_mutant(name: str, text: str) -> Check:
+    """Take the steps of a transcript in a mutant's world; its last state breaks the invariant or it does not.
+
+    Raises:
+        CannotReplayError: a step is not possible there.
+    """
+    mutant = EVERY_MUTANT[name]
+    setting = setting_of(mutant.configuration, mutant.switches, (mutant.violated,))
+    path = replayed(setting.world, exchanges(text))
+    last = path[-1][1]
+    violation = setting.violation_in(last)
+    if violation is None and setting.deadlock_in is not None and not setting.world.successors(last):
+        violation = setting.deadlock_in(last)
+    result = Result(states=len(path), transitions=len(path) - 1, depth=len(path) - 1)
+    result.path, result.violation = path, violation
+    return Check(setting.world, result, header_of(mutant.configuration, name))

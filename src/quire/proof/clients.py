@@ -247,14 +247,19 @@ class WriterDriver(ClientDriver):
         machine, configuration = client.machine, self.configuration
         status = machine.status
         going = status in (Status.WRITING, Status.CHANGING)
-        if going and client.left and machine.lap - machine.lac < configuration.in_flight:
-            yield "append 1", self.step(client, lambda m: m.append(1, 1))
+        if going and client.left and self._may_append(machine):
+            run = configuration.run
+            yield f"append {run}", self.step(client, lambda m: m.append(run, run))
         if going and configuration.closes:
             yield "close", self.step(client, lambda m: m.close())
         if machine._timer_at_ms is not None and not client.idle:
             yield "timer", self.step(client, lambda m: m.timer_fired(0))
         if machine._looking and going:
             yield from self._looks(client)
+
+    def _may_append(self, machine: WriterMachine) -> bool:
+        """Whether fewer appends than that are unconfirmed."""
+        return machine.lap - machine.lac < self.configuration.in_flight * self.configuration.run
 
     def _looks(self, client: Client) -> Iterator[tuple[str, list[Outcome]]]:
         machine = client.machine
@@ -341,9 +346,9 @@ def with_fault(client: Client, fault: Fault) -> Client:
 def fault_of(error: Exception) -> Fault:
     """The invariant that a machine's own refusal or assertion is about."""
     text = str(error)
-    head = text.split(":", 1)[0]
+    head, _, rest = text.partition(": ")
     if head.startswith("I") and head[1:].isdigit():
-        return head, text
+        return head, rest
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -15,7 +15,7 @@ class Configuration:
     Attributes:
         bookies: how many there are; those beyond `ensemble` are spares.
         ensemble: E, like `write_quorum` Qw and `ack_quorum` Qa.
-        entries: how many appends the writer's caller makes, each a run of one.
+        entries: how many appends the writer's caller makes, each a run of `run` entries.
         in_flight: how many of them may be unconfirmed at a time.
         recoverers: clients that recover the ledger, each at any time.
         reruns: how often a recoverer whose run did not end in a close begins again, all together.
@@ -31,6 +31,8 @@ class Configuration:
         explicit_lac: whether the writer tells bookies a LAC that no later add carries.
         absent: whether a spare may stay unfound, so that a slot becomes absent.
         drops: whether what was not delivered when a writer gives a bookie up was not sent either.
+        readers: clients that read beside the writer: the newest LAC, then every entry up to it, again and again.
+        run: entries of one append.
     """
 
     bookies: int = 2
@@ -53,6 +55,8 @@ class Configuration:
     explicit_lac: bool = False
     absent: bool = False
     drops: bool = False
+    readers: int = 0
+    run: int = 1
 
     @property
     def name(self) -> str:
@@ -68,6 +72,11 @@ class Configuration:
             if field.name not in skipped and getattr(self, field.name) != getattr(usual, field.name)
         ]
         return " ".join([size, *rest])
+
+    @property
+    def entries_written(self) -> int:
+        """How many entries there can be."""
+        return self.entries * self.run
 
     @property
     def is_faultless(self) -> bool:

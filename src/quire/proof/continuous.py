@@ -5,6 +5,7 @@ Source: checking reference, "Configurations and expected counts"; docs/testing.m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from quire.proof.calibration import ClassicWorld
 from quire.proof.check import AnyConfiguration, check
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import explore
-from quire.proof.log_world import LogConfiguration
+from quire.proof.log_parts import LogConfiguration
 
 LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 1, recoverers=2, reruns=1, timeouts=1),
@@ -36,6 +37,17 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 3, 3, 2, damages=1),
     Configuration(2, 2, 2, 1, entries=2, timeouts=1, absent=True, drops=True),
     Configuration(3, 2, 2, 2, breaks=1, timeouts=1),
+    Configuration(3, 2, 2, 2, entries=2, timeouts=1),
+    LogConfiguration(2, 4, 2),
+    Configuration(2, 2, 2, 1, recoverers=2, readers=1),
+    Configuration(2, 2, 2, 2, entries=2, run=2, explicit_lac=True, readers=1),
+    Configuration(2, 2, 2, 2, entries=2, closes=True, readers=1),
+    LogConfiguration(2, 3, 1, trims=1),
+    Configuration(3, 2, 2, 2, timeouts=1, readers=1),
+    Configuration(2, 2, 2, 2, explicit_lac=True, readers=2),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, readers=1),
+    Configuration(3, 3, 3, 2, run=2),
+    Configuration(3, 3, 2, 2, run=2),
     Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
     Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
 )
@@ -52,11 +64,23 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 1, timeouts=1, reruns=1),
     Configuration(2, 2, 2, 2, crashes=1),
     LogConfiguration(1, 4, 2, lost_swaps=1),
+    LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
+    Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
+    Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
 )
 """Seconds altogether: part of the fast tests."""
 
 CONTINUOUS: Final = (*LARGE, *SMALL)
+
+LONG: Final[tuple[AnyConfiguration, ...]] = (
+    LogConfiguration(2, 4, 3),
+    Configuration(2, 2, 2, 2, entries=2, recoverers=2),
+    Configuration(3, 3, 3, 2, entries=2),
+    Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),
+)
+"""Complete as well, a minute or two each: part of the long form."""
+
 CALIBRATION: Final = "calibration: classic specification 2 bookies Qw 2 Qa 1"
 CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)
 """TLC: 285,773 distinct, 982,019 generated with the initial state, depth 28 with the initial state."""
@@ -71,6 +95,7 @@ class Line:
     transitions: int
     depth: int
     seconds: float
+    cpu_seconds: float
     complete: bool
     violation: str
     transcript: str
@@ -84,6 +109,7 @@ class Line:
 
 def line_of(configuration: AnyConfiguration | None) -> Line:
     """Explore one configuration; None is the calibration."""
+    begun = time.process_time()
     if configuration is None:
         world = ClassicWorld()
         result, name, text = explore(world, world.violation), CALIBRATION, ""
@@ -98,6 +124,7 @@ def line_of(configuration: AnyConfiguration | None) -> Line:
         result.transitions,
         result.depth,
         result.seconds,
+        time.process_time() - begun,
         result.complete,
         violation,
         text,

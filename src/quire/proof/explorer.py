@@ -114,6 +114,7 @@ def explore(
     states_max: int | None = None,
     seconds_max: float | None = None,
     count_kinds: bool = False,
+    begin: Sequence[tuple[Any, Any]] = (),
 ) -> Result:
     """Visit every state that can be reached, nearest first, until one breaks an invariant.
 
@@ -124,10 +125,12 @@ def explore(
         progress: called about once a second.
         states_max, seconds_max: stop, incomplete, beyond these.
         count_kinds: count the kinds of steps.
+        begin: a path from the initial state on, as in `Result.path`, behind whose end the search begins.
     """
     pace = Pace(progress, states_max, seconds_max)
     result = Result()
-    first = world.initial() if canonical is None else canonical(world.initial())
+    begin = begin or [(None, world.initial())]
+    first = begin[-1][1] if canonical is None else canonical(begin[-1][1])
     came_from: dict[Hashable, Any] = {first: None}
     kinds = result.kinds
     bad = None
@@ -167,13 +170,17 @@ def explore(
     result.states = len(came_from)
     result.complete = result.violation is None and not given_up
     if result.violation is not None:
-        result.path = way_to(world, came_from, first if bad is None else bad, canonical)
+        result.path = way_to(world, came_from, first if bad is None else bad, canonical, begin)
     result.seconds = pace.seconds
     return result
 
 
 def way_to(
-    world: Explorable, came_from: dict[Hashable, Any], state: Any, canonical: Callable[[Any], Any] | None
+    world: Explorable,
+    came_from: dict[Hashable, Any],
+    state: Any,
+    canonical: Callable[[Any], Any] | None,
+    begin: Sequence[tuple[Any, Any]],
 ) -> list[tuple[Any, Any]]:
     """The labels and states from the beginning to a state.
 
@@ -185,8 +192,8 @@ def way_to(
         chain.append(state)
         state = came_from[state]
     chain.reverse()
-    here = world.initial()
-    path: list[tuple[Any, Any]] = [(None, here)]
+    path = list(begin)
+    here = path[-1][1]
     for wanted in chain[1:]:
         for label, after in world.successors(here):
             if (canonical(after) if canonical is not None else after) == wanted:

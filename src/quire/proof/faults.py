@@ -184,7 +184,7 @@ class Faults(WorldParts):
     def _damages(self, state: State, moves: list[Move]) -> None:
         for bookie in range(self.n):
             before = self.bookies.parts[state[bookie]]
-            for entry in range(self.configuration.entries):
+            for entry in range(self.configuration.entries_written):
                 if before.held >> entry & 1 and not before.damaged >> entry & 1:
                     new = list(state)
                     new[bookie] = self.bookies.number(before._replace(damaged=before.damaged | 1 << entry))

@@ -31,11 +31,12 @@ INVARIANTS: Final = {
     "I8": "negative is stable: an entry that was judged not recoverable never becomes acknowledged",
     "I9": "fenced stays: a fence that was answered never falls, crashes included; no normal add is stored after it",
     "I10": "LAC is true: a bookie's LAC is not above what was acknowledged or, after the close, not above the end",
-    "I11": "read once, read always: what a reader beside may read is never above a closed end",
+    "I11": "read once, read always: what a reader beside has read, or may read, is never above a closed end",
     "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
     "M": "legal transitions: every swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
     "P": "no phantom: nothing is recovered that was never written",
+    "R": "read what is there: a reader is never told that a confirmed entry does not exist",
     "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
     "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
@@ -76,6 +77,13 @@ class ClientView(NamedTuple):
     fault: tuple[str, str] | None
 
 
+class ReaderView(NamedTuple):
+    """What invariants look at in one reader."""
+
+    read_through: int
+    fault: tuple[str, str] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """An invariant that does not hold, and how."""
@@ -105,18 +113,23 @@ class Watch:
         self._views: dict[Any, int] = {}
         self._bookie_views: dict[int, int] = {}
         self._client_views: dict[int, int] = {}
+        self._readers: dict[int, ReaderView] = {}
+        self._reader_views: dict[int, int] = {}
 
     def __call__(self, state: State) -> Violation | None:
         """The violation in a state, if there is one."""
         world = self._world
-        bookie_views, client_views = self._bookie_views, self._client_views
+        bookie_views, client_views, reader_views = self._bookie_views, self._client_views, self._reader_views
         try:
             key = (
                 *[bookie_views[number] for number in state[: world.n]],
                 state[world.at_store],
                 *[client_views[number] for number in state[world.at_client : world.at_link]],
+                *[reader_views[number] for number in state[world.at_reader : world.at_budget]],
             )
         except KeyError:
+            for number in state[world.at_reader : world.at_budget]:
+                self._see_reader(number)
             for number in state[: world.n]:
                 self._see_bookie(number)
             for number in state[world.at_client : world.at_link]:
@@ -171,6 +184,13 @@ class Watch:
             self._clients[number] = view
             self._client_views[number] = self._number(view)
 
+    def _see_reader(self, number: int) -> None:
+        if number not in self._readers:
+            reader = self._world.readers.parts[number]
+            fault = reader.fault if reader.fault and reader.fault[0] in self._names else None
+            view = self._readers[number] = ReaderView(reader.next_entry - 1, fault)
+            self._reader_views[number] = self._number(view)
+
     # --- judging ---------------------------------------------------------------------------------------------------
 
     def _judge(self, state: State) -> Violation | None:
@@ -178,7 +198,9 @@ class Watch:
         bookies = [self._bookies[number] for number in state[: world.n]]
         clients = [self._clients[number] for number in state[world.at_client : world.at_link]]
         store = world.stores.parts[state[world.at_store]]
-        faults = [*(each.fault for each in bookies), *(each.fault for each in clients), store.fault]
+        readers = [self._readers[number] for number in state[world.at_reader : world.at_budget]]
+        parts: list[BookieView | ClientView | ReaderView | Store] = [*bookies, *clients, *readers, store]
+        faults = [each.fault for each in parts]
         for fault in faults:
             if fault is not None and fault[0] in names:
                 return Violation(*fault)
@@ -189,6 +211,7 @@ class Watch:
             or self._copies(store, told, bookies)
             or self._fences(store, clients, bookies)
             or self._lacs(store, told, bookies)
+            or self._read(store, readers)
         )
         return found if found is None or found.invariant in names else None
 
@@ -209,7 +232,7 @@ class Watch:
                 return Violation("I6", str(error))
         if "P" in self._names:
             for client in clients[1:]:
-                if client.lap >= self._world.configuration.entries:
+                if client.lap >= self._world.configuration.entries_written:
                     return Violation("P", f"entry {client.lap} was recovered and never written")
         if "I8" in self._names and store.record is not None:
             for client in clients[1:]:
@@ -264,14 +287,19 @@ class Watch:
 
     def _lacs(self, store: Store, told: int, bookies: list[BookieView]) -> Violation | None:
         end = _end(store.record)
-        for number, bookie in enumerate(bookies):
+        for bookie in bookies:  # their names are exchanged freely: no text says one
             if "I10" in self._names and bookie.lac > told and (end is None or bookie.lac > end):
-                return Violation(
-                    "I10", f"bookie b{number} says that {bookie.lac} is confirmed, and it is not"
-                )
+                return Violation("I10", f"a bookie says that {bookie.lac} is confirmed, and it is not")
             if "I11" in self._names and end is not None and bookie.lac > end:
                 text = f"a reader beside may have read entry {bookie.lac}, the ledger ends at {end}"
                 return Violation("I11", text)
+        return None
+
+    def _read(self, store: Store, readers: list[ReaderView]) -> Violation | None:
+        end = _end(store.record)
+        for reader in readers:
+            if "I11" in self._names and end is not None and reader.read_through > end:
+                return Violation("I11", f"entry {reader.read_through} was read, the ledger ends at {end}")
         return None
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from quire.core.rules import RULES
-from quire.proof.log_world import LogConfiguration
+from quire.proof.log_parts import LogConfiguration
 from quire.proof.switches import SHIPPED, Switches
+from quire.proof.unfixed import DeletesFirst
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,20 @@ LOG_MUTANTS: Final[tuple[LogMutant, ...]] = (
         LogConfiguration(handles=2, ledgers=4, writes=0, adopts=2),
         "L3",
         ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-2:]),
+    ),
+    LogMutant(
+        "F-32-order",
+        "a truncation deletes ledgers before the list without them is written",
+        replace(SHIPPED, trim=DeletesFirst),
+        LogConfiguration(handles=1, ledgers=2, writes=1, trims=1),
+        "L1",
+    ),
+    LogMutant(
+        "F-32-swap",
+        "a truncation writes the list without a swap",
+        replace(SHIPPED, blind_lists="trim"),
+        LogConfiguration(handles=1, ledgers=3, writes=1, trims=1),
+        "L4",
     ),
     _rules(
         "F-30",

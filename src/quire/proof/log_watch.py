@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from quire.core.log_list import LogHead
 from quire.proof.invariants import LOG_INVARIANTS, Violation
-from quire.proof.log_world import LogState, LogWorld
+from quire.proof.log_parts import LogState
+from quire.proof.log_world import LogWorld
 
 
 class LogWatch:
@@ -33,7 +34,11 @@ class LogWatch:
         head = self._world.heads.parts[state.head]
         listed = [int(ledger_id) for ledger_id in head.ledger_ids]
         yield from self._ledgers(state, head, listed)
-        kept = [record for ledger_id in listed for record in state.ledgers[ledger_id - 1].records]
+        trimmed = sum(len(state.ledgers[ledger_id - 1].records) for ledger_id in state.dropped)
+        if trimmed > head.start_offset:
+            yield "L1", f"{trimmed} records were deleted, and the log starts at {head.start_offset}"
+        ever = [*state.dropped, *listed]
+        kept = [record for ledger_id in ever for record in state.ledgers[ledger_id - 1].records]
         yield from self._records(state, kept)
 
     def _ledgers(self, state: LogState, head: LogHead, listed: list[int]) -> Iterator[tuple[str, str] | None]:
@@ -56,7 +61,7 @@ class LogWatch:
             yield "L6", f"the list calls {len(head.open_items)} ledgers open"
 
     def _records(self, state: LogState, kept: list[tuple[int, int]]) -> Iterator[tuple[str, str] | None]:
-        """L1, L2, L7."""
+        """L1, L2, L7, of everything that is listed or was before a truncation."""
         acked = [record[:2] for record in state.acked]
         missing = [record for record in acked if record not in kept]
         if missing:

@@ -10,8 +10,8 @@ Source: ledgers to logs (000); protocol reference 7.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from quire.core import log_effects as fx
 from quire.core.errors import QuireError
@@ -19,118 +19,18 @@ from quire.core.ids import LedgerId
 from quire.core.log import LogMachine, LogStatus
 from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogPage
 from quire.proof.invariants import LOG_INVARIANTS
+from quire.proof.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, put
+from quire.proof.log_trims import Trims
 from quire.proof.parts import Label, Table
 from quire.proof.snapshot import clone, state_of
 from quire.proof.switches import SHIPPED, Switches
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfiguration:
-    """One world of one log.
-
-    Attributes:
-        handles: how often the log is opened.
-        ledgers: how many can be created.
-        writes: how many records are appended, by all handles.
-        lost_swaps: swaps of which a handle never hears.
-        adopts: closed ledgers that a sink puts behind the last one, whatever is open (a rule left out, F-10).
-    """
-
-    handles: int = 2
-    ledgers: int = 4
-    writes: int = 3
-    lost_swaps: int = 0
-    adopts: int = 0
-
-    @property
-    def name(self) -> str:
-        """The configuration on one line."""
-        name = f"log {self.handles} clients {self.ledgers} ledgers {self.writes} writes"
-        name += f" lost swaps={self.lost_swaps}" if self.lost_swaps else ""
-        return name + (f" adopts={self.adopts}" if self.adopts else "")
-
-
-class Ledger(NamedTuple):
-    """A ledger as bookies and its record have it: whose, the records that landed, whether it is closed."""
-
-    owner: int
-    records: tuple[tuple[int, int], ...] = ()
-    closed: bool = False
-    deleted: bool = False
-
-
-class Flight(NamedTuple):
-    """One append on its way: which ledger, which number, and what became of it."""
-
-    ledger: int
-    number: int
-    fate: str = ""
-    seen: int = 0
-    """How many writes had been acknowledged when this one began: it comes after them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Handle:
-    """One handle and its driver's few fields.
-
-    Attributes:
-        machine: never changed; a step works on a copy.
-        state: the number of the machine's state.
-        work: what was asked and not answered.
-        target: the ledger that appends go to; `draining` the one that gets no more.
-        confirmed: the ledger of each acknowledged append.
-        flights: appends on their way.
-    """
-
-    machine: Any
-    state: int = -1
-    work: tuple[tuple[Any, ...], ...] = ()
-    target: int = 0
-    draining: int = 0
-    appended: int = 0
-    confirmed: tuple[int, ...] = ()
-    flights: tuple[Flight, ...] = ()
-    fault: tuple[str, str] | None = None
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal keys mean equal behaviour."""
-        machine = self.machine
-        if machine.status is LogStatus.ENDED:
-            return ("ended", tuple(w for w in self.work if w[0] in ("late", "delete")), self.fault)
-        return (
-            self.state,
-            self.work,
-            self.target,
-            self.draining,
-            self.appended,
-            self.confirmed,
-            self.flights,
-            self.fault,
-        )
-
-
-class LogState(NamedTuple):
-    """One state of the world."""
-
-    head: int
-    version: int
-    ledgers: tuple[Ledger, ...]
-    handles: tuple[int, ...]
-    written: int
-    lost_swaps: int
-    adopts: int
-    acked: tuple[tuple[int, int, int], ...]
-    fault: tuple[str, str] | None = None
-
-
-class LogWorld:
+class LogWorld(Trims):
     """Every state that one log's world can come to."""
 
     def __init__(self, configuration: LogConfiguration, switches: Switches = SHIPPED) -> None:
-        self.configuration = configuration
-        self.switches = switches
-        self.heads: Table[LogHead] = Table()
+        super().__init__(configuration, switches)
         self.handles: Table[Handle] = Table(lambda handle: handle.key)
         self.machines: Table[LogMachine] = Table(state_of)
         self._stepped: dict[Any, tuple[Label, int]] = {}
@@ -151,6 +51,7 @@ class LogWorld:
                 moves += self._leads(state, who, handle)
         if state.adopts:
             moves.append(self._adopts(state))
+        moves += self._trims(state)
         return moves
 
     # --- a handle ----------------------------------------------------------------------------------------------------
@@ -186,9 +87,8 @@ class LogWorld:
             said = [_said(effect) for effect in machine.out]
             machine.check()
         except (QuireError, AssertionError) as error:
-            text = str(error)
-            name = text.split(":", 1)[0]
-            fault = fault or (name if name in LOG_INVARIANTS else "L6", text)
+            name, _, rest = str(error).partition(": ")
+            fault = fault or ((name, rest) if name in LOG_INVARIANTS else ("L6", str(error)))
         handle = replace(handle, machine=machine, fault=fault)
         for effect in machine.out:
             handle = self._takes(handle, effect)
@@ -277,7 +177,7 @@ class LogWorld:
         after = self._with(state, who, replace(handle, flights=flights))
         if fate == "stored":
             stored = ledger._replace(records=(*ledger.records, (who, flight.number)))
-            after = after._replace(ledgers=_put(state.ledgers, flight.ledger, stored))
+            after = after._replace(ledgers=put(state.ledgers, flight.ledger, stored))
         return Label(
             f"ledger {flight.ledger}", f"takes {flight.number} from handle {who}", (fate,), kind=fate
         ), after
@@ -308,7 +208,7 @@ class LogWorld:
                 yield from self._swaps(state, who, rest, work)
             elif kind == "delete":
                 ledger = state.ledgers[work[1] - 1]._replace(deleted=True, closed=True)
-                after = self._with(state, who, rest)._replace(ledgers=_put(state.ledgers, work[1], ledger))
+                after = self._with(state, who, rest)._replace(ledgers=put(state.ledgers, work[1], ledger))
                 yield Label(f"handle {who}", f"deletes ledger {work[1]}", (), kind="delete"), after
             elif handle.machine.status is not LogStatus.ENDED:
                 yield from self._asks(state, who, rest, work)
@@ -351,11 +251,19 @@ class LogWorld:
             yield self._answered(state, who, rest, work[1], work[2])
 
     def _recovers(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
-        """The fence lands and the ledger is closed; its opener hears of it later."""
+        """The fence lands and the ledger is closed; its opener hears of it later. A truncation may have taken it."""
+        if state.ledgers[ledger_id - 1].deleted:
+            return self._step(
+                state,
+                who,
+                rest,
+                lambda m: m.recovery_failed(LedgerId(ledger_id), gone=True, detail="it does not exist"),
+                f"finds that ledger {ledger_id} is gone",
+            )
         closed = state.ledgers[ledger_id - 1]._replace(closed=True)
         after = replace(rest, work=(*rest.work, ("recovered", ledger_id)))
         label = Label(f"handle {who}", f"fences and closes ledger {ledger_id}", (), kind="recover")
-        return label, self._with(state, who, after)._replace(ledgers=_put(state.ledgers, ledger_id, closed))
+        return label, self._with(state, who, after)._replace(ledgers=put(state.ledgers, ledger_id, closed))
 
     def _closes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
         ledger = state.ledgers[ledger_id - 1]
@@ -369,7 +277,7 @@ class LogWorld:
                 f"cannot close ledger {ledger_id}",
             )
         closed = ledger._replace(closed=True, records=ledger.records[:mine])
-        after = state._replace(ledgers=_put(state.ledgers, ledger_id, closed))
+        after = state._replace(ledgers=put(state.ledgers, ledger_id, closed))
         summary = LedgerSummary(mine)
         return self._step(
             after,
@@ -394,8 +302,7 @@ class LogWorld:
         )
         swapped = self._with(state, who, after)
         if new is not None:
-            fault = state.fault or self._list_fault(self.heads.parts[state.head], self.heads.parts[new])
-            swapped = swapped._replace(head=new, version=state.version + 1, fault=fault)
+            swapped = self._listed(swapped, new)
         ids = list(self.heads.parts[head].ledger_ids)
         yield (
             Label("store", f"takes v{version}: {ids} from handle {who}", (answer,), kind=f"swap {answer}"),
@@ -447,22 +354,9 @@ class LogWorld:
         )
         return Label("sink", f"puts ledger {number} on the list", (), kind="adopt"), after
 
-    # --- what must hold ----------------------------------------------------------------------------------------------
-
-    def _list_fault(self, old: LogHead, new: LogHead) -> tuple[str, str] | None:
-        before, after = list(old.ledger_ids), list(new.ledger_ids)
-        dropped = new.dropped_items - old.dropped_items
-        if after[: len(before) - dropped] != before[dropped:]:
-            return "L4", f"the list {before} became {after}"
-        return None
-
 
 def _page_name(page: LogPage) -> str:
     return f"{page.level}:" + ",".join(str(item.ledger_id) for item in page.items)
-
-
-def _put(ledgers: tuple[Ledger, ...], ledger_id: int, ledger: Ledger) -> tuple[Ledger, ...]:
-    return (*ledgers[: ledger_id - 1], ledger, *ledgers[ledger_id:])
 
 
 def _said(effect: fx.Effect) -> str:

@@ -13,15 +13,20 @@ from typing import Any, Final
 
 from quire.core import rules as shipped
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
-from quire.core.effects import Confirmed
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, AddOutcome, CloseOutcome, Rules
-from quire.core.writer import WriterMachine
-from quire.proof.bookies import BookieDriver, BookieState, Waiting
 from quire.proof.configuration import Configuration
-from quire.proof.snapshot import frozen
 from quire.proof.switches import SHIPPED, Switches
+from quire.proof.unfixed import (
+    ChecksThenStores,
+    FenceWithoutLimbo,
+    LimboOfOpenLedgersOnly,
+    LimboWithoutFence,
+    LooksBeforeItFences,
+    LostWithoutLimbo,
+    ReaderOfOldRecords,
+    UnorderedWriter,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class Mutant:
     configuration: Configuration
     violated: str
     rules: tuple[str, ...] = field(default=())
+    begin: tuple[str, ...] = ()
+    """The commands of a recorded start, for what is far from the beginning."""
 
     @property
     def names_slots(self) -> bool:
@@ -50,120 +57,16 @@ class Mutant:
         return "write_back_set" in self.rules or self.switches.bookie.steps_apart
 
 
-def _rules(name: str, what: str, configuration: Configuration, violated: str, **swapped: Any) -> Mutant:
+def _rules(
+    name: str,
+    what: str,
+    configuration: Configuration,
+    violated: str,
+    begin: tuple[str, ...] = (),
+    **swapped: Any,
+) -> Mutant:
     switches = replace(SHIPPED, rules=replace(RULES, **swapped))
-    return Mutant(name, what, switches, configuration, violated, tuple(swapped))
-
-
-# --- classes with a fix taken out -----------------------------------------------------------------------------------
-
-
-class UnorderedWriter(WriterMachine):
-    """X17: the LAC is the highest confirmed entry, whatever lies below it."""
-
-    __slots__ = ()
-
-    def adds_acked(self, slot: int, bookie: Any, run: int) -> None:
-        """Count the acknowledgement; a confirmed run anywhere confirms everything before it."""
-        acked = self._acked.get(run)
-        if acked is None or self.ensemble[slot] != bookie:
-            return
-        self._acked[run] = acked | 1 << slot
-        if not self._is_confirmed(run):
-            return
-        first, last = self.lac + 1, self._runs[run].last
-        for number in [number for number in self._runs if number <= run]:
-            self.confirmed_length += self._runs[number].payload_bytes
-            del self._runs[number], self._acked[number]
-        self._head, self.lac = run + 1, last
-        self.out.append(Confirmed(first, last))
-
-
-class LostWithoutLimbo(BookieDriver):
-    """D3: a bookie that may have lost entries and fences starts as if nothing had happened."""
-
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """Nothing is done before it serves."""
-        return state
-
-
-class LimboWithoutFence(BookieDriver):
-    """D4: it vouches for nothing, and takes the old writer's adds."""
-
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """Limbo only."""
-        machine = self.machine(state)
-        machine.facts.limbo = True
-        return self._with(state, machine)
-
-
-class FenceWithoutLimbo(BookieDriver):
-    """D5: it takes no adds, and vouches for what it may have lost."""
-
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """The fence only."""
-        state = super().start_unclean(state, closed=closed)
-        machine = self.machine(state)
-        machine.facts.limbo = False
-        return self._with(state, machine)
-
-
-class LimboOfOpenLedgersOnly(BookieDriver):
-    """The text of the reference: only ledgers whose record is not CLOSED are fenced at an unclean start."""
-
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """A closed ledger is left as it is."""
-        return state if closed else super().start_unclean(state, closed=closed)
-
-
-class LooksBeforeItFences(BookieDriver):
-    """X27: a fencing read finds its answer first and sets the flag in a later step."""
-
-    steps_apart = True
-
-    def deliver(self, state: BookieState, client: int, request: Any, *, waits: bool) -> Any:
-        """Look at once; the fence is half done until the next step of this bookie."""
-        if request[0] == "read" and request[4] and not (state.facts and frozen(state.facts)[4]):
-            waiting = (client, request, waits)
-            replies = self.look(state, waiting, Answer.OK)
-            journal = (*state.journal, ("half", tuple(replies), waiting))
-            return state._replace(journal=journal), [], "looks, and will fence later"
-        return super().deliver(state, client, request, waits=waits)
-
-    def sync(self, state: BookieState) -> Any:
-        """The half-done fence is carried out, with the answer that was found before."""
-        kind, replies, waiting = state.journal[0]
-        if kind != "half":
-            return super().sync(state)
-        after, _, _ = super()._fence(state._replace(journal=state.journal[1:]), (*waiting[:2], False))
-        return after, replies
-
-
-class ChecksThenStores(BookieDriver):
-    """X28: an add is checked in one step and stored in the next, and a fence may come between."""
-
-    steps_apart = True
-
-    def _store(
-        self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool
-    ) -> Any:
-        """Admit now, store later."""
-        return state._replace(journal=(*state.journal, ("admitted", None, waiting))), [], "admits"
-
-    def sync(self, state: BookieState) -> Any:
-        """What was admitted is stored, whatever came between."""
-        kind, _, waiting = state.journal[0]
-        if kind != "admitted":
-            return super().sync(state)
-        machine = self.machine(state)
-        fenced = machine.facts.fenced
-        lac = waiting[1][-1]
-        machine.add(key=b"k" * 20, token=0, digest_type=0, lac=lac, recovery=True)
-        rest = state._replace(journal=state.journal[1:])
-        after, _, _ = BookieDriver._store(
-            self, rest, machine, waiting, refuse=fenced and waiting[1][0] == "add"
-        )
-        return after, []
+    return Mutant(name, what, switches, configuration, violated, tuple(swapped), begin)
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -173,6 +76,15 @@ TWO_ONE = Configuration(ack_quorum=1)
 THREE = Configuration(3, 3, 3, 2)
 SPARE = Configuration(3, 2, 2, 2, timeouts=1)
 SPARE_ONE = Configuration(3, 2, 2, 1, timeouts=1)
+
+TWO_TWICE = Configuration(entries=2, recoverers=2)
+BOTH_ON_ONE = (
+    "writer: append 1",
+    "b0: takes add 0..0 lac=-1 from writer",
+    "writer: append 1",
+    "b0: takes add 1..1 lac=-1 from writer",
+)
+"""Two entries have reached one bookie, and nobody has heard of it."""
 
 
 def _timeout_is_negative(answer: Answer) -> bool:
@@ -188,6 +100,13 @@ def _one_answer_less(known: int, ensemble_size: int, write_quorum: int, ack_quor
 
 def _raised_by_every_add(known: int, header_lac: int, *, recovery: bool) -> int:
     return max(known, header_lac)
+
+
+ADVANCING: Final[dict[str, Any]] = {
+    "recovery_header_lac": lambda lac_at_start, lac_now: lac_now,
+    "lac_after_add": _raised_by_every_add,
+}
+"""D8 and F-19 are the two halves of one defect: whoever sends such headers, and whoever believes them."""
 
 
 def _fenced_is_a_failed_bookie(answer: Answer) -> AddOutcome:
@@ -252,10 +171,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _rules(
         "D8",
         "recovery adds carry an advancing LAC, and bookies take it",
-        Configuration(entries=2, recoverers=2),
+        TWO_TWICE,
         "I10",
-        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,
-        lac_after_add=_raised_by_every_add,
+        begin=BOTH_ON_ONE,
+        **ADVANCING,
     ),
     _rules(
         "X1",
@@ -348,6 +267,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "recovery reads from replacements",
         replace(SPARE_ONE, entries=2),
         "I1",
+        begin=BOTH_ON_ONE,
         recovery_reads_from_original_ensemble=lambda: False,
     ),
     Mutant(
@@ -402,10 +322,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _rules(
         "F-19",
         "recovery adds raise a bookie's LAC, and a Java recoverer's headers carry an advancing one",
-        Configuration(entries=2, recoverers=2),
+        TWO_TWICE,
         "I10",
-        recovery_header_lac=lambda lac_at_start, lac_now: lac_now,
-        lac_after_add=_raised_by_every_add,
+        begin=BOTH_ON_ONE,
+        **ADVANCING,
     ),
     _rules(
         "F-21",
@@ -451,6 +371,31 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
 )
 """In the order of the table. Those of the log are in `log_mutants.py`."""
+
+READER_MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "reader-record",
+        "a reader believes the bookies of a record that it read long ago",
+        replace(SHIPPED, reader=ReaderOfOldRecords),
+        Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
+        "R",
+    ),
+    _rules(
+        "reader-timeout",
+        "a reader takes a time-out for a bookie's word that an entry does not exist",
+        Configuration(ack_quorum=1, timeouts=1, explicit_lac=True, recoverers=0, readers=1),
+        "R",
+        counts_as_negative=_timeout_is_negative,
+    ),
+    _rules(
+        "reader-damage",
+        "a reader is told that an entry does not exist where its copy has rotted",
+        Configuration(ack_quorum=1, damages=1, explicit_lac=True, recoverers=0, readers=1),
+        "R",
+        negative_answer=lambda *, limbo, damaged: Answer.UNKNOWN if limbo else Answer.NO_ENTRY,
+    ),
+)
+"""What readers are told; no row of the table, whose mutants are those of writers, recoverers and bookies."""
 
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
 

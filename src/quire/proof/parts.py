@@ -7,6 +7,7 @@
 | n+1 .. n+C | clients: the writer, then the recoverers |
 | then C x n | connections, client by client |
 | then C | what each client asked the store |
+| then R | readers |
 | last | budgets |
 """
 
@@ -20,6 +21,7 @@ from quire.proof.bookies import BookieDriver, BookieState
 from quire.proof.clients import Client, Outcome, WriterDriver
 from quire.proof.configuration import Configuration
 from quire.proof.messages import Link, Request
+from quire.proof.readers import ReaderDriver, ReaderState
 from quire.proof.recoverers import RecoveryDriver
 from quire.proof.switches import SHIPPED, Switches
 
@@ -121,6 +123,8 @@ class WorldParts:
         self.links: Table[Link] = Table()
         self.asks: Table[tuple[Ask, ...]] = Table()
         self.budgets: Table[Budget] = Table()
+        self.readers: Table[ReaderState] = Table(lambda reader: reader.key)
+        self.reader_driver: ReaderDriver = switches.reader(self.bookie_driver, switches.rules)
         n = configuration.bookies
         self.n = n
         self.names = ["writer", *(f"recoverer {i + 1}" for i in range(configuration.recoverers))]
@@ -131,7 +135,11 @@ class WorldParts:
         self.at_client = n + 1
         self.at_link = n + 1 + self.count
         self.at_ask = self.at_link + self.count * n
-        self.at_budget = self.at_ask + self.count
+        self.at_reader = self.at_ask + self.count
+        self.at_budget = self.at_reader + configuration.readers
+        self.reader_names = [f"reader {i + 1}" for i in range(configuration.readers)]
+        if configuration.readers == 1:
+            self.reader_names = ["reader"]
         self.no_link = self.links.number(Link())
         self.no_ask = self.asks.number(())
         self._memos: dict[str, dict[Any, Any]] = {}

@@ -16,23 +16,38 @@ from quire.core.writer import WriterMachine
 from quire.proof.bookies import BookieState
 from quire.proof.explorer import Explorable
 from quire.proof.invariants import Violation
-from quire.proof.log_world import LogState, LogWorld
+from quire.proof.log_parts import LogState
+from quire.proof.log_world import LogWorld
 from quire.proof.parts import Label, State
 from quire.proof.world import World
 
 
-def transcript(header: Sequence[str], path: Sequence[tuple[Any, Any]], violation: Violation | None) -> str:
+def transcript(
+    header: Sequence[str],
+    path: Sequence[tuple[Any, Any]],
+    violation: Violation | None,
+    rows: Sequence[tuple[str, str]] = (),
+) -> str:
     """The way to a violation.
 
     Args:
         header: comments above it: configuration, mutant.
         path: (label, state after it), the first with label None.
+        rows: the violating state, as `state_rows` gives it.
     """
     parts = ["".join(f"# {line}\n" for line in header)]
     parts += [block(f"{label.actor}: {label.command}", label.said or (NOTHING,)) for label, _ in path[1:]]
     if violation is not None:
-        parts.append(f"# VIOLATED {violation.invariant}: {violation.text}\n")
+        parts.append(f"{verdict(violation)}\n")
+    if rows:
+        width = max(len(part) for part, _ in rows)
+        parts.append("".join(f"# {part:{width}}  {what}\n" for part, what in rows))
     return "\n".join(parts)
+
+
+def verdict(violation: Violation) -> str:
+    """The line under a transcript that names the broken invariant."""
+    return f"# VIOLATED {violation.invariant}: {violation.text}"
 
 
 def exchanges(text: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -67,6 +82,15 @@ def replayed(world: Explorable, steps: Sequence[tuple[str, tuple[str, ...]]]) ->
     return path
 
 
+def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
+    """The path that these commands lead along, each with whatever is said then."""
+    path: list[tuple[Any, Any]] = [(None, world.initial())]
+    for command in commands:
+        moves = world.successors(path[-1][1])
+        path.append(next(move for move in moves if f"{move[0].actor}: {move[0].command}" == command))
+    return path
+
+
 def state_rows(world: World | LogWorld, state: Any) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     if isinstance(world, LogWorld):
@@ -90,6 +114,9 @@ def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
         else:
             end = f", {client.result}" if client.result else f", LAC {machine.lac}, LAP {machine.lap}"
             rows.append((name, f"{machine.status.value}{end}"))
+    for name, number in zip(world.reader_names, state[world.at_reader : world.at_budget], strict=True):
+        reader = world.readers.parts[number]
+        rows.append((name, f"knows LAC {reader.lac}, has read through {reader.next_entry - 1}"))
     return rows
 
 
@@ -103,10 +130,17 @@ def _bookie_text(bookie: BookieState) -> str:
 def _log_rows(world: LogWorld, state: LogState) -> list[tuple[str, str]]:
     head = world.heads.parts[state.head]
     items = " ".join(f"{item.ledger_id}{'' if item.is_open else ' closed'}" for item in head.items)
-    rows = [("list", f"[{items}], leader {head.leader.holder or 'nobody'}, epoch {head.leader.epoch}")]
+    rows = [
+        (
+            "list",
+            f"[{items}] from offset {head.start_offset}, leader {head.leader.holder or 'nobody'}, epoch {head.leader.epoch}",
+        )
+    ]
     for number, ledger in enumerate(state.ledgers, 1):
         what = "deleted" if ledger.deleted else "closed" if ledger.closed else "open"
         rows.append((f"ledger {number}", f"{what}, of handle {ledger.owner}, writes {list(ledger.records)}"))
+    for number, at in enumerate(state.trimmers):
+        rows.append((f"truncation {number}", world.trimmers.parts[at].machine.status.value))
     for number, at in enumerate(state.handles):
         machine = world.handles.parts[at].machine
         rows.append((f"handle {number}", f"{machine.status.value}, epoch {machine.epoch}"))

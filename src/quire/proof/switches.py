@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.core.log import LogMachine
+from quire.core.log_trimming import TrimMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.writer import WriterMachine
 from quire.proof.bookies import BookieDriver
+from quire.proof.readers import ReaderDriver
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +19,21 @@ class Switches:
 
     Attributes:
         rules: the judgements of every machine.
-        writer, recovery, log: the machines.
+        writer, recovery, log, trim: the machines.
         bookie: how a bookie carries out requests.
+        reader: how a reader reads.
         blind_closes: the store takes a writer's close whatever the version (the swap is left out).
-        blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling.
+        blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
+            "trim" when truncating.
     """
 
     rules: Rules = RULES
     writer: type[WriterMachine] = WriterMachine
     recovery: type[RecoveryMachine] = RecoveryMachine
     log: type[LogMachine] = LogMachine
+    trim: type[TrimMachine] = TrimMachine
     bookie: type[BookieDriver] = BookieDriver
+    reader: type[ReaderDriver] = ReaderDriver
     blind_closes: bool = False
     blind_lists: str = ""
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import Fragment, LedgerMetadata
+from quire.core.reader import LacMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Hole
@@ -23,7 +24,8 @@ from quire.proof.bookies import BookieState
 from quire.proof.clients import Client, bookie_name, bookie_number
 from quire.proof.messages import Link, Request
 from quire.proof.parts import State
-from quire.proof.snapshot import clone
+from quire.proof.readers import ReaderState
+from quire.proof.snapshot import clone, state_of
 from quire.proof.world import World
 
 Renaming: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -91,14 +93,49 @@ RECOVERY_FIELDS = {
         "status",
     ],
 }
+LAC_FIELDS = {
+    "masks": ("_answered", "_known"),
+    "ensembles": ("_ensemble",),
+    "masks_by_entry": (),
+    "slots": (),
+    "lists_by_slot": (),
+    "by_slot": (),
+    "same": ["_ended", "_highest", "_quorums", "_rules", "out"],
+}
+READ_FIELDS = {
+    "masks": ("_avoid", "_slow"),
+    "ensembles": ("_ensemble",),
+    "masks_by_entry": ("_no", "_tried"),
+    "slots": ("_prefer",),
+    "lists_by_slot": ("_asked",),
+    "by_slot": ("_answers",),
+    "same": [
+        "_ended",
+        "_first",
+        "_last",
+        "_masks",
+        "_missing",
+        "_rules",
+        "_speculate_after_ms",
+        "_write_quorum",
+        "out",
+    ],
+}
 """Every field of the machines, by what a renaming does to it; a test holds this against their `__slots__`."""
 
 
+PAIR = 2
+
+
 def renamings(world: World) -> list[Renaming]:
-    """Every renaming that leaves the beginning as it is."""
+    """Every renaming that leaves the beginning as it is.
+
+    A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike.
+    """
     configuration = world.configuration
     size, n = configuration.ensemble, configuration.bookies
-    members = permutations(range(size)) if size == configuration.write_quorum else [tuple(range(size))]
+    alike = size == configuration.write_quorum and (size == PAIR or not configuration.readers)
+    members = permutations(range(size)) if alike else [tuple(range(size))]
     spares = permutations(range(size, n))
     return [((*first, *rest), first) for first, rest in product(list(members), list(spares))]
 
@@ -114,6 +151,7 @@ class Symmetry:
         self._clients: list[dict[int, int]] = [{} for _ in self._renamings]
         self._links: list[dict[int, int]] = [{} for _ in self._renamings]
         self._asks: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._readers: list[dict[int, int]] = [{} for _ in self._renamings]
         self._inverse = [tuple(sorted(range(world.n), key=names.__getitem__)) for names, _ in self._renamings]
         self._by_order: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
         self._bookie_look: dict[int, int] = {}
@@ -183,7 +221,8 @@ class Symmetry:
         new.extend(self._client(which, number) for number in state[n + 1 : world.at_link])
         for place in range(world.at_link, world.at_ask, n):
             new.extend(self._link(which, state[place + old]) for old in inverse)
-        new.extend(self._ask(which, number) for number in state[world.at_ask : -1])
+        new.extend(self._ask(which, number) for number in state[world.at_ask : world.at_reader])
+        new.extend(self._reader(which, number) for number in state[world.at_reader : -1])
         new.append(state[-1])
         return tuple(new)
 
@@ -242,6 +281,14 @@ class Symmetry:
                 for ask in self._world.asks.parts[number]
             )
             after = memo[number] = self._world.asks.number(asks)
+        return after
+
+    def _reader(self, which: int, number: int) -> int:
+        memo = self._readers[which]
+        after = memo.get(number)
+        if after is None:
+            part = self._world.readers.parts[number]
+            after = memo[number] = self._world.readers.number(reader_renamed(part, self._renamings[which]))
         return after
 
 
@@ -335,6 +382,39 @@ def writer_renamed(machine: WriterMachine, renaming: Renaming) -> WriterMachine:
         Hole(slots[hole.slot], _name(hole.bookie, names), hole.first, hole.last) for hole in other._holes
     )
     return other  # type: ignore[no-any-return]
+
+
+def reader_renamed(reader: ReaderState, renaming: Renaming) -> ReaderState:
+    """A reader; of a read only the slots of an ensemble of two are alike, see `renamings`."""
+    names, slots = renaming
+    machine: Any = None
+    if reader.machine is not None:
+        machine = clone(reader.machine)
+        machine._ensemble = ensemble_renamed(machine._ensemble, renaming)
+        fields = LAC_FIELDS if isinstance(machine, LacMachine) else READ_FIELDS
+        for field in fields["masks"]:
+            setattr(machine, field, _mask(getattr(machine, field), slots))
+        for field in fields["masks_by_entry"]:
+            old = getattr(machine, field)
+            setattr(machine, field, {entry: _mask(mask, slots) for entry, mask in old.items()})
+        for field in fields["slots"]:
+            setattr(machine, field, slots[getattr(machine, field)])
+        for field in fields["lists_by_slot"]:
+            old = getattr(machine, field)
+            setattr(machine, field, [old[slots.index(slot)] for slot in range(len(old))])
+        for field in fields["by_slot"]:
+            old = getattr(machine, field)
+            setattr(machine, field, dict(sorted((slots[slot], value) for slot, value in old.items())))
+    failed = reader.failed
+    if failed is not None:
+        failed = (*failed[:2], tuple(sorted(_name(bookie, names) for bookie in failed[2])))
+    return replace(
+        reader,
+        record=record_renamed(reader.record, renaming),
+        machine=machine,
+        work=state_of(machine) if machine is not None else (),
+        failed=failed,
+    )
 
 
 def recovery_renamed(machine: RecoveryMachine, renaming: Renaming) -> RecoveryMachine:

@@ -20,9 +20,11 @@ from quire.proof.clients import PATIENCE, bookie_name, bookie_number
 from quire.proof.faults import Faults
 from quire.proof.messages import Link, Request, reply_text, request_text
 from quire.proof.parts import Ask, Budget, Label, Move, State, Store, legal
+from quire.proof.readers import ReaderState
+from quire.proof.reading import Reading
 
 
-class World(Faults):
+class World(Faults, Reading):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
     def initial(self) -> State:
@@ -48,6 +50,7 @@ class World(Faults):
             *[recoverer] * c.recoverers,
             *[self.no_link] * (self.count * self.n),
             *[self.no_ask] * self.count,
+            *[self.readers.number(ReaderState())] * c.readers,
             self.budgets.number(budget),
         )
 
@@ -62,12 +65,19 @@ class World(Faults):
         budget = self.budgets.parts[state[self.at_budget]]
         if not self._syncs_at_once(state):
             self._syncs(state, moves)
+        if self.reader_names:
+            self._reader_moves(state, budget, moves)
         if any(budget):
             self._faults(state, budget, moves)
         return moves
 
     def _over(self, state: State) -> bool:
-        """Whether all clients have ended and no crash can come: what is still on its way decides nothing."""
+        """Whether all clients have ended and no crash can come: what is still on its way decides nothing.
+
+        A reader goes on, and what arrives late is what it reads.
+        """
+        if self.reader_names:
+            return False
         for place in range(self.at_client, self.at_link):
             number = state[place]
             quiet = self._quiet.get(number)

@@ -16,7 +16,7 @@ from quire.core.errors import StorageError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
 from quire.metadata.ledgers import LedgerStore
-from quire.proof import mutants as model
+from quire.proof import unfixed as model
 from quire.proof.bookies import BookieDriver
 from quire.replay.bookies import BookieProgram, StepLedgers
 from quire.wire import native

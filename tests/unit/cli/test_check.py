@@ -59,3 +59,22 @@ def test_what_does_not_exist_is_refused(arguments):
 def test_every_mutant_is_listed():
     names = [json.loads(line)["name"] for line in check("--json", "--list-mutants").stdout.splitlines()]
     assert {"D1", "X34", "F-30"} <= set(names)
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [("svg", "<svg"), ("html", "<!doctype html>")])
+def test_a_counterexample_is_drawn(tmp_path, suffix, begin):
+    picture = tmp_path / f"x.{suffix}"
+    check("--mutant", "X9", "--diagram", str(picture), code=1)
+    assert picture.read_text().startswith(begin)
+
+
+def test_a_diagram_of_another_kind_is_refused_before_the_search(tmp_path):
+    result = check("--diagram", str(tmp_path / "x.png"), code=2)
+    assert "draws .svg and .html, not 'x.png'" in result.output
+
+
+def test_readers_runs_and_truncations():
+    facts = json.loads(check("--json", "--readers", "1", "--run", "2").stdout)
+    assert facts["configuration"] == "2 bookies 2/2/2 N=1 readers=1 run=2"
+    facts = json.loads(check("--json", "--log", "--clients", "1", "--entries", "1", "--trims", "1").stdout)
+    assert facts["configuration"] == "log 1 clients 3 ledgers 1 writes trims=1"

@@ -1,0 +1,144 @@
+"""The parts of a log's world: its size, its ledgers, its handles and truncations, and the state made of them.
+
+Source: ledgers to logs (000); protocol reference 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from quire.core.log import LogStatus
+from quire.core.log_trimming import TrimStatus
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfiguration:
+    """One world of one log.
+
+    Attributes:
+        handles: how often the log is opened.
+        ledgers: how many can be created.
+        writes: how many records are appended, by all handles.
+        lost_swaps: swaps of which a handle never hears.
+        adopts: closed ledgers that a sink puts behind the last one, whatever is open (a rule left out, F-10).
+        trims: truncations, each to any offset of a closed ledger, beside the handles.
+    """
+
+    handles: int = 2
+    ledgers: int = 4
+    writes: int = 3
+    lost_swaps: int = 0
+    adopts: int = 0
+    trims: int = 0
+
+    @property
+    def name(self) -> str:
+        """The configuration on one line."""
+        name = f"log {self.handles} clients {self.ledgers} ledgers {self.writes} writes"
+        name += f" lost swaps={self.lost_swaps}" if self.lost_swaps else ""
+        name += f" adopts={self.adopts}" if self.adopts else ""
+        return name + (f" trims={self.trims}" if self.trims else "")
+
+
+class Ledger(NamedTuple):
+    """A ledger as bookies and its record have it: whose, the records that landed, whether it is closed."""
+
+    owner: int
+    records: tuple[tuple[int, int], ...] = ()
+    closed: bool = False
+    deleted: bool = False
+
+
+class Flight(NamedTuple):
+    """One append on its way: which ledger, which number, and what became of it."""
+
+    ledger: int
+    number: int
+    fate: str = ""
+    seen: int = 0
+    """How many writes had been acknowledged when this one began: it comes after them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handle:
+    """One handle and its driver's few fields.
+
+    Attributes:
+        machine: never changed; a step works on a copy.
+        state: the number of the machine's state.
+        work: what was asked and not answered.
+        target: the ledger that appends go to; `draining` the one that gets no more.
+        confirmed: the ledger of each acknowledged append.
+        flights: appends on their way.
+    """
+
+    machine: Any
+    state: int = -1
+    work: tuple[tuple[Any, ...], ...] = ()
+    target: int = 0
+    draining: int = 0
+    appended: int = 0
+    confirmed: tuple[int, ...] = ()
+    flights: tuple[Flight, ...] = ()
+    fault: tuple[str, str] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal keys mean equal behaviour."""
+        machine = self.machine
+        if machine.status is LogStatus.ENDED:
+            return ("ended", tuple(w for w in self.work if w[0] in ("late", "delete")), self.fault)
+        return (
+            self.state,
+            self.work,
+            self.target,
+            self.draining,
+            self.appended,
+            self.confirmed,
+            self.flights,
+            self.fault,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trimmer:
+    """One truncation: its machine, never changed, the number of its state, and what it asked for."""
+
+    machine: Any
+    state: int = -1
+    work: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.machine.status is TrimStatus.ENDED
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal keys mean equal behaviour."""
+        if self.ended:
+            return ("ended", tuple(work for work in self.work if work[0] == "late"))
+        return self.state, self.work
+
+
+class LogState(NamedTuple):
+    """One state of the world."""
+
+    head: int
+    version: int
+    ledgers: tuple[Ledger, ...]
+    handles: tuple[int, ...]
+    written: int
+    lost_swaps: int
+    adopts: int
+    acked: tuple[tuple[int, int, int], ...]
+    trimmers: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+    """The ledgers that truncations took from the front of the list, in order."""
+    fault: tuple[str, str] | None = None
+
+
+def put(ledgers: tuple[Ledger, ...], ledger_id: int, ledger: Ledger) -> tuple[Ledger, ...]:
+    """The ledgers with one in a new state."""
+    return (*ledgers[: ledger_id - 1], ledger, *ledgers[ledger_id:])

@@ -1,0 +1,148 @@
+"""Machines and drivers with exactly one fix taken out, for the mutants that no single rule makes.
+
+Source: protocol reference 10.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.effects import Confirmed
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.log_list import LogHead
+from quire.core.log_trimming import TrimDeleteLedger, TrimMachine, TrimStatus
+from quire.core.writer import WriterMachine
+from quire.proof.bookies import BookieDriver, BookieState, Waiting
+from quire.proof.readers import ReaderDriver
+from quire.proof.snapshot import frozen
+
+
+class UnorderedWriter(WriterMachine):
+    """X17: the LAC is the highest confirmed entry, whatever lies below it."""
+
+    __slots__ = ()
+
+    def adds_acked(self, slot: int, bookie: Any, run: int) -> None:
+        """Count the acknowledgement; a confirmed run anywhere confirms everything before it."""
+        acked = self._acked.get(run)
+        if acked is None or self.ensemble[slot] != bookie:
+            return
+        self._acked[run] = acked | 1 << slot
+        if not self._is_confirmed(run):
+            return
+        first, last = self.lac + 1, self._runs[run].last
+        for number in [number for number in self._runs if number <= run]:
+            self.confirmed_length += self._runs[number].payload_bytes
+            del self._runs[number], self._acked[number]
+        self._head, self.lac = run + 1, last
+        self.out.append(Confirmed(first, last))
+
+
+class LostWithoutLimbo(BookieDriver):
+    """D3: a bookie that may have lost entries and fences starts as if nothing had happened."""
+
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
+        """Nothing is done before it serves."""
+        return state
+
+
+class LimboWithoutFence(BookieDriver):
+    """D4: it vouches for nothing, and takes the old writer's adds."""
+
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
+        """Limbo only."""
+        machine = self.machine(state)
+        machine.facts.limbo = True
+        return self._with(state, machine)
+
+
+class FenceWithoutLimbo(BookieDriver):
+    """D5: it takes no adds, and vouches for what it may have lost."""
+
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
+        """The fence only."""
+        state = super().start_unclean(state, closed=closed)
+        machine = self.machine(state)
+        machine.facts.limbo = False
+        return self._with(state, machine)
+
+
+class LimboOfOpenLedgersOnly(BookieDriver):
+    """The text of the reference: only ledgers whose record is not CLOSED are fenced at an unclean start."""
+
+    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
+        """A closed ledger is left as it is."""
+        return state if closed else super().start_unclean(state, closed=closed)
+
+
+class LooksBeforeItFences(BookieDriver):
+    """X27: a fencing read finds its answer first and sets the flag in a later step."""
+
+    steps_apart = True
+
+    def deliver(self, state: BookieState, client: int, request: Any, *, waits: bool) -> Any:
+        """Look at once; the fence is half done until the next step of this bookie."""
+        if request[0] == "read" and request[4] and not (state.facts and frozen(state.facts)[4]):
+            waiting = (client, request, waits)
+            replies = self.look(state, waiting, Answer.OK)
+            journal = (*state.journal, ("half", tuple(replies), waiting))
+            return state._replace(journal=journal), [], "looks, and will fence later"
+        return super().deliver(state, client, request, waits=waits)
+
+    def sync(self, state: BookieState) -> Any:
+        """The half-done fence is carried out, with the answer that was found before."""
+        kind, replies, waiting = state.journal[0]
+        if kind != "half":
+            return super().sync(state)
+        after, _, _ = super()._fence(state._replace(journal=state.journal[1:]), (*waiting[:2], False))
+        return after, replies
+
+
+class ChecksThenStores(BookieDriver):
+    """X28: an add is checked in one step and stored in the next, and a fence may come between."""
+
+    steps_apart = True
+
+    def _store(
+        self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool
+    ) -> Any:
+        """Admit now, store later."""
+        return state._replace(journal=(*state.journal, ("admitted", None, waiting))), [], "admits"
+
+    def sync(self, state: BookieState) -> Any:
+        """What was admitted is stored, whatever came between."""
+        kind, _, waiting = state.journal[0]
+        if kind != "admitted":
+            return super().sync(state)
+        machine = self.machine(state)
+        fenced = machine.facts.fenced
+        lac = waiting[1][-1]
+        machine.add(key=b"k" * 20, token=0, digest_type=0, lac=lac, recovery=True)
+        rest = state._replace(journal=state.journal[1:])
+        after, _, _ = BookieDriver._store(
+            self, rest, machine, waiting, refuse=fenced and waiting[1][0] == "add"
+        )
+        return after, []
+
+
+class DeletesFirst(TrimMachine):
+    """F-32: what is about to leave the list is deleted before that is written."""
+
+    __slots__ = ()
+
+    def _write(self, head: LogHead, status: TrimStatus) -> None:
+        """Delete, then swap."""
+        super()._write(head, status)
+        if status is TrimStatus.SWAPPING:
+            self.out += [TrimDeleteLedger(item) for item in head.intents[-1].items]
+
+
+class ReaderOfOldRecords(ReaderDriver):
+    """What the bookies of the record say that the reader has stands, whatever the newest record says."""
+
+    def trusts_old(self, asked: tuple[BookieId, ...], record: LedgerMetadata, entry_id: int) -> bool:
+        """Always."""
+        return True
