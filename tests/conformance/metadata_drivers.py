@@ -28,10 +28,12 @@ class Driver:
         versions_restart: a key that was deleted and made again begins with an old version.
         mortal_timeout_ms: a session's timeout for tests in which an owner dies: beyond all patience where death itself
             is noticed, short where only silence is.
+        short_timeout_ms: a session's timeout for tests that end one themselves.
     """
 
     versions_restart = False
     mortal_timeout_ms = 600_000
+    short_timeout_ms = SHORT_TIMEOUT_MS
 
     async def lose_session(self, owner, other):
         """What an owner meets that stood still for too long, done at once."""
@@ -77,6 +79,7 @@ class ZookeeperDriver(Driver):
 
     versions_restart = True
     mortal_timeout_ms = 1500
+    short_timeout_ms = TIMEOUT_MS
 
     def __init__(self, folder, layout=None):
         self.server = zookeeper_or_skip()
