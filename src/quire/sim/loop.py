@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
+from quire.core.errors import QuireError
+
 Callback = Callable[..., object]
 Work = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
 
@@ -150,8 +152,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def bury(self) -> None:
         """Close the coroutines that a killed process, or an ended world, has left. Their clean-up has no effect."""
         for task in self._tasks:
-            if self.alive and task.done() and not task.cancelled() and task._log_traceback:  # noqa: SLF001
-                self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
+            # An error of the protocol that nobody waited for is none; anything else is a defect of a program.
+            if (
+                self.alive
+                and task.done()
+                and not task.cancelled()
+                and not isinstance(task.exception(), QuireError)
+            ):
+                if task.exception() is not None and task._log_traceback:  # type: ignore[attr-defined]  # noqa: SLF001
+                    self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
         self.kill()
         for task in self._tasks:
             if task.done():

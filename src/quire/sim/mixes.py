@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from quire.sim.faults import Fault, Kind, draw_faults
+from quire.sim.faults import LINKS, Fault, Kind, Phase, draw_faults
 from quire.sim.loop import MS
 from quire.sim.network import NetworkSettings
 from quire.sim.programs import DiskSettings
@@ -72,6 +72,24 @@ MIXES: Final = {
             20,
             ("writer", "rec1", "rec2", "reader"),
             {**_NETWORK, **_CRASHES},
+            8,
+        ),
+        Mix(
+            "hunt",
+            "as large, and a bookie fails while the writer is at its fastest; clients are hasty or patient",
+            "takeover",
+            LARGE,
+            20,
+            ("writer", "rec1", "rec2", "reader"),
+            {
+                Kind.KILL: 4,
+                Kind.POWER: 4,
+                Kind.BREAK: 3,
+                Kind.CUT: 3,
+                Kind.SLOW_LINK: 4,
+                Kind.KILL_CLIENT: 2,
+                Kind.PAUSE: 1,
+            },
             8,
         ),
         Mix(
@@ -142,6 +160,7 @@ class Settings:
         shape: bookies, E, Qw, Qa.
         entries: of each writer.
         burst: adds that a writer has in flight at most.
+        apart: each add is a run of its own, however many are in flight.
         takeover_at: the add at which the first recovery begins; the second begins `second_ns` later.
         closes: the writer closes its ledger at the end.
         impatience: of each client: by how much shorter its time-outs are.
@@ -162,6 +181,7 @@ class Settings:
     disk: DiskSettings
     faults: list[Fault]
     digest: str
+    apart: bool
     impatience: dict[str, float] = field(default_factory=dict)
     link_levels: dict[tuple[str, str], float] = field(default_factory=dict)
     turn_ns: dict[str, int] = field(default_factory=dict)
@@ -201,9 +221,34 @@ def draw(mix: Mix, chance: random.Random) -> Settings:
         ),
         faults=draw_faults(chance, mix.weights, chance.randint(0, mix.faults), names, mix.clients),
         digest=chance.choice(("crc32c", "crc32c", "crc32", "mac", "dummy")),
+        apart=chance.random() < 0.7,
     )
     _swarm(settings, chance, names)
+    if mix.name == "hunt":
+        _hunt(settings, chance, names)
     return settings
+
+
+def _hunt(settings: Settings, chance: random.Random, names: list[str]) -> None:
+    """Ensembles change under load, and who waits waits for too short or for very long."""
+    settings.burst = chance.choice((4, settings.entries))
+    settings.impatience["writer"] = chance.choice((0.03, 0.1, 1.0, 10.0))
+    for recoverer in ("rec1", "rec2"):
+        settings.impatience[recoverer] = chance.choice((0.01, 0.03, 1.0))
+    settings.second_ns = chance.choice((0, 0, MS, 5 * MS))
+    settings.apart = True
+    if chance.getrandbits(1):
+        # Adds that get to some bookies only: what recoverers find depends on whom they hear.
+        for name in chance.sample(names, chance.choice((2, 3))):
+            settings.link_levels["writer", name] = 1000.0
+        settings.faults.append(
+            Fault(Phase.TAKEOVER, chance.randrange(20) * MS // 10, Kind.KILL_CLIENT, "writer")
+        )
+    after = chance.randrange(1, 12) * MS // 2
+    lasts = chance.choice((20 * MS, 600 * MS, 0))
+    strike = chance.choice((Kind.KILL, Kind.POWER, Kind.BREAK, Kind.SLOW_LINK))
+    other = "writer" if strike in LINKS else ""
+    settings.faults.append(Fault(Phase.BEGIN, after, strike, chance.choice(names), other, 1000, lasts))
 
 
 def _swarm(settings: Settings, chance: random.Random, names: list[str]) -> None:
@@ -212,7 +257,7 @@ def _swarm(settings: Settings, chance: random.Random, names: list[str]) -> None:
     if chance.random() < 0.3:
         settings.slow_disks[chance.choice(names)] = chance.choice((20.0, 200.0))
     if chance.random() < 0.3:
-        settings.impatience[chance.choice(clients)] = chance.choice((0.02, 0.1))
+        settings.impatience[chance.choice(clients)] = chance.choice((0.02, 0.1, 10.0))
     if chance.random() < 0.2:
         settings.turn_ns[chance.choice([*names, *clients])] = chance.choice((MS, 20 * MS))
     style = chance.random()

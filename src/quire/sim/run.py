@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.errors import QuireError
+from quire.core.ledger_metadata import LedgerState
 from quire.history import Event, entry_hashes, judge
 from quire.sim.faults import Fault, Phase
 from quire.sim.loop import SECOND
@@ -218,13 +219,20 @@ class _End:
         client = self.process.client
         assert client is not None
         log = client.log(LOG_NAME, b"s", LOG_CONFIG)
-        try:
-            writer = await log.open_writer()
-            await writer.close()
-            await self.workload.read_log(self.process.name, log, (await log.describe()).start_offset)
-        except QuireError as error:
-            if error.code != "no_such_log":
-                self._stuck(f"the log cannot be opened although everything is healed: {error!r}")
+        for attempt in range(TRIES):
+            try:
+                writer = await log.open_writer()
+                await writer.close()
+                await self.workload.read_log(self.process.name, log, (await log.describe()).start_offset)
+            except QuireError as error:
+                if error.code == "no_such_log":
+                    return
+                if attempt == TRIES - 1:
+                    self._stuck(f"the log cannot be opened although everything is healed: {error!r}")
+                # A leader that stood still may have come back, and duels.
+                await asyncio.sleep(0.3)
+            else:
+                return
 
     # --- replicas --------------------------------------------------------------------------------------------------
 
@@ -240,6 +248,12 @@ class _End:
         server = bookie.server
         if not bookie.up or server is None or record is None or server.storage.failure is not None:
             return
+        facts = server.storage.facts(ledger_id)
+        if facts is not None and record.state is LedgerState.CLOSED and facts.lac > record.last_entry:
+            self.world.broken(
+                f"I10: {bookie.name} takes entry {facts.lac} of ledger {ledger_id} for confirmed, which ends at "
+                f"{record.last_entry}"
+            )
         digest = EntryDigest(record.digest_type, record.password)
         bookie_id, history = str(server.bookie_id), self.world.history
         for first, last in self._intervals(server, ledger_id):

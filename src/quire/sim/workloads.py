@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -102,11 +101,11 @@ class Workload:
 
     def _program(self, name: str, program: Any, *args: Any) -> None:
         process = self.world.clients.get(name) or self.world.client(name)
-        self.tasks.append(process.loop.spawn(self._guarded(process, program(process, *args)), name))
+        self.tasks.append(process.loop.spawn(self._guarded(process, program, *args), name))
 
-    async def _guarded(self, process: SimClient, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, process: SimClient, program: Any, *args: Any) -> None:
         try:
-            await work
+            await program(process, *args)
         except QuireError as error:
             self.world.say(process.name, f"ends: {type(error).__name__}")
             self.world.saw(f"error: {error.code}")
@@ -172,6 +171,8 @@ class Workload:
             future.add_done_callback(partial(self._appended, process, operation))
             waiting.append(future)
             box.appended += 1
+            if self.settings.apart:
+                await asyncio.sleep(0)  # each in a loop turn, and so in a run, of its own
             if len(waiting) >= self.settings.burst:
                 try:
                     await waiting.pop(0)

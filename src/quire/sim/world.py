@@ -6,12 +6,17 @@ Source: checking reference 4; design, "Three programs run the same machines".
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from quire.client.machines import Machines
+from quire.core.bookie_ledger import Fence
 from quire.core.errors import CorruptMetadataError
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.rules import covers
 from quire.history import History
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
@@ -20,6 +25,7 @@ from quire.sim.loop import MS, SECOND, Timeline
 from quire.sim.mixes import Settings
 from quire.sim.network import Network
 from quire.sim.programs import SHIPPED, SIM_CLIENT, Parts, SimBookie, SimClient, Surroundings, impatient
+from quire.sim.watching import WatchedRecovery, illegal_change
 from quire.wire import ledger_metadata
 
 INSTANCE = "3f2c5a10-0000-4000-8000-00000000517a"
@@ -84,7 +90,7 @@ class World:
             self.chance,
             settings.store,
             settings.disk,
-            parts,
+            replace(parts, machines=Machines(parts.machines.writer, self._recovery)),
             settings.turn_ns,
             note=self.say,
         )
@@ -94,6 +100,33 @@ class World:
         self.clients: dict[str, SimClient] = {}
         self._heal: dict[int, Callable[[], object]] = {}
         self._records: dict[int, LedgerMetadata] = {}
+
+    # --- what no client is told --------------------------------------------------------------------------------
+
+    def _recovery(self, record: LedgerMetadata, version: int) -> WatchedRecovery:
+        return WatchedRecovery(record, version, self.around.parts.rules, self)
+
+    def broken(self, what: str) -> None:
+        """An invariant that no client sees is broken."""
+        self.say("-", what)
+        if what not in self.problems:
+            self.problems.append(what)
+
+    def fence_covered(self, record: LedgerMetadata, ensemble: Sequence[BookieId]) -> None:
+        """I7: the bookies that are durably fenced now must cover; nobody can tell while one of them is down."""
+        known = 0
+        for slot, bookie_id in enumerate(ensemble):
+            bookie = self.bookies[bookie_id.partition(".")[0]]
+            if not bookie.up or bookie.server is None:
+                return
+            machine = bookie.server.ledgers._known(record.ledger_id)  # noqa: SLF001 - looks, changes nothing
+            if machine is not None and machine.facts.fenced and machine.fence is Fence.DURABLE:
+                known |= 1 << slot
+        if not covers(known, record.ensemble_size, record.write_quorum, record.ack_quorum):
+            self.broken(
+                f"I7: ledger {record.ledger_id} is read by a recovery, and only {known.bit_count()} of "
+                f"{record.ensemble_size} bookies are durably fenced"
+            )
 
     def chance(self, name: str) -> random.Random:
         """A generator of its own for everybody who draws."""
@@ -138,6 +171,8 @@ class World:
             **facts,
         )
         if before is not None:
+            if wrong := illegal_change(before, record):
+                self.broken(wrong)
             if len(record.fragments) > len(before.fragments):
                 self.saw("an ensemble change appends a fragment")
             elif record.fragments != before.fragments:

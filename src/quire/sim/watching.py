@@ -1,0 +1,111 @@
+"""What a world sees that no client is told: fences that cover, write sets that are full, records that may change.
+
+The histories are judged by what clients were told. Three invariants lie deeper and show defects long before a client is
+harmed: I7 (a recovery that reads has durable fences that cover), the full write set after a recovery, and which changes
+of a record are legal. A recovery's machine is the shipped one, looked at after each input.
+
+Source: protocol reference 1.5, 9 (I7) and 10 (X8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from quire.core.effects import RecoveryEffect, SendRecoveryAdds, WriteMetadata
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.rules import Rules
+from quire.wire.run import ids_in
+
+
+class Watch(Protocol):
+    """Who is told."""
+
+    def fence_covered(self, record: LedgerMetadata, ensemble: Sequence[BookieId]) -> None:
+        """A recovery goes on to read: it takes the fence of this ensemble for covered."""
+
+    def broken(self, what: str) -> None:
+        """Something is wrong."""
+
+
+class WatchedRecovery(RecoveryMachine):
+    """The shipped machine, looked at after each input."""
+
+    __slots__ = ("_sent", "_watch")
+
+    def __init__(self, record: LedgerMetadata, version: int, rules: Rules, watch: Watch) -> None:
+        super().__init__(record, version, rules)
+        self._watch = watch
+        self._sent: dict[int, int] = {}
+
+    def fence_answered(self, *args: Any) -> None:
+        """See `RecoveryMachine`."""
+        fencing = self.status is RecoveryStatus.FENCING
+        super().fence_answered(*args)
+        if fencing and self.status in {
+            RecoveryStatus.READING,
+            RecoveryStatus.MEASURING,
+            RecoveryStatus.CLOSING,
+        }:
+            self._watch.fence_covered(self._record, self._read_ensemble)
+        self._look()
+
+    def read_answered(self, *args: Any) -> None:
+        """See `RecoveryMachine`."""
+        super().read_answered(*args)
+        self._look()
+
+    def adds_answered(self, *args: Any) -> None:
+        """See `RecoveryMachine`."""
+        super().adds_answered(*args)
+        self._look()
+
+    def replacements_found(self, replacements: Mapping[Any, BookieId]) -> None:
+        """See `RecoveryMachine`."""
+        super().replacements_found(replacements)
+        self._look()
+
+    def _look(self) -> None:
+        for effect in self.out:
+            self._see(effect)
+
+    def _see(self, effect: RecoveryEffect) -> None:
+        if isinstance(effect, SendRecoveryAdds):
+            for entry_id in ids_in(effect.first, effect.last, effect.period, effect.residues):
+                self._sent[entry_id] = self._sent.get(entry_id, 0) | 1 << effect.slot
+        elif (
+            isinstance(effect, WriteMetadata)
+            and effect.record.state is LedgerState.CLOSED
+            and not self._absent
+        ):
+            needed = self._record.write_quorum
+            for entry_id, slots in self._sent.items():
+                if slots.bit_count() != needed:
+                    self._watch.broken(
+                        f"W: ledger {self._record.ledger_id} is being closed, and entry {entry_id} was written back to "
+                        f"{slots.bit_count()} of its write quorum of {needed}"
+                    )
+                    return
+
+
+def illegal_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
+    """Why a record may not follow another; empty if it may (re-replication does not exist yet)."""
+    name = f"M: ledger {after.ledger_id}"
+    if before.state is LedgerState.CLOSED:
+        same = after.state is LedgerState.CLOSED and after.last_entry == before.last_entry
+        return (
+            ""
+            if same
+            else f"{name} was closed at {before.last_entry} and is {after.state.name} at {after.last_entry}"
+        )
+    if before.state is LedgerState.IN_RECOVERY:
+        if after.state is LedgerState.OPEN:
+            return f"{name} was in recovery and is open again"
+        if after.state is LedgerState.IN_RECOVERY and after.fragments != before.fragments:
+            return f"{name} is in recovery and its fragments change"
+    starts = [int(one.first_entry) for one in after.fragments]
+    if starts[0] != 0 or any(one >= other for one, other in zip(starts, starts[1:], strict=False)):
+        return f"I6: ledger {after.ledger_id} has fragments from {starts}"
+    return ""
