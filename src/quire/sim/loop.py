@@ -153,14 +153,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Close the coroutines that a killed process, or an ended world, has left. Their clean-up has no effect."""
         for task in self._tasks:
             # An error of the protocol that nobody waited for is none; anything else is a defect of a program.
-            if (
-                self.alive
-                and task.done()
-                and not task.cancelled()
-                and not isinstance(task.exception(), QuireError)
-            ):
-                if task.exception() is not None and task._log_traceback:  # type: ignore[attr-defined]  # noqa: SLF001
-                    self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
+            unheard = self.alive and task.done() and task._log_traceback  # noqa: SLF001 - asking marks it as heard
+            if unheard and not isinstance(task.exception(), QuireError):
+                self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
         self.kill()
         for task in self._tasks:
             if task.done():

@@ -10,6 +10,7 @@ Source: protocol reference 1.5, 9 (I7) and 10 (X8).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 from quire.core.effects import RecoveryEffect, SendRecoveryAdds, WriteMetadata
@@ -106,6 +107,6 @@ def illegal_change(before: LedgerMetadata, after: LedgerMetadata) -> str:
         if after.state is LedgerState.IN_RECOVERY and after.fragments != before.fragments:
             return f"{name} is in recovery and its fragments change"
     starts = [int(one.first_entry) for one in after.fragments]
-    if starts[0] != 0 or any(one >= other for one, other in zip(starts, starts[1:], strict=False)):
+    if starts[0] != 0 or any(one >= other for one, other in pairwise(starts)):
         return f"I6: ledger {after.ledger_id} has fragments from {starts}"
     return ""
