@@ -219,6 +219,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self._begin(data[at:])
                 return
             self._long_expected = size >= LONG_FRAME_BYTES
+            self.partial_since = None
             self.frame_received(memoryview(bytes(data[at : at + size])))
             at += size
         if at < end:
