@@ -8,12 +8,19 @@ Source: `docs/formats/segment.md`, "The directory"; BookKeeper's cookie, layout 
 
 from __future__ import annotations
 
+import errno
 import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.core.errors import DirectoryInUseError, MisuseError, StorageError, WrongDirectoryError
+from quire.core.errors import (
+    DirectoryInUseError,
+    DiskFullError,
+    MisuseError,
+    StorageError,
+    WrongDirectoryError,
+)
 from quire.core.ids import BookieId
 from quire.env.interfaces import Chance, Files, Lock
 from quire.env.real import RealFiles
@@ -117,6 +124,8 @@ def open_identity(
     Raises:
         DirectoryInUseError: another process uses it.
         WrongDirectoryError: it is another bookie's or another cluster's, or its cookie is lost or damaged.
+        DiskFullError: there is no room for the cookie of a new bookie; the directory stays empty, so it can be tried again.
+        StorageError: the directory cannot be made or locked, or its cookie cannot be read or written.
         MisuseError: the name is none.
     """
     if _NAME.fullmatch(name) is None:
@@ -140,6 +149,9 @@ def open_identity(
     try:
         cookie = _cookie(directory, name, cluster_instance, files, chance or random.SystemRandom())
         bookie_id = _check(directory, name, cluster_instance, cookie)
+    except OSError as error:
+        lock.release()
+        raise _cookie_failed(directory / COOKIE_FILE, error) from error
     except BaseException:
         lock.release()
         raise
@@ -160,6 +172,21 @@ def _cookie(directory: Path, name: str, cluster_instance: str, files: Files, cha
     cookie = encode_cookie(f"{name}.{incarnation}", [str(directory)], [str(directory)], cluster_instance)
     files.write_whole(path, cookie)
     return cookie
+
+
+def _cookie_failed(path: Path, error: OSError) -> StorageError:
+    """What to tell about a cookie that could not be read or written, with what to do about it."""
+    why = error.strerror or str(error)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return DiskFullError(
+            f"{path} cannot be written: {why}. Make room on that disk and start again; nothing was stored yet",
+            path=str(path),
+        )
+    return StorageError(
+        f"{path} cannot be read or written: {why}. See that this user may read and write it and its directory and that "
+        "the disk works, then start again; a bookie starts only when it is sure whose directory that is",
+        path=str(path),
+    )
 
 
 def _check(directory: Path, name: str, cluster_instance: str, cookie: bytes) -> BookieId:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import subprocess
@@ -10,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.errors import DirectoryInUseError, MisuseError, WrongDirectoryError
+from quire.core.errors import (
+    DirectoryInUseError,
+    DiskFullError,
+    MisuseError,
+    StorageError,
+    WrongDirectoryError,
+)
+from quire.env.real import RealFiles
 from quire.storage.identity import decode_cookie, encode_cookie, open_identity
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "cookies.json").read_text())
@@ -83,6 +91,43 @@ def test_the_wrong_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "segments").mkdir()
     (tmp_path / "segments" / "0000000000000001.seg").touch()
     with pytest.raises(WrongDirectoryError, match="whose it is"):
+        open_identity(tmp_path, "b1", "cluster")
+
+
+class Refusing(RealFiles):
+    """A disk that refuses small files."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        raise OSError(self.number, "refused by the disk", str(path))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "remedy"),
+    [
+        (errno.ENOSPC, DiskFullError, "Make room"),
+        (errno.EDQUOT, DiskFullError, "Make room"),
+        (errno.EIO, StorageError, "the disk works"),
+        (errno.EACCES, StorageError, "this user may"),
+    ],
+)
+def test_a_cookie_that_cannot_be_written_is_told_with_path_and_remedy(
+    tmp_path: Path, number: int, kind: type[StorageError], remedy: str
+) -> None:
+    """It came out as a bare `OSError` that said neither what the file is for nor what to do."""
+    with pytest.raises(StorageError, match="refused by the disk") as told:
+        open_identity(tmp_path, "b1", "cluster", files=Refusing(number))
+    assert type(told.value) is kind
+    assert remedy in str(told.value)
+    assert told.value.ids == {"path": str(tmp_path / "VERSION")}
+    open_identity(tmp_path, "b1", "cluster").release()  # the lock was let go, and nothing is in the way
+
+
+def test_a_cookie_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "VERSION").mkdir()
+    with pytest.raises(StorageError, match=r"VERSION cannot be read or written: Is a directory"):
         open_identity(tmp_path, "b1", "cluster")
 
 
