@@ -22,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 export PYTHONHASHSEED := 0
 
-FAST := not (interop or faults or spark or slow or explore)
+FAST := not (interop or faults or spark or explore or long or slow)
 ARGS ?=
 
 .PHONY: help demo test setup fmt check static proof bench golden-rewrite interop faults spark docs proto lock clean java

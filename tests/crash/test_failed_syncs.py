@@ -14,6 +14,7 @@ from quire.storage.ledger_storage import LedgerStorage
 from support.crash_faults import FailingFiles
 from support.rounds import rounds
 
+pytestmark = pytest.mark.long
 POSITIONS = 50
 ANSWERS = {Told.ADDED, Told.FENCED, Told.DELETED, Told.LAC}
 

@@ -11,6 +11,7 @@ from quire.crash.campaign import Campaign
 from quire.crash.workloads import WORKLOADS
 from support.crash_faults import ForgetfulFiles
 
+pytestmark = pytest.mark.long
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 
 
