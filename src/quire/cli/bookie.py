@@ -27,6 +27,7 @@ def bookie(
 ) -> None:
     """Run one bookie in the foreground. Ctrl-C stops it cleanly."""
     from quire.cli.serve import Ready, serve, set_up_logging
+    from quire.env.real import RealFiles
 
     out = Output(as_json=as_json)
     uri = cluster_uri(cluster)
@@ -37,7 +38,7 @@ def bookie(
         known = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
         out.result(known, f"{facts.id} serves on {facts.address} from {facts.directory}. Ctrl-C stops it.")
 
-    directory.mkdir(parents=True, exist_ok=True)
+    RealFiles().make_directory(directory)
     stable = name or directory.absolute().name
     run(serve(directory, uri, host, port, stable, create=create, until_eof=False, on_ready=ready))
     out.note("Stopped cleanly.")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire.cli.failures import BookieStartError, PortInUseError
 from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError
+from quire.env.real import RealFiles
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -259,7 +260,7 @@ class LocalCluster:
         return LocalBookie(name, self.directory / name, self.directory / f"{name}.log", port)
 
     def _take_lock(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        RealFiles().make_directory(self.directory)
         self._lock = (self.directory / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,7 +286,7 @@ class LocalCluster:
         bookie.port = 0
 
     def _launch(self, bookie: LocalBookie) -> None:
-        bookie.directory.mkdir(parents=True, exist_ok=True)
+        RealFiles().make_directory(bookie.directory)
         command = [
             sys.executable,
             "-m",

@@ -33,12 +33,14 @@ class Slot:
     Attributes:
         file: its file's number.
         sector: its number there.
-        options: contents that differ: the old one first, the newest second.
+        options: contents that differ: the old one first, the newest second, zeros and garbage last.
+        zeros: which of them stands for zeros.
     """
 
     file: int
     sector: int
     options: tuple[bytes, ...]
+    zeros: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class ImageBuilder:
         seed: of the sample.
         first_point: leave out points before this many operations.
         points: look at one point out of so many.
+        powersafe: a write spoils none of a sector's bytes that it does not change; what SQLite calls powersafe overwrite.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class ImageBuilder:
         seed: int = 0,
         first_point: int = 0,
         points: int = 1,
+        powersafe: bool = False,
     ) -> None:
         self._recording = recording
         self._every = every
@@ -123,6 +127,7 @@ class ImageBuilder:
         self._chance = random.Random(seed)
         self._first_point = first_point
         self._points = points
+        self._powersafe = powersafe
         self._met = seed
 
     def __iter__(self) -> Iterator[Image]:
@@ -158,7 +163,7 @@ class ImageBuilder:
         self._met += 1
         if point < self._first_point or self._met % self._points:
             return
-        slots = tuple(_slots(disk))
+        slots = tuple(_slots(disk, powersafe=self._powersafe))
         longer = [number for number, file in disk.files.items() if file.size != len(file.durable)]
         changes = tuple(disk.changes)
         states = prod(len(slot.options) for slot in slots) << (len(longer) + len(changes))
@@ -232,7 +237,7 @@ class ImageBuilder:
 _Choice = tuple[tuple[int, ...], tuple[bool, ...], tuple[bool, ...]]
 
 
-def _slots(disk: PendingDisk) -> Iterator[Slot]:
+def _slots(disk: PendingDisk, *, powersafe: bool) -> Iterator[Slot]:
     """The sectors that are not certain, with what they may be."""
     for number, file in disk.files.items():
         for sector in sorted(file.sectors):
@@ -241,7 +246,16 @@ def _slots(disk: PendingDisk) -> Iterator[Slot]:
             different = list(dict.fromkeys([old, *versions]))
             if len(different) == 1:
                 continue  # what is being written is there already
-            yield Slot(number, sector, tuple(dict.fromkeys([*different, ZEROS, GARBAGE])))
+            low, high = _changed(different) if powersafe else (0, SECTOR_BYTES)
+            zeros = old[:low] + ZEROS[low:high] + old[high:]
+            options = tuple(dict.fromkeys([*different, zeros, old[:low] + GARBAGE[low:high] + old[high:]]))
+            yield Slot(number, sector, options, options.index(zeros))
+
+
+def _changed(versions: list[bytes]) -> tuple[int, int]:
+    """Where versions of a sector differ: from the first such byte to behind the last."""
+    differ = [at for at, values in enumerate(zip(*versions, strict=True)) if len(set(values)) > 1]
+    return differ[0], differ[-1] + 1
 
 
 def _missing(slot: Slot, filler: int, chance: random.Random) -> int:
@@ -249,7 +263,7 @@ def _missing(slot: Slot, filler: int, chance: random.Random) -> int:
     if filler == 0:
         return 0
     if filler == 1:
-        return slot.options.index(ZEROS)
+        return slot.zeros
     if filler == 2:
         return len(slot.options) - 1
     return chance.choice([at for at in range(len(slot.options)) if at != 1])

@@ -1,7 +1,7 @@
 """The SQLite database of a metadata store: its schema and its statements. Synchronous; one thread owns it.
 
 What a crash can leave: a transaction is whole or absent (WAL, synchronous=FULL, so a commit that was reported survives
-a loss of power). A commit that fails may have happened: the caller must say "unknown". Session files without a row
+a loss of power; what that relies on is in `docs/crash-images.md`). A commit that fails may have happened: the caller must say "unknown". Session files without a row
 are swept at the next open.
 
 | table | what |
@@ -143,6 +143,7 @@ class SqliteFile:
                 " `quire up --dir DIRECTORY`, or put the file back from a backup",
                 path=str(self.path),
             )
+        run("PRAGMA synchronous = FULL")  # first of all: what makes the file is synced too
         mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise NoClusterError(
@@ -150,7 +151,6 @@ class SqliteFile:
                 f" {mode}); keep the metadata on a local filesystem",
                 path=str(self.path),
             )
-        run("PRAGMA synchronous = FULL")
         run("PRAGMA foreign_keys = ON")
         run("PRAGMA busy_timeout = 0")  # waiting is done here, with finer steps than SQLite's
         self._inode = str(self.path.stat().st_ino)

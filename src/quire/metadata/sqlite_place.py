@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
+from quire.env.real import RealFiles
 from quire.metadata.store import StoreBusyError
 
 APPLICATION_ID: Final = 0x51756972  # "Quir"
@@ -115,7 +116,9 @@ def check_place(path: Path, *, create: bool) -> None:
                     f" `quire up --dir {path.parent}`, or name another with --cluster or QUIRE_CLUSTER",
                     **ids,
                 )
-            path.parent.mkdir(parents=True, exist_ok=True)
+            RealFiles().make_directory(
+                path.parent
+            )  # on the disk: SQLite syncs the file's name, not its folder's
     except OSError as error:
         raise NoClusterError(
             f"the metadata file {path} cannot be reached: {error.strerror}", **ids

@@ -247,6 +247,19 @@ def test_settings_are_those_that_keep_what_was_acknowledged(path):
 # --- what is particular to this driver --------------------------------------------------------------------------
 
 
+def test_a_new_folder_is_on_the_disk_before_the_file_is_made(path, monkeypatch):
+    """SQLite syncs the folder that the file is in, but not the one that this folder is in."""
+    synced, fsync = [], os.fsync
+
+    def noted(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    SqliteFile(path.parent / "new" / "deeper" / "metadata.db", create=True).close()
+    assert synced[-2:] == [str(path.parent), str(path.parent / "new")]
+
+
 def test_a_watcher_behind_the_trim_is_told_to_read_everything(path):
     async def scenario():
         options = SqliteOptions(tombstones_kept=10, poll_ms=600_000)

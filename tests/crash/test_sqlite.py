@@ -1,0 +1,142 @@
+"""SQLite as we use it: every acknowledged change of the metadata survives a killed process and a power cut, none by half."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.crash import ImageBuilder
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite_file import SqliteFile
+from support.rounds import rounds
+from support.sqlite_disk import SqliteRecorder
+from support.sqlite_writer import change
+
+pytestmark = pytest.mark.long
+CHANGES = 6
+SEED = 20261121
+
+
+async def set_pragma(store, text):
+    await store._ask(lambda: store._thread.file._connection.execute(f"PRAGMA {text}"))
+
+
+async def live(path, recorder, *pragmas):
+    """A store that is made, changed, closed, opened and changed again, with checkpoints in between."""
+    number = 0
+    for create in (True, False):
+        store = await SqliteStore.open(path, create=create)
+        for one in ("wal_autocheckpoint = 16", *pragmas):
+            await set_pragma(store, one)
+        recorder.mark(("instance", store.instance_id))
+        for _ in range(CHANGES):
+            number += 1
+            await change(store, number)
+            recorder.mark(("changed", number))
+            recorder.mark(("id", await store.next_ledger_id()))
+        await store.close()
+
+
+def judge(path, told):
+    """What is wrong with a metadata file, after all that callers were told."""
+    known = dict(told)  # the last of each kind
+    file = SqliteFile(path, create="instance" not in known)
+    try:
+        assert file._one("PRAGMA integrity_check") == "ok"
+        if "instance" in known:
+            assert file.instance_id == known["instance"]
+        rows = [file.get(key) for key in ("a", "b")]
+        numbers = [int(row.value.split()[0]) if row else 0 for row in rows]
+        assert numbers[0] == numbers[1], "half a transaction"
+        assert (file.get("c") is not None) == bool(numbers[0] % 2), "half a transaction"
+        acknowledged = known.get("changed", 0)
+        assert numbers[0] in {acknowledged, acknowledged + 1}, f"{acknowledged} was acknowledged"
+        file.begin()
+        assert file.reserve_ledger_ids(1)[0] > known.get("id", 0), "an id is given away twice"
+        file.rollback()
+    finally:
+        file.close()
+
+
+def broken(tmp_path, *pragmas, **how):
+    """(how many images, what is wrong with them)."""
+    home = tmp_path / "recorded"
+    home.mkdir()
+    recorder = SqliteRecorder(home)
+    with recorder:
+        asyncio.run(live(home / "metadata.db", recorder, *pragmas))
+    images, found = 0, []
+    for image in ImageBuilder(recorder.recording, seed=SEED, **how):
+        directory = tmp_path / "image"
+        directory.mkdir()
+        image.write_to(directory, home)
+        try:
+            judge(directory / "metadata.db", image.told)
+        except Exception as error:
+            found.append(f"{image}: {type(error).__name__}: {error}")
+        shutil.rmtree(directory)
+        images += 1
+    return images, found
+
+
+def test_what_was_acknowledged_survives_a_power_cut(tmp_path) -> None:
+    images, found = broken(
+        tmp_path, powersafe=True, every=rounds(4, 64), sample=rounds(4, 64), points=rounds(2, 1)
+    )
+    print(f"{images} images")
+    assert found == []
+    assert images > 100
+
+
+@pytest.mark.parametrize(
+    ("pragmas", "powersafe"), [(("synchronous = NORMAL",), True), ((), False)], ids=["sync", "sector"]
+)
+def test_what_is_relied_on_is_missed(tmp_path, pragmas, powersafe) -> None:
+    """A commit that is not synced is lost; and a disk that spoils the rest of a sector spoils the commit before."""
+    _, found = broken(tmp_path, *pragmas, powersafe=powersafe, every=4, sample=8)
+    assert any("was acknowledged" in line for line in found)
+
+
+WRITER = Path(__file__).parents[1] / "support" / "sqlite_writer.py"
+
+
+def killed_writer(path, number, lines_first):
+    """What a process was told of its changes after a number, until SIGKILL came somewhere behind so many lines."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    command = [sys.executable, str(WRITER), str(path), str(number)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
+        lines = [writer.stdout.readline() for _ in range(lines_first)]
+        writer.kill()
+        lines += writer.stdout.readlines()
+    return [tuple(map(int, line.split())) for line in lines if line.endswith("\n")]
+
+
+@pytest.mark.faults
+def test_what_was_acknowledged_survives_killed_processes(tmp_path) -> None:
+    """SIGKILL in the middle of whatever it is; this process has the file open all the time, the next one opens it anew."""
+    chance = random.Random(SEED)
+    path = tmp_path / "metadata.db"
+
+    async def scenario():
+        number, ids = 0, set()
+        async with await SqliteStore.open(path, create=True) as beside:
+            for _ in range(rounds(6, 100)):
+                told = killed_writer(path, number, chance.randint(1, 20))
+                given = [ledger_id for _, ledger_id in told]
+                assert given
+                assert ids.isdisjoint(given)
+                ids.update(given)
+                texts = [int((await beside.get(key)).value.split()[0]) for key in ("a", "b")]
+                assert texts[0] == texts[1]
+                assert texts[0] in {told[-1][0], told[-1][0] + 1}
+                judge(path, [("instance", beside.instance_id), ("changed", told[-1][0]), ("id", max(ids))])
+                number = texts[0]
+
+    asyncio.run(scenario())

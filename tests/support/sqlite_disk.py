@@ -1,0 +1,188 @@
+"""Records what SQLite does to its files, for crash images: the calls of its own file layer, with a Python hook around each.
+
+Where SQLite is a library of its own (as with most Pythons) its default file layer is a table of functions in memory, and
+so are the methods of each open file. The recorder puts itself into both while it is used. The shared memory beside a
+write-ahead log is mapped, not written: it is in no image, and the first process after a power cut builds it anew.
+
+Source: SQLite documentation, "The SQLite OS Interface or VFS"; `sqlite3_vfs` and `sqlite3_io_methods` in sqlite3.h.
+"""
+
+from __future__ import annotations
+
+import _sqlite3
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
+from pathlib import Path
+
+import pytest
+
+from quire.crash.operations import (
+    DIRECTORY,
+    Create,
+    Mark,
+    Recording,
+    Remove,
+    Resize,
+    Sync,
+    SyncDirectory,
+    Tree,
+    Write,
+)
+
+OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)  # SQLite keeps the name's address
+DELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
+WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
+TRUNCATE = CFUNCTYPE(c_int, c_void_p, c_int64)
+SYNC = CFUNCTYPE(c_int, c_void_p, c_int)
+OPEN_DIRECTORY = CFUNCTYPE(c_int, c_char_p, c_void_p)
+SET_CALL = CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p)
+GET_CALL = CFUNCTYPE(c_void_p, c_void_p, c_char_p)
+
+
+class Vfs(ctypes.Structure):
+    """A file layer."""
+
+    _fields_ = [
+        ("version", c_int),
+        ("file_bytes", c_int),
+        ("path_max", c_int),
+        ("next", c_void_p),
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("open", c_void_p),
+        ("delete", c_void_p),
+        ("others", c_void_p * 11),  # access to currentTimeInt64
+        ("set_call", c_void_p),
+        ("get_call", c_void_p),
+    ]
+
+
+class Methods(ctypes.Structure):
+    """What can be done with an open file; version 3."""
+
+    _fields_ = [
+        ("version", c_int),
+        ("close", c_void_p),
+        ("read", c_void_p),
+        ("write", c_void_p),
+        ("truncate", c_void_p),
+        ("sync", c_void_p),
+        ("others", c_void_p * 13),  # file_size to unfetch
+    ]
+
+
+def address(function) -> int | None:
+    return ctypes.cast(function, c_void_p).value
+
+
+class SqliteRecorder:
+    """While it is entered, everything that SQLite does below `root` is recorded; `mark` puts in what callers were told.
+
+    Attributes:
+        recording: so far.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.recording = Recording(
+            Tree({str(one): DIRECTORY for one in (root, *root.parents) if str(one) != "/"})
+        )
+        self._next = 0
+        self._numbers: dict[str, int] = {}
+        self._open: dict[int, int] = {}
+        self._methods: dict[int, Methods] = {}
+        self._calls = {}
+        self._synced_directories: list[str] | None = None
+
+    def mark(self, what: object) -> None:
+        self.recording.operations.append(Mark(what))
+
+    def __enter__(self):
+        library = ctypes.CDLL(_sqlite3.__file__)
+        try:
+            find = library.sqlite3_vfs_find
+        except AttributeError:
+            pytest.skip("this Python has SQLite built in: its file layer cannot be reached")
+        find.restype = POINTER(Vfs)
+        self._vfs = vfs = find(None).contents
+        assert vfs.version >= 3
+        self._saved = (vfs.open, vfs.delete)
+        self._call_open, self._call_delete = OPEN(vfs.open), DELETE(vfs.delete)
+        get_call = GET_CALL(vfs.get_call)
+        self._call_open_directory = OPEN_DIRECTORY(get_call(ctypes.addressof(vfs), b"openDirectory"))
+        self._hooks = (
+            OPEN(self._opened),
+            DELETE(self._deleted),
+            WRITE(self._written),
+            TRUNCATE(self._truncated),
+            SYNC(self._synced),
+            OPEN_DIRECTORY(self._directory_opened),
+        )
+        vfs.open, vfs.delete = address(self._hooks[0]), address(self._hooks[1])
+        SET_CALL(vfs.set_call)(ctypes.addressof(vfs), b"openDirectory", address(self._hooks[5]))
+        return self
+
+    def __exit__(self, *_):
+        vfs = self._vfs
+        vfs.open, vfs.delete = self._saved
+        SET_CALL(vfs.set_call)(ctypes.addressof(vfs), b"openDirectory", None)
+
+    # --- hooks --------------------------------------------------------------------------------------------------
+
+    def _keep(self, operation) -> None:
+        self.recording.operations.append(operation)
+
+    def _opened(self, vfs, name, file, flags, flags_out):
+        path = Path(ctypes.string_at(name).decode()) if name else None
+        missing = path is not None and not path.exists()
+        code = self._call_open(vfs, name, file, flags, flags_out)
+        if code or path is None or not path.is_relative_to(self.root):
+            return code
+        if missing:
+            self._next += 1
+            self._numbers[str(path)] = self._next
+            self._keep(Create(str(path), self._numbers[str(path)]))
+        self._open[file] = self._numbers[str(path)]
+        pointer = ctypes.cast(file, POINTER(c_void_p))  # a file begins with the address of its methods
+        ours = self._methods.get(pointer[0])
+        if ours is None:
+            ours = Methods.from_buffer_copy(ctypes.string_at(pointer[0], ctypes.sizeof(Methods)))
+            ours.calls = WRITE(ours.write), TRUNCATE(ours.truncate), SYNC(ours.sync)
+            ours.write, ours.truncate, ours.sync = map(address, self._hooks[2:5])
+            self._methods[pointer[0]] = ours
+        self._calls[file] = ours.calls
+        pointer[0] = ctypes.addressof(ours)
+        return code
+
+    def _deleted(self, vfs, name, sync_directory):
+        path = name.decode()
+        if Path(path).exists() and self._numbers.pop(path, None) is not None:
+            self._keep(Remove(path))
+        return self._call_delete(vfs, name, sync_directory)
+
+    def _written(self, file, data, size, offset):
+        self._keep(Write(self._open[file], offset, ctypes.string_at(data, size)))
+        return self._calls[file][0](file, data, size, offset)
+
+    def _truncated(self, file, size):
+        self._keep(Resize(self._open[file], size))
+        return self._calls[file][1](file, size)
+
+    def _synced(self, file, flags):
+        """The file first, then, if it is new, the directory that it is in."""
+        self._synced_directories = []
+        code = self._calls[file][2](file, flags)
+        assert code == 0
+        self._keep(Sync(self._open[file]))
+        for directory in self._synced_directories:
+            self._keep(SyncDirectory(directory))
+        self._synced_directories = None
+        return code
+
+    def _directory_opened(self, name, descriptor):
+        directory = str(Path(name.decode()).parent)
+        if self._synced_directories is None:
+            self._keep(SyncDirectory(directory))
+        else:
+            self._synced_directories.append(directory)
+        return self._call_open_directory(name, descriptor)
