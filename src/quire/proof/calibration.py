@@ -8,7 +8,7 @@ outstanding, a bookie's LAC is the message's, every message is lost or delivered
 | two bookies, two clients, one entry | distinct | generated | depth |
 | --- | --- | --- | --- |
 | Qw 2, Qa 1 | 285,773 | 982,019 | 28 |
-| Qw 2, Qa 2 | 1,795,149 | 6,965,623 | 27 |
+| Qw 2, Qa 2 | 1,795,149 | 6,965,623 (here 6,941,623) | 27 |
 
 Source: protocol reference 10, "Counts of the public specifications"; 11, S2 to S7.
 """
