@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from quire.client.writer import LedgerWriter
 from quire.core import log_effects as e
@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 
 LOST_LEDGER = (LedgerFencedError, LedgerClosedError, MetadataConflictError, NoSuchLedgerError)
 """What a ledger's writer meets when somebody else took its ledger."""
+
+MakeLogMachine: TypeAlias = Callable[..., LogMachine]
+"""Makes a handle's machine; called as `LogMachine` is."""
 
 
 class Sender(Protocol):
@@ -74,6 +77,7 @@ class LogLeader:
         holder: names this handle and no other, ever.
         host: where it runs, for people.
         may_retry: asks the election after a lost duel; waits for it if the caller wanted that.
+        machine: makes the machine, with the arguments of `LogMachine`; a check hands in one with a rule swapped.
     """
 
     def __init__(
@@ -87,13 +91,14 @@ class LogLeader:
         holder: str,
         host: str,
         may_retry: Callable[[], Awaitable[bool]],
+        machine: MakeLogMachine = LogMachine,
     ) -> None:
         self._log_id, self._name = head.log_id, head.name
         self._head = head
         self._heads, self._ledgers, self._config, self._chance = heads, ledgers, config, chance
         self._owner = f"{holder}@{host}"
         self._may_retry = may_retry
-        self._machine = LogMachine(
+        self._machine = machine(
             holder,
             name_page=page_name,
             host=host,
@@ -231,6 +236,7 @@ class LogLeader:
         task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda _: work.close())  # cancelled in the turn that made it, it never began
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         try:

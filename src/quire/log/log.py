@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import platform
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 
 from quire.client.client import Client
@@ -22,12 +22,13 @@ from quire.core.errors import (
     QuireError,
     TrimmedError,
 )
+from quire.core.log import LogMachine
 from quire.core.log_list import ItemState, LogHead, LogItem, LogSettings
 from quire.core.log_trimming import TrimMachine
 from quire.core.quorum import check_quorums
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads, name_key
-from quire.log.leader import LogLeader
+from quire.log.leader import LogLeader, MakeLogMachine
 from quire.log.ledgers import LogLedgers, summary
 from quire.log.plan import plan
 from quire.log.reader import LogReader, confirmed_end
@@ -50,16 +51,27 @@ class Log:
         name: the log's name: one part or several of a metadata key.
         password: of its ledgers.
         config: settings of its handles.
+        machine: makes their machines; see `LogLeader`.
     """
 
+    _leader_kind = LogLeader
+    _heads_kind = LogHeads
+
     def __init__(
-        self, client: Client, name: str, password: bytes = b"", config: LogConfig | None = None
+        self,
+        client: Client,
+        name: str,
+        password: bytes = b"",
+        config: LogConfig | None = None,
+        *,
+        machine: MakeLogMachine = LogMachine,
     ) -> None:
         name_key(name)
         self.name = name
+        self._machine = machine
         self._client = client
         self._config = config or LogConfig()
-        self._heads = LogHeads(client.store, self._config.cached_pages_max)
+        self._heads = self._heads_kind(client.store, self._config.cached_pages_max)
         self._ledgers = LogLedgers(client, password)
 
     # --- the log itself ----------------------------------------------------------------------------------------
@@ -136,29 +148,12 @@ class Log:
         Source: ledgers to logs (000), "Opening a log".
         """
         head = await self._head()
-        chance = self._client.chance
-        holder = f"{chance.getrandbits(64):016x}"
+        holder = f"{self._client.chance.getrandbits(64):016x}"
         host = self._config.host or f"{platform.node()}:{os.getpid()}"
         election = Election(self._client.store, f"log-{head.log_id.hex()}", f"{holder}@{host}")
         standing = _Standing(election)
-        leader = LogLeader(
-            head,
-            self._heads,
-            self._ledgers,
-            self._config,
-            chance,
-            holder=holder,
-            host=host,
-            may_retry=lambda: standing.may_retry(wait=wait_for_leadership),
-        )
-        writer = LogWriter(
-            self.name,
-            leader,
-            self._client.clock,
-            self._config,
-            entry_bytes_max=self._client.config.entry_bytes_max,
-            resign=standing.end,
-        )
+        leader = self._new_leader(head, holder, host, lambda: standing.may_retry(wait=wait_for_leadership))
+        writer = self._new_writer(leader, standing.end)
         try:
             await standing.begin(wait=wait_for_leadership)
             leader.start(writer)
@@ -167,6 +162,31 @@ class Log:
             await writer.abandon()
             raise
         return writer
+
+    def _new_leader(
+        self, head: LogHead, holder: str, host: str, may_retry: Callable[[], Awaitable[bool]]
+    ) -> LogLeader:
+        return self._leader_kind(
+            head,
+            self._heads,
+            self._ledgers,
+            self._config,
+            self._client.chance,
+            holder=holder,
+            host=host,
+            may_retry=may_retry,
+            machine=self._machine,
+        )
+
+    def _new_writer(self, leader: LogLeader, resign: Callable[[], Awaitable[None]]) -> LogWriter:
+        return LogWriter(
+            self.name,
+            leader,
+            self._client.clock,
+            self._config,
+            entry_bytes_max=self._client.config.entry_bytes_max,
+            resign=resign,
+        )
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -547,8 +547,9 @@ class LogWriter:
     def drain_ledger(self, ledger_id: LedgerId) -> None:
         """Send no more to it and report when all is confirmed; see `Sender`."""
         self._draining = ledger_id
-        self._target = None
         target = self._targets[ledger_id]
+        if target is self._target:
+            self._target = None
         if not target.in_flight:
             self._loop.call_soon(self._drained, target)
 

@@ -84,7 +84,7 @@ class LogWorld(Trims):
         said: list[str] = []
         try:
             put(machine)
-            said = [_said(effect) for effect in machine.out]
+            said = [effect_text(effect) for effect in machine.out]
             machine.check()
         except (QuireError, AssertionError) as error:
             name, _, rest = str(error).partition(": ")
@@ -359,7 +359,8 @@ def _page_name(page: LogPage) -> str:
     return f"{page.level}:" + ",".join(str(item.ledger_id) for item in page.items)
 
 
-def _said(effect: fx.Effect) -> str:
+def effect_text(effect: fx.Effect) -> str:
+    """An effect on one line of a transcript."""
     match effect:
         case fx.WriteHead(head, version):
             return f"-> store write v{version}: {list(head.ledger_ids)}"

@@ -38,6 +38,24 @@ RECOVERY_INPUTS = (
     "length_found",
     "length_unavailable",
 )
+LOG_INPUTS = (
+    "open",
+    "retry",
+    "head_read",
+    "recovered",
+    "recovery_failed",
+    "created",
+    "create_failed",
+    "head_written",
+    "head_conflicted",
+    "head_unknown",
+    "roll",
+    "drained",
+    "ledger_closed",
+    "ledger_failed",
+    "close",
+    "abandon",
+)
 CHOICES = frozenset({"replacements_chosen", "replacements_found"})
 """Inputs that answer a question of the same turn."""
 

@@ -42,6 +42,7 @@ class ScriptedStore(MemoryStore):
 
     Args:
         shared: the space.
+        prefix: of the keys that questions are about.
         blind: a close is taken whatever the version (a fix is out: X16).
 
     Attributes:
@@ -50,8 +51,9 @@ class ScriptedStore(MemoryStore):
         silent: the store says of every further question that it does not know.
     """
 
-    def __init__(self, shared: MemorySpace, *, blind: bool = False) -> None:
+    def __init__(self, shared: MemorySpace, *, prefix: str = PREFIX, blind: bool = False) -> None:
         super().__init__(shared)
+        self._prefix = prefix
         self._blind = blind
         self.scripted = False
         self.silent = False
@@ -59,7 +61,7 @@ class ScriptedStore(MemoryStore):
 
     async def get(self, key: str) -> Versioned | None:
         """A read, answered with what is there when the schedule answers it."""
-        if not self.scripted or not key.startswith(PREFIX):
+        if not self.scripted or not key.startswith(self._prefix):
             return await super().get(key)
         await self._wait(Question(key, None, asyncio.get_running_loop().create_future()))
         return await super().get(key)

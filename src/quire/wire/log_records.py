@@ -125,6 +125,15 @@ def decode_head(record: bytes, log_id: bytes) -> LogHead:
     Raises:
         CorruptMetadataError: not such a record, of a later version, of another log, or impossible.
     """
+    return parse_head(record, log_id).checked()
+
+
+def parse_head(record: bytes, log_id: bytes) -> LogHead:
+    """What a record says, possible or not: for showing it; `decode_head` is for working with it.
+
+    Raises:
+        CorruptMetadataError: not such a record, of a later version, or of another log.
+    """
     where = f"the head record of log {log_id.hex()}"
     message = _parse(pb.LogHead(), record, where)
     _check(message.format_version, message.log_id, where)
@@ -159,7 +168,7 @@ def decode_head(record: bytes, log_id: bytes) -> LogHead:
         tuple(_read_intent(each, where) for each in message.intents),
         message.created_ms,
         _unknown(message),
-    ).checked()
+    )
 
 
 # --- pages ----------------------------------------------------------------------------------------------------

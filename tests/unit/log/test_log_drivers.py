@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,6 +169,19 @@ def test_a_second_writer_takes_over_and_the_first_learns_it(tmp_path: Path) -> N
         await second.close()
         assert await values(log) == numbers(0, 11)
         assert (await log.describe()).epoch == 2
+
+    in_world(tmp_path, work)
+
+
+def test_what_an_abandoned_writer_had_just_begun_is_not_left_unawaited(tmp_path: Path) -> None:
+    """The roll's first question is cancelled in the turn that made it, before it ran: Python warned of it."""
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        writer = await log.open_writer()
+        rolled, _ = await asyncio.gather(writer.roll(), writer.abandon(), return_exceptions=True)
+        assert isinstance(rolled, NotWritingError)
+        gc.collect()
 
     in_world(tmp_path, work)
 
