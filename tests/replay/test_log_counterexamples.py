@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.log_world import LogConfiguration, LogWorld
+from quire.proof.log_parts import LogConfiguration
+from quire.proof.log_world import LogWorld
 from quire.proof.parts import Label
 from quire.proof.switches import SHIPPED
 from quire.replay.check import random_walk

@@ -322,8 +322,8 @@ class LogHandle:
         elif self.raised is None:
             self.raised = told.after
         if error is not None:
-            name = str(error).split(":", 1)[0]
-            self.fault = self.fault or (name if name in LOG_INVARIANTS else "L6", str(error))
+            name, _, rest = str(error).partition(": ")
+            self.fault = self.fault or ((name, rest) if name in LOG_INVARIANTS else ("L6", str(error)))
 
 
 def lines_of(told: Sequence[Told]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
 from quire.env.interfaces import Chance
 from quire.metadata.store import MetadataStore
-from quire.proof.log_world import Ledger
+from quire.proof.log_parts import Ledger
 from quire.replay.bookies import StillClock
 from quire.wire.batch import FORMAT_BATCH1, BatchView
 from quire.wire.entry import Entry

@@ -17,7 +17,8 @@ from quire.core.log_list import ItemState, LogHead, LogItem
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Put, VersionConflictError
-from quire.proof.log_world import Handle, LogConfiguration, LogState, LogWorld
+from quire.proof.log_parts import Handle, LogConfiguration, LogState
+from quire.proof.log_world import LogWorld
 from quire.proof.parts import Label
 from quire.proof.switches import Switches
 from quire.replay.log_handles import (
@@ -266,9 +267,9 @@ class LogPlay:
         Returns:
             What became of it.
         """
-        before = self.head
+        before = self.state()
         handle.act(lambda: handle.store.land(question))
-        self.fault = self.fault or self.world._list_fault(before, self.head)
+        self.fault = self.world._listed(before, self.world.heads.number(self.head)).fault
         return "conflict" if isinstance(question.landed, VersionConflictError) else "written"
 
     def _takes(self, ledger: int, command: str) -> str:
@@ -305,7 +306,7 @@ class LogPlay:
             0,
             0,
             tuple(self.acked),
-            self.fault,
+            fault=self.fault,
         )
 
     def read_back(self) -> list[tuple[int, int]]:
