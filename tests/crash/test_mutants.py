@@ -6,16 +6,17 @@ import re
 
 import pytest
 
-from quire.crash.bookie_run import BookieRun, QueuedWorker
+from quire.crash.bookie_run import BookieRun
 from quire.crash.campaign import Campaign
 from quire.crash.workloads import WORKLOADS
+from quire.env.stepped import StepWorker
 from support.crash_faults import ForgetfulFiles
 
 pytestmark = pytest.mark.long
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 
 
-class HastyWorker(QueuedWorker):
+class HastyWorker(StepWorker):
     """Says that a job is done, and does it later."""
 
     def submit(self, job, done):
@@ -23,7 +24,7 @@ class HastyWorker(QueuedWorker):
         super().submit(job, lambda result: None)
 
 
-def broken(name, *, direct=False, wrap=lambda files: files, worker=QueuedWorker):
+def broken(name, *, direct=False, wrap=lambda files: files, worker=StepWorker):
     """What the images of a workload show."""
     workload = BY_NAME[name]
 

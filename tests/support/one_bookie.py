@@ -23,6 +23,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
+from quire.env.stepped import StepClock, StepWorker
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.reading import Held
 from quire.wire.native import Flag, Kind, Request
@@ -34,8 +35,6 @@ from support.storage_disk import (
     SMALL,
     Answers,
     FaultyFiles,
-    ManualClock,
-    StepWorker,
     make_run,
     put,
     read_all,
@@ -54,7 +53,7 @@ def opened(files: Any, kind: type[LedgerStorage] = LedgerStorage, *, served: boo
         IDENTITY,
         files=files,
         worker=StepWorker(),
-        clock=ManualClock(),
+        clock=StepClock(1_000_000),
         chance=random.Random(7),
         served=served,
     )

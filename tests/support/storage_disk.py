@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType
+from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import StorageConfig
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
@@ -243,48 +244,6 @@ class FaultyFiles:
         return _Lock()
 
 
-class StepWorker:
-    """Jobs run when the test says so: by `finish`."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.jobs.append((job, done))
-
-    def step(self) -> None:
-        job, done = self.jobs.pop(0)
-        result: Any
-        try:
-            result = job()
-        except Exception as error:
-            result = error
-        done(result)
-
-    def finish(self) -> None:
-        while self.jobs:
-            self.step()
-
-    def close(self) -> None:
-        self.finish()
-
-
-class ManualClock:
-    """Time stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
-
-    def wall_ms(self) -> int:
-        return self.ms
-
-
 class Answers:
     """A sink that remembers what it was told, in order."""
 
@@ -342,7 +301,7 @@ def open_storage(
     config: StorageConfig = SMALL,
     *,
     worker: StepWorker | None = None,
-    clock: ManualClock | None = None,
+    clock: StepClock | None = None,
     identity: Identity = IDENTITY,
     directory: str = "/bookie",
 ) -> LedgerStorage:
@@ -352,7 +311,7 @@ def open_storage(
         identity,
         files=files,
         worker=worker or StepWorker(),
-        clock=clock or ManualClock(),
+        clock=clock or StepClock(1_000_000),
         chance=random.Random(7),
     )
 

@@ -7,7 +7,6 @@ been promised. Disk jobs wait until `settle` or `step` runs them, as they would 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,8 @@ from quire.core.ledger_metadata import DigestType
 from quire.crash.memory import MemoryFiles
 from quire.crash.promises import Event, Promises, Told, request
 from quire.crash.recorder import RecordingFiles
-from quire.env.interfaces import Done, Files
+from quire.env.interfaces import Files
+from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import KIB, StorageConfig
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
@@ -38,49 +38,6 @@ SMALL = StorageConfig(segment_bytes=128 * KIB, group_bytes_max=16 * KIB, recent_
 """The smallest segments, and no memory of recent runs: whatever is read comes from the disk."""
 LONG_AGO_MS = 1_000_000
 _DIGEST = EntryDigest(DigestType.CRC32C, b"")
-
-
-class QueuedWorker:
-    """Jobs wait in a queue until somebody runs them."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Callable[[], Any], Done]] = deque()
-
-    def submit(self, job: Callable[[], Any], done: Done) -> None:
-        self.jobs.append((job, done))
-
-    def step(self) -> None:
-        """Run the oldest."""
-        job, done = self.jobs.popleft()
-        result: Any
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 - handed to whoever submitted the job
-            result = error
-        done(result)
-
-    def finish(self) -> None:
-        while self.jobs:
-            self.step()
-
-    def close(self) -> None:
-        self.finish()
-
-
-class StandingClock:
-    """Time stands still until somebody moves it."""
-
-    def __init__(self) -> None:
-        self.ms = LONG_AGO_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
-
-    def wall_ms(self) -> int:
-        return self.ms
 
 
 class TurnedLedgers(Ledgers):
@@ -97,7 +54,7 @@ def open_storage(
     chance = random.Random(7)
     identity = open_identity(DIRECTORY, NAME, CLUSTER, files=files, chance=chance)
     storage = LedgerStorage.open(
-        DIRECTORY, config, identity, files=files, worker=QueuedWorker(), clock=StandingClock(), chance=chance,
+        DIRECTORY, config, identity, files=files, worker=StepWorker(), clock=StepClock(LONG_AGO_MS), chance=chance,
         served=served,
     )  # fmt: skip
     return identity, storage
@@ -155,7 +112,7 @@ class BookieRun:
         self._deletes: list[int] = []
         self._lacs: dict[int, int] = {}
         self.answers: list[tuple[str, Answer]] = []
-        self.make_worker: Callable[[], QueuedWorker] = QueuedWorker
+        self.make_worker: Callable[[], StepWorker] = StepWorker
         self.start()
 
     # --- the process ----------------------------------------------------------------------------------------------
@@ -166,7 +123,7 @@ class BookieRun:
         chance = random.Random(self._salt)
         identity = open_identity(DIRECTORY, NAME, CLUSTER, files=self._wrapped, chance=chance)
         self.storage = LedgerStorage.open(
-            DIRECTORY, self.config, identity, files=self._wrapped, worker=self.worker, clock=StandingClock(),
+            DIRECTORY, self.config, identity, files=self._wrapped, worker=self.worker, clock=StepClock(LONG_AGO_MS),
             chance=chance,
         )  # fmt: skip
         self.ledgers = TurnedLedgers(self.storage, lambda: None)

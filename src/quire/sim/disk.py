@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.env.interfaces import Buffer, Done
+from quire.env.stepped import StepWorker
 from quire.sim.loop import ProcessKilled, ProcessLoop
 
 SECTOR = 512
@@ -269,7 +270,7 @@ class SimFile:
         """Nothing to do."""
 
 
-class SimWorker:
+class SimWorker(StepWorker):
     """The disk thread of a process: its jobs take time, one after another.
 
     Args:
@@ -278,32 +279,23 @@ class SimWorker:
     """
 
     def __init__(self, loop: ProcessLoop, delay_ns: Callable[[], int]) -> None:
+        super().__init__()
         self._loop = loop
         self._delay_ns = delay_ns
-        self._jobs: deque[tuple[Callable[[], Any], Done]] = deque()
-        self._busy = False
+        self._working = False
 
     def submit(self, job: Callable[[], Any], done: Done) -> None:
         """Do a job after the earlier ones."""
-        self._jobs.append((job, done))
-        if not self._busy and self._loop.alive:
+        self.jobs.append((job, done))
+        if not self._working and self._loop.alive:
             self._next()
-
-    def finish(self) -> None:
-        """Do all of them now (for starting and stopping)."""
-        while self._jobs:
-            self._do()
-
-    def close(self) -> None:
-        """Finish."""
-        self.finish()
 
     def die(self) -> None:
         """The process ends: what its thread is in the middle of may have gone as far as it likes.
 
         The disk must have been told at which operation it ends.
         """
-        jobs, self._jobs = self._jobs, deque()
+        jobs, self.jobs = self.jobs, deque()
         for job, _ in jobs:
             try:
                 job()
@@ -311,7 +303,7 @@ class SimWorker:
                 return
 
     def _next(self) -> None:
-        self._busy = True
+        self._working = True
         self._loop.timeline.after(self._delay_ns(), self._due)
 
     def _due(self) -> None:
@@ -319,17 +311,8 @@ class SimWorker:
         self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._busy = False
-        if self._jobs:
-            self._do()
-        if self._jobs and not self._busy:
+        self._working = False
+        if self.jobs:
+            self.step()
+        if self.jobs and not self._working:
             self._next()
-
-    def _do(self) -> None:
-        job, done = self._jobs.popleft()
-        result: Any
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 - handed to whoever submitted the job
-            result = error
-        done(result)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import pytest
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.env.stepped import StepWorker
 from quire.storage.ledger_storage import LedgerStorage
 from support.rounds import rounds
 from support.storage_disk import (
     Answers,
     Crashed,
     FaultyFiles,
-    StepWorker,
     make_run,
     open_storage,
     put,

@@ -12,6 +12,7 @@ import pytest
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DiskFullError, MisuseError, StorageError
 from quire.env.real import RealClock, RealFiles, ThreadWorker
+from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import StorageConfig
 from quire.storage.identity import open_identity
 from quire.storage.ledger_storage import LedgerStorage
@@ -20,8 +21,6 @@ from support.storage_disk import (
     SMALL,
     Answers,
     FaultyFiles,
-    ManualClock,
-    StepWorker,
     make_run,
     open_storage,
     put,
@@ -143,7 +142,7 @@ def test_after_a_failed_write_or_sync_nothing_is_acknowledged_ever(position: int
 
 
 def test_a_full_disk_refuses_adds_and_nothing_else() -> None:
-    files, sink, clock = FaultyFiles(), Answers(), ManualClock()
+    files, sink, clock = FaultyFiles(), Answers(), StepClock(1_000_000)
     files.space = 5 * SMALL.segment_bytes
     storage = open_storage(files, clock=clock)
     entry = -1
@@ -180,7 +179,7 @@ def test_a_full_disk_refuses_adds_and_nothing_else() -> None:
 
 
 def test_space_that_others_free_is_noticed_by_looking_now_and_then() -> None:
-    files, sink, clock = FaultyFiles(), Answers(), ManualClock()
+    files, sink, clock = FaultyFiles(), Answers(), StepClock(1_000_000)
     files.space = 3 * SMALL.segment_bytes
     storage = open_storage(files, clock=clock)
     for number in range(40):
@@ -331,7 +330,7 @@ def test_a_small_file_system_that_is_really_full(tmp_path: Path) -> None:
         pytest.skip("this machine does not let us mount")
     try:
         identity = open_identity(tmp_path / "disk", "b1", "cluster-1")
-        worker, clock, sink = ThreadWorker(), ManualClock(), Answers()
+        worker, clock, sink = ThreadWorker(), StepClock(1_000_000), Answers()
         config = StorageConfig(segment_bytes=256 * 1024)
         storage = LedgerStorage.open(
             tmp_path / "disk", config, identity, files=RealFiles(), worker=worker, clock=clock
