@@ -19,10 +19,11 @@ from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Clock
+from quire.env.stepped import StepWorker
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.proof.bookies import KEY, LEDGER, BookieState, Disk
 from quire.proof.snapshot import frozen
-from quire.replay.disk import MemoryFiles, ScriptedWorker
+from quire.replay.disk import MemoryFiles
 from quire.replay.frames import Said, Sent
 from quire.replay.network import Network
 from quire.replay.stage import Stage, perform
@@ -38,25 +39,6 @@ BY_STEPS = StorageConfig(
 DIRECTORY = Path("/bookie")
 CLUSTER = "replay"
 IDS_MAX = 64
-
-
-class StillClock:
-    """Time for machines, moved by the schedule."""
-
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def now_ms(self) -> int:
-        """Milliseconds."""
-        return self.ms
-
-    def now_ns(self) -> int:
-        """Nanoseconds."""
-        return self.ms * 1_000_000
-
-    def wall_ms(self) -> int:
-        """Milliseconds."""
-        return self.ms
 
 
 class StepLedgers(Ledgers):
@@ -140,7 +122,7 @@ class Bookie:
 
     def start(self, *, served: bool) -> None:
         """Begin to serve with what the disk holds."""
-        self._worker = ScriptedWorker()
+        self._worker = StepWorker()
         self.server = self._server_kind(
             BookieConfig(directory=DIRECTORY, name=self.name, storage=BY_STEPS),
             MemoryStore(self._space),

@@ -25,13 +25,14 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryMachine
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
+from quire.env.stepped import StepClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.net.channel import Channel
 from quire.proof.clients import ENDING, Client, ClientDriver, Outcome, Running, fault_of, with_fault
 from quire.proof.snapshot import clone
-from quire.replay.bookies import CLUSTER, StillClock
+from quire.replay.bookies import CLUSTER
 from quire.replay.frames import Said
 from quire.replay.network import Line, Network
 from quire.replay.recording import CHOICES, Recorder, Told
@@ -231,7 +232,7 @@ def _plain(machine: Any) -> Any:
 class Writer(Program):
     """The ledger's writer."""
 
-    def open(self, record: LedgerMetadata, version: int, clock: StillClock) -> None:
+    def open(self, record: LedgerMetadata, version: int, clock: StepClock) -> None:
         """Begin with the record as created."""
         self.clock = clock
         self.writer: LedgerWriter = self.act(
@@ -311,7 +312,7 @@ class Recoverer(Program):
                 LedgerAccess.of(record),
                 self.bookies,
                 self.ledgers,
-                StillClock(),
+                StepClock(),
                 FirstOfAll(),
                 BY_STEPS,
                 self.recorder.machines,

@@ -6,8 +6,6 @@ What is written in a job is durable when the job is done; a crash forgets the jo
 from __future__ import annotations
 
 import errno
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,38 +131,3 @@ class MemoryFiles:
         if data is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return data
-
-
-class ScriptedWorker:
-    """The bookie's writing thread: jobs wait until `step` or `finish`."""
-
-    def __init__(self) -> None:
-        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a job waits."""
-        return bool(self._jobs)
-
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Do this after all earlier ones."""
-        self._jobs.append((job, done))
-
-    def step(self) -> None:
-        """Do the oldest job."""
-        job, done = self._jobs.popleft()
-        result: Any
-        try:
-            result = job()
-        except Exception as error:  # noqa: BLE001 - a job's failure is its result
-            result = error
-        done(result)
-
-    def finish(self) -> None:
-        """Do all of them."""
-        while self._jobs:
-            self.step()
-
-    def close(self) -> None:
-        """Do all of them."""
-        self.finish()

@@ -18,9 +18,9 @@ from quire.core.errors import LedgerClosedError, LedgerFencedError, NoSuchLedger
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
 from quire.env.interfaces import Chance
+from quire.env.stepped import StepClock
 from quire.metadata.store import MetadataStore
 from quire.proof.log_parts import Ledger
-from quire.replay.bookies import StillClock
 from quire.wire.batch import FORMAT_BATCH1, BatchView
 from quire.wire.entry import Entry
 
@@ -214,7 +214,7 @@ class StepClient:
 
     def __init__(self, ledgers: list[StepLedger], store: MetadataStore, chance: Chance) -> None:
         self.ledgers, self.store, self.chance = ledgers, store, chance
-        self.clock = StillClock()
+        self.clock = StepClock()
         self.config = ClientConfig()
         self.requests: list[Request] = []
 

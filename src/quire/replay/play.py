@@ -18,6 +18,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.transcript import record_text
+from quire.env.stepped import StepClock
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Delete, Put, VersionConflictError
@@ -26,7 +27,7 @@ from quire.proof.clients import bookie_name
 from quire.proof.parts import Ask, Label, State, Store
 from quire.proof.switches import Switches
 from quire.proof.world import World
-from quire.replay.bookies import CLUSTER, Bookie, StillClock
+from quire.replay.bookies import CLUSTER, Bookie
 from quire.replay.clients import SILENT_MS, Program, Recoverer, Writer
 from quire.replay.frames import Said, Sent, plain
 from quire.replay.mutants import bookie_kind
@@ -71,7 +72,7 @@ class Play:
         self.coming: Sequence[Label] = ()
         self.network = Network()
         self.stage = stage(self.network)
-        self.clock = StillClock()
+        self.clock = StepClock()
         self.space = MemorySpace(CLUSTER)
         self.space.revision = -1  # so that versions count from 0, as the explorer's
         self.bookies = [
