@@ -157,12 +157,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             if unheard and not isinstance(task.exception(), QuireError):
                 self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
         self.kill()
-        for task in self._tasks:
-            if task.done():
-                task._log_traceback = False  # noqa: SLF001
-            else:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
-                _close(task.get_coro())
+        _set_running_loop(self)  # what a clean-up makes belongs here, and not to a loop that asyncio makes for it
+        try:
+            for task in self._tasks:
+                if task.done():
+                    task._log_traceback = False  # noqa: SLF001
+                else:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+                    _close(task.get_coro())
+        finally:
+            _set_running_loop(None)
         self._tasks.clear()
 
     def spawn(self, work: Work, name: str = "") -> asyncio.Task[Any]:
