@@ -157,7 +157,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             if unheard and not isinstance(task.exception(), QuireError):
                 self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
         self.kill()
-        _set_running_loop(self)  # what a clean-up makes belongs here, and not to a loop that asyncio makes for it
+        _set_running_loop(
+            self
+        )  # what a clean-up makes belongs to this loop, not to one that asyncio makes for it
         try:
             for task in self._tasks:
                 if task.done():
