@@ -236,7 +236,8 @@ class Journal:
         self.next_sequence += 1
         old, self.current = self.current, segment
         if old is not None:
-            self.before_last = (old.sequence, self.last_lsn)
+            # Not the last LSN given out: a start that goes on in an old segment leaves a gap before its own first one.
+            self.before_last = (old.sequence, old.last_lsn)
             self._to_seal.append(old)
         self._on_opened(segment)
         body = encode_segment_list(*self.before_last, self._sequences())

@@ -10,12 +10,13 @@ from quire.core.answers import Answer
 from quire.crash.bookie_run import DIRECTORY, BookieRun, open_storage
 from quire.crash.campaign import Campaign
 from quire.crash.images import ImageBuilder
-from quire.crash.operations import SyncDirectory
+from quire.crash.operations import Sync, SyncDirectory, Write
 from quire.crash.promises import KEY
 from quire.crash.recorder import RecordingFiles, Stopped
 from quire.crash.workloads import ROLL_BYTES
 from quire.env.real import RealFiles
 from quire.storage.config import KIB
+from quire.storage.segment_format import BLOCK_BYTES
 
 
 def last_images(run: BookieRun, first_point: int, **counts: int) -> None:
@@ -108,6 +109,25 @@ def test_starts_that_are_cut_again_and_again_do_not_use_up_a_full_disk(finished:
         # Cut when all is done, or when the new segment has its name but not its first group.
         cuts = [image for image in images if finished or isinstance(image.after, SyncDirectory)]
         files = cuts[-1].files(capacity=capacity)
+
+
+def test_a_start_that_goes_on_in_a_full_segment_says_where_its_records_end() -> None:
+    """The segment had no room for its mark. The next one's list counted the gap in LSNs in: with the footer cut, a loss."""
+    run = BookieRun(capacity=5 * 128 * KIB)
+    while run.add(1, len(run.answers), size=ROLL_BYTES) is Answer.OK:
+        run.settle()
+    for size in (ROLL_BYTES, 2000):  # recovery goes on from the reserve, until not even a block is left
+        run.answers.clear()
+        while not run.answers or run.answers[-1][1] is Answer.OK:
+            run.add(1, 1000 + run.files.steps, size=size, recovery=True)
+            run.settle()
+    operations = run.files.recording.operations
+    before = len(operations)
+    run.kill()
+    after = operations[before:]
+    mark = next(at for at, one in enumerate(after) if isinstance(one, Write) and one.offset == BLOCK_BYTES)
+    assert isinstance(after[mark + 1], Sync)
+    last_images(run, before + mark + 2, every=1, sample=40)
 
 
 def test_facts_that_a_full_disk_refused_are_put_again_with_the_next_entries() -> None:
