@@ -1,10 +1,11 @@
-"""`quire simulate`: whole programs in a simulated world, one seed to read or many to be judged."""
+"""`quire simulate`: programs in a simulated world, or walks of their machines; one seed to read or many to be judged."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,14 @@ from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
-    from quire.sim.campaign import Tally
+    from quire.sim.campaign import Failure, Tally
+
+
+class Level(StrEnum):
+    """What is run."""
+
+    PROGRAMS = "programs"
+    MACHINES = "machines"
 
 
 def simulate(
@@ -35,6 +43,10 @@ def simulate(
             "--mutant", metavar="NAME", help="Take one fix out of the programs, and stop when it shows."
         ),
     ] = "",
+    level: Annotated[
+        Level,
+        typer.Option("--level", help="Whole programs, or random walks of their machines: cheaper by far."),
+    ] = Level.PROGRAMS,
     list_mixes: Annotated[bool, typer.Option("--list-mixes", help="Say which mixes there are.")] = False,
     save: Annotated[
         Path | None,
@@ -51,22 +63,33 @@ def simulate(
 
     Exit code 0: nothing broken. 1: an invariant broke.
     """
-    from quire.sim.campaign import campaign
+    from quire.sim.campaign import campaign, some
     from quire.sim.mixes import MIXES
     from quire.sim.mutants import parts_of
+    from quire.sim.walk_campaign import some_walks, switches_of
+    from quire.sim.walk_mixes import WALK_MIXES
 
     out = Output(as_json=as_json)
+    machines = level is Level.MACHINES
+    known = {one.name: one.what for one in (WALK_MIXES if machines else MIXES).values()}
     if list_mixes:
-        out.rows("", ("name", "what"), [{"name": one.name, "what": one.what} for one in MIXES.values()])
+        out.rows("", ("name", "what"), [{"name": name, "what": what} for name, what in known.items()])
         return
-    names = tuple(mix or MIXES)
+    names = tuple(mix or known)
     for name in names:
-        if name not in MIXES:
-            msg = f"there is no mix {name!r}; there are {', '.join(MIXES)}"
+        if name not in known:
+            msg = f"there is no mix {name!r}; there are {', '.join(known)}"
             raise MisuseError(msg)
-    parts_of(mutant)  # refuses what is none
+    (switches_of if machines else parts_of)(mutant)  # refuses what is none
+    if machines and save is not None:
+        msg = "a walk has no history to save; its transcript is what is printed"
+        raise MisuseError(msg)
     if schedules == 1:
-        _one(out, seed, names[seed % len(names)], mutant, save)
+        one = names[seed % len(names)]
+        if machines:
+            _one_walk(out, seed, one, mutant)
+        else:
+            _one(out, seed, one, mutant, save)
         return
     tally = campaign(
         seed,
@@ -76,9 +99,29 @@ def simulate(
         mutant=mutant,
         seconds=seconds,
         stop=bool(mutant),
+        runs=some_walks if machines else some,
         progress=_reporter(schedules),
     )
-    _show(out, tally, mutant, save)
+    _show(out, tally, mutant, save, level)
+
+
+def _one_walk(out: Output, seed: int, mix: str, mutant: str) -> None:
+    from quire.sim.walk_campaign import switches_of, walk_text
+    from quire.sim.walks import walks_of
+
+    walk = walks_of(mix, switches_of(mutant)).walk(seed)
+    found = walk.violation
+    facts = {
+        "seed": seed,
+        "mix": mix,
+        "mutant": mutant or None,
+        "violations": [f"{found.invariant}: {found.text}"] if found else [],
+        "steps": walk.steps,
+        "seen": list(walk.seen),
+    }
+    out.result(facts, walk_text(walk, mutant))
+    if found is not None:
+        raise typer.Exit(1)
 
 
 def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None) -> None:
@@ -105,11 +148,10 @@ def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None) -> No
         raise typer.Exit(1)
 
 
-def _show(out: Output, tally: Tally, mutant: str, save: Path | None) -> None:
-    from quire.sim.campaign import shrink, transcript
-
+def _show(out: Output, tally: Tally, mutant: str, save: Path | None, level: Level) -> None:
     rate = tally.schedules / tally.seconds if tally.seconds else 0.0
     facts: dict[str, Any] = {
+        "level": level.value,
         "schedules": tally.schedules,
         "mixes": dict(tally.runs),
         "events": tally.events,
@@ -119,27 +161,38 @@ def _show(out: Output, tally: Tally, mutant: str, save: Path | None) -> None:
         "seen": dict(sorted(tally.seen.items())),
         "failures": [asdict(failure) for failure in tally.failures],
     }
+    virtual = f", {tally.virtual_ns // 1_000_000_000:,} s of virtual time" if tally.virtual_ns else ""
     summary = (
-        f"{tally.schedules:,} schedules, {tally.events:,} events, {tally.virtual_ns // 1_000_000_000:,} s of virtual time "
+        f"{tally.schedules:,} schedules, {tally.events:,} events{virtual} "
         f"in {tally.seconds:.1f} s: {rate:.0f} schedules/s, {len(tally.failures)} failed"
     )
     lines = [summary]
     lines += [f"{count:>9,}  {what}" for what, count in sorted(tally.seen.items())]
     if tally.failures:
-        smallest = shrink(tally.failures[0], mutant)
-        facts["transcript"] = transcript(smallest)
         failed = tally.failures[0]
-        lines += [
-            "",
-            facts["transcript"],
-            "",
-            f"again: quire simulate --seed {failed.seed} --mix {failed.mix}",
-        ]
+        facts["transcript"], history = _smallest(failed, mutant, level)
+        again = f"again: quire simulate --seed {failed.seed} --mix {failed.mix}"
+        again += f" --level {level.value}" if level is not Level.PROGRAMS else ""
+        again += f" --mutant {mutant}" if mutant else ""
+        lines += ["", facts["transcript"], "", again]
         if save is not None:
-            _save(out, smallest.history, save)
+            _save(out, history, save)
     out.result(facts, "\n".join(lines))
     if tally.failures:
         raise typer.Exit(1)
+
+
+def _smallest(failed: Failure, mutant: str, level: Level) -> tuple[str, list[Any]]:
+    """The transcript of a failing run without what it does not need, and its history."""
+    from quire.sim.campaign import shrink, transcript
+    from quire.sim.walk_campaign import shortest, switches_of, walk_text
+    from quire.sim.walks import walks_of
+
+    if level is Level.MACHINES:
+        walk = walks_of(failed.mix, switches_of(mutant)).walk(failed.seed)
+        return walk_text(shortest(walk, mutant), mutant), []
+    outcome = shrink(failed, mutant)
+    return transcript(outcome), outcome.history
 
 
 def _save(out: Output, events: list[Any], path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.answers import Answer
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerState
 from quire.proof.clients import bookie_name
 from quire.proof.messages import Request, reply_text, request_text
@@ -20,19 +21,22 @@ class Faults(WorldParts):
     """The steps of disks and of everything that fails."""
 
     def _syncs(self, state: State, moves: list[Move]) -> None:
-        memo = self._memo("sync")
         for bookie in range(self.n):
-            number = state[bookie]
-            found = memo.get((bookie, number))
-            if found is None:
-                found = memo[bookie, number] = self._sync(bookie, number)
-            if found:
-                label, after, replies = found
-                new = list(state)
-                new[bookie] = after
-                for client, reply in replies:
-                    self._push_reply(new, client, bookie, reply)
-                moves.append((label, tuple(new)))
+            self._sync_moves(state, bookie, moves)
+
+    def _sync_moves(self, state: State, bookie: int, moves: list[Move]) -> None:
+        memo = self._memo("sync")
+        number = state[bookie]
+        found = memo.get((bookie, number))
+        if found is None:
+            found = memo[bookie, number] = self._sync(bookie, number)
+        if found:
+            label, after, replies = found
+            new = list(state)
+            new[bookie] = after
+            for client, reply in replies:
+                self._push_reply(new, client, bookie, reply)
+            moves.append((label, tuple(new)))
 
     def _sync(self, bookie: int, number: int) -> Any:
         before = self.bookies.parts[number]
@@ -63,17 +67,8 @@ class Faults(WorldParts):
             self._deletion((*state[:-1], spent), moves)
 
     def _timeouts(self, state: State, moves: list[Move]) -> None:
-        writer = self.clients.parts[state[self.at_client]]
-        memo = self._memo("lost")
-        for slot, name in self.writer_driver.losable(writer):
-            found = memo.get((state[self.at_client], slot))
-            if found is None:
-                outcomes = self.writer_driver.lost(writer, slot, name)
-                found = [
-                    self._client_move(0, outcome, f"lost {name}", kind="timeout") for outcome in outcomes
-                ]
-                memo[state[self.at_client], slot] = found
-            moves.extend((move[0], self._client_after(list(state), 0, move)) for move in found)
+        for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
+            moves.extend(self._lost(state, slot, name))
         for client in range(1, self.count):
             who = self.clients.parts[state[self.at_client + client]]
             if who.machine is None or who.idle:
@@ -81,6 +76,16 @@ class Faults(WorldParts):
             for bookie in range(self.n):
                 for request in self._outstanding(state, client, bookie):
                     self._give_up(state, client, bookie, request, moves)
+
+    def _lost(self, state: State, slot: int, name: BookieId) -> list[Move]:
+        """The writer gives a bookie up."""
+        memo = self._memo("lost")
+        found = memo.get((state[self.at_client], slot))
+        if found is None:
+            outcomes = self.writer_driver.lost(self.clients.parts[state[self.at_client]], slot, name)
+            found = [self._client_move(0, outcome, f"lost {name}", kind="timeout") for outcome in outcomes]
+            memo[state[self.at_client], slot] = found
+        return [(move[0], self._client_after(list(state), 0, move)) for move in found]
 
     def _outstanding(self, state: State, client: int, bookie: int) -> list[Request]:
         link = self.links.parts[state[self.at_link + client * self.n + bookie]]

@@ -16,18 +16,21 @@ class Reading(WorldParts):
     """What readers do: each step is worked out once for a reader's state and that of whom it asks."""
 
     def _reader_moves(self, state: State, budget: Budget, moves: list[Move]) -> None:
+        for which in range(len(self.reader_names)):
+            self._moves_of_reader(state, which, budget, moves)
+
+    def _moves_of_reader(self, state: State, which: int, budget: Budget, moves: list[Move]) -> None:
         spent = None
         if budget.timeouts:
             spent = self.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
-        for which in range(len(self.reader_names)):
-            place = self.at_reader + which
-            for label, after, patient in self._reads_of(which, state, impatient=spent is not None):
-                new = list(state)
-                new[place] = after
-                if not patient:
-                    assert spent is not None
-                    new[-1] = spent
-                moves.append((label, tuple(new)))
+        place = self.at_reader + which
+        for label, after, patient in self._reads_of(which, state, impatient=spent is not None):
+            new = list(state)
+            new[place] = after
+            if not patient:
+                assert spent is not None
+                new[-1] = spent
+            moves.append((label, tuple(new)))
 
     def _reads_of(self, which: int, state: State, *, impatient: bool) -> list[tuple[Label, int, bool]]:
         """(label, the reader afterwards, whether nobody was given up) of every step of one reader."""

@@ -18,7 +18,11 @@ NOT_STATE = frozenset({"rules", "_rules", "limits", "out", "_name_page", "_layou
 """What every copy of a machine shares: never changed by an input."""
 
 
+PLAIN = frozenset({int, str, bytes, bool, type(None)})
+"""Types whose values are never changed and stand for themselves."""
+
 _SLOTS: dict[type, tuple[str, ...]] = {}
+_FIELDS: dict[type, tuple[str, ...] | None] = {}
 
 
 def slots_of(kind: type) -> tuple[str, ...]:
@@ -40,19 +44,22 @@ def clone(machine: T) -> T:
 
 
 def _copied(value: Any) -> Any:
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, list):
         return [_copied(part) for part in value]
     if isinstance(value, dict):
         return dict(value)
     if isinstance(value, deque):
         return deque(value)
-    if is_dataclass(value) and not isinstance(value, type) and not type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return type(value)(*(getattr(value, part.name) for part in fields(value)))
-    return value
+    names = _fields_of(type(value))
+    return value if names is None else type(value)(*(getattr(value, name) for name in names))
 
 
 def frozen(value: Any) -> Any:
     """A value as something that can be a key: lists and dictionaries as tuples, in their order."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, list | tuple | deque):
         return tuple(frozen(part) for part in value)
     if isinstance(value, dict):
@@ -61,9 +68,18 @@ def frozen(value: Any) -> Any:
         return value.name
     if isinstance(value, Problem):
         return value.kind.__name__  # its sentence names bookies, and nothing depends on it
-    if is_dataclass(value) and not isinstance(value, type) and not type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return tuple(frozen(getattr(value, part.name)) for part in fields(value))
-    return value
+    names = _fields_of(type(value))
+    return value if names is None else tuple(frozen(getattr(value, name)) for name in names)
+
+
+def _fields_of(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass whose values change, None for every other type."""
+    try:
+        return _FIELDS[kind]
+    except KeyError:
+        changes = is_dataclass(kind) and not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        names = _FIELDS[kind] = tuple(part.name for part in fields(kind)) if changes else None
+        return names
 
 
 def state_of(machine: object, *, without: frozenset[str] = frozenset()) -> tuple[Any, ...]:

@@ -93,31 +93,39 @@ class World(Faults, Reading):
         at_once = self._syncs_at_once(state)
         for client in range(self.count):
             for bookie in range(n):
-                link = state[place]
-                if link != no_link:
-                    asked = (client, bookie, state[bookie], link, at_once)
-                    delivered = self._delivers.get(asked)
-                    if delivered is None:
-                        delivered = self._delivers[asked] = self._deliver(*asked)
-                    for label, after, link_after, others in delivered:
-                        new = list(state)
-                        new[bookie] = after
-                        new[place] = link_after
-                        for other, reply in others:
-                            self._push_reply(new, other, bookie, reply)
-                        if link_after != no_link:
-                            self._tidy(new, client, place)
-                        moves.append((label, tuple(new)))
-                    at_client = self.at_client + client
-                    key = (client, bookie, state[at_client], link)
-                    heard = self._hears.get(key)
-                    if heard is None:
-                        heard = self._hears[key] = self._hear(*key)
-                    for client_move, link_after in heard:
-                        new = list(state)
-                        new[place] = link_after
-                        moves.append((client_move[0], self._client_after(new, client, client_move)))
+                if state[place] != no_link:
+                    self._deliveries(state, client, bookie, at_once, moves)
+                    self._hearings(state, client, bookie, moves)
                 place += 1
+
+    def _deliveries(self, state: State, client: int, bookie: int, at_once: bool, moves: list[Move]) -> None:
+        """What a connection carries to its bookie."""
+        place = self.at_link + client * self.n + bookie
+        asked = (client, bookie, state[bookie], state[place], at_once)
+        delivered = self._delivers.get(asked)
+        if delivered is None:
+            delivered = self._delivers[asked] = self._deliver(*asked)
+        for label, after, link_after, others in delivered:
+            new = list(state)
+            new[bookie] = after
+            new[place] = link_after
+            for other, reply in others:
+                self._push_reply(new, other, bookie, reply)
+            if link_after != self.no_link:
+                self._tidy(new, client, place)
+            moves.append((label, tuple(new)))
+
+    def _hearings(self, state: State, client: int, bookie: int, moves: list[Move]) -> None:
+        """What a connection carries to its client."""
+        place = self.at_link + client * self.n + bookie
+        key = (client, bookie, state[self.at_client + client], state[place])
+        heard = self._hears.get(key)
+        if heard is None:
+            heard = self._hears[key] = self._hear(*key)
+        for client_move, link_after in heard:
+            new = list(state)
+            new[place] = link_after
+            moves.append((client_move[0], self._client_after(new, client, client_move)))
 
     def _deliver(self, client: int, bookie: int, bookie_at: int, link_at: int, at_once: bool) -> list[Any]:
         """The oldest request of a connection, or one of a broken one, reaches its bookie."""
@@ -186,6 +194,11 @@ class World(Faults, Reading):
         ]
 
     def _own_moves(self, state: State, moves: list[Move]) -> None:
+        self._writer_moves(state, moves)
+        for client in range(1, self.count):
+            self._recoverer_moves(state, client, moves)
+
+    def _writer_moves(self, state: State, moves: list[Move]) -> None:
         writer = state[self.at_client]
         found = self._client_moves.get((0, writer))
         if found is None:
@@ -196,17 +209,18 @@ class World(Faults, Reading):
             ]
             self._client_moves[0, writer] = found
         moves.extend((move[0], self._client_after(list(state), 0, move)) for move in found)
-        for client in range(1, self.count):
-            who = self.clients.parts[state[self.at_client + client]]
-            if who.machine is None:
-                self._start(state, client, moves)
-            elif who.machine.status is RecoveryStatus.MEASURING:
-                self._measure(state, client, moves)
-            elif who.idle and who.result != "closed":
-                budget = self.budgets.parts[state[self.at_budget]]
-                if budget.reruns:
-                    spent = self.budgets.number(budget._replace(reruns=budget.reruns - 1))
-                    self._start((*state[:-1], spent), client, moves)
+
+    def _recoverer_moves(self, state: State, client: int, moves: list[Move]) -> None:
+        who = self.clients.parts[state[self.at_client + client]]
+        if who.machine is None:
+            self._start(state, client, moves)
+        elif who.machine.status is RecoveryStatus.MEASURING:
+            self._measure(state, client, moves)
+        elif who.idle and who.result != "closed":
+            budget = self.budgets.parts[state[self.at_budget]]
+            if budget.reruns:
+                spent = self.budgets.number(budget._replace(reruns=budget.reruns - 1))
+                self._start((*state[:-1], spent), client, moves)
 
     def _start(self, state: State, client: int, moves: list[Move]) -> None:
         store_at, client_at = state[self.at_store], state[self.at_client + client]
@@ -239,18 +253,20 @@ class World(Faults, Reading):
 
     def _store_moves(self, state: State, moves: list[Move]) -> None:
         for client in range(self.count):
-            place = self.at_ask + client
-            if state[place] == self.no_ask:
-                continue
-            questions = self.asks.parts[state[place]]
-            for index, ask in enumerate(questions):
-                rest = (*questions[:index], *questions[index + 1 :])
-                if ask.kind == "read":
-                    self._client_reads(state, client, rest, moves)
-                elif not ask.answer:
-                    self._swap(state, client, questions, index, moves)
-                elif ask.waits:
-                    self._swap_heard(state, client, rest, ask, moves)
+            if state[self.at_ask + client] != self.no_ask:
+                self._questions_of(state, client, moves)
+
+    def _questions_of(self, state: State, client: int, moves: list[Move]) -> None:
+        """What comes of a client's questions to the store."""
+        questions = self.asks.parts[state[self.at_ask + client]]
+        for index, ask in enumerate(questions):
+            rest = (*questions[:index], *questions[index + 1 :])
+            if ask.kind == "read":
+                self._client_reads(state, client, rest, moves)
+            elif not ask.answer:
+                self._swap(state, client, questions, index, moves)
+            elif ask.waits:
+                self._swap_heard(state, client, rest, ask, moves)
 
     def _swap(
         self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from quire.sim.faults import Kind
@@ -99,6 +100,7 @@ def campaign(
     mutant: str = "",
     seconds: float | None = None,
     stop: bool = False,
+    runs: Callable[[Sequence[str], Sequence[int], str], Tally] = some,
     progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
     """Run `schedules` seeds from `first_seed` on.
@@ -111,6 +113,7 @@ def campaign(
         mutant: a fix that is taken out.
         seconds: begin nothing new after so long.
         stop: begin nothing new after a failure.
+        runs: what runs some seeds of some mixes: whole programs, or walks of the machines.
         progress: told now and then.
     """
     began = time.monotonic()
@@ -126,10 +129,10 @@ def campaign(
         for chunk in chunks:
             if not goes_on():
                 break
-            tally.take(some(mixes, chunk, mutant))
+            tally.take(runs(mixes, chunk, mutant))
             progress(tally)
     else:
-        for part in _side_by_side(jobs, chunks, goes_on, mixes, mutant):
+        for part in _side_by_side(jobs, chunks, goes_on, partial(runs, mixes), mutant):
             tally.take(part)
             goes_on()
             progress(tally)
@@ -139,13 +142,17 @@ def campaign(
 
 
 def _side_by_side(
-    jobs: int, chunks: Iterator[list[int]], goes_on: Callable[[], bool], mixes: Sequence[str], mutant: str
+    jobs: int,
+    chunks: Iterator[list[int]],
+    goes_on: Callable[[], bool],
+    runs: Callable[[Sequence[int], str], Tally],
+    mutant: str,
 ) -> Iterator[Tally]:
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         waiting: set[Future[Tally]] = set()
         while True:
             while len(waiting) < 2 * jobs and goes_on() and (chunk := next(chunks, None)):
-                waiting.add(pool.submit(some, mixes, chunk, mutant))
+                waiting.add(pool.submit(runs, chunk, mutant))
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
