@@ -8,11 +8,16 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
+from quire.metadata.etcd import EtcdStore
+from quire.metadata.etcd_connection import REVOKE
+from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.zookeeper import ZookeeperStore
 from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperOptions
+from quire.wire.proto.etcd_pb2 import LeaseRevokeRequest
+from support.etcd_server import etcd_or_skip
 from support.zookeeper_server import zookeeper_or_skip
 
 TIMEOUT_MS = 20_000
@@ -29,7 +34,10 @@ class Driver:
         mortal_timeout_ms: a session's timeout for tests in which an owner dies: beyond all patience where death itself
             is noticed, short where only silence is.
         short_timeout_ms: a session's timeout for tests that end one themselves.
+        ops_max: how many operations one multi-operation may have.
     """
+
+    ops_max = 1000
 
     versions_restart = False
     mortal_timeout_ms = 600_000
@@ -98,6 +106,37 @@ class ZookeeperDriver(Driver):
         await asyncio.to_thread(end_session, self.server.host, session)
 
 
+class EtcdDriver(Driver):
+    """Clients of one cluster in a real etcd, which tests share."""
+
+    mortal_timeout_ms = 2000
+    short_timeout_ms = TIMEOUT_MS
+    ops_max = 100
+
+    def __init__(self, folder):
+        self.server = etcd_or_skip()
+        self.address = EtcdAddress((self.server.host,), f"/t{uuid.uuid4().hex}/ledgers")
+
+    async def open(self, **options):
+        options = EtcdOptions(**({"session_timeout_ms": TIMEOUT_MS} | options))
+        return await EtcdStore.open(replace(self.address, options=options), create=True)
+
+    async def lose_session(self, owner, other):
+        await revoke(other, owner._registrations.lease)
+
+    async def kill(self, store):
+        lease = store._registrations.lease
+        store.abandon()
+        if lease:
+            async with await self.open() as other:
+                await revoke(other, lease)
+
+
+async def revoke(store, lease):
+    """End a client's session: it learns of it by its keys, or when it next keeps the lease alive."""
+    await store._connection.read(REVOKE, LeaseRevokeRequest(ID=lease))
+
+
 def end_session(host, client_id):
     """Take a session over and close it: its owner learns that it is gone when it next speaks."""
     thief = KazooClient(hosts=host, client_id=client_id)
@@ -106,9 +145,9 @@ def end_session(host, client_id):
     thief.close()
 
 
-DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver, "zookeeper": ZookeeperDriver}
+DRIVERS = {"memory": MemoryDriver, "sqlite": SqliteDriver, "zookeeper": ZookeeperDriver, "etcd": EtcdDriver}
 EACH_DRIVER = [
-    pytest.param(name, marks=pytest.mark.interop if name == "zookeeper" else ()) for name in DRIVERS
+    pytest.param(name, marks=pytest.mark.interop if name in {"zookeeper", "etcd"} else ()) for name in DRIVERS
 ]
 
 

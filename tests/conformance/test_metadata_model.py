@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from conformance.metadata_drivers import ZookeeperDriver
+from conformance.metadata_drivers import EtcdDriver, ZookeeperDriver
 from quire.core.errors import AlreadyExistsError
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.sqlite import SqliteStore
@@ -29,6 +29,8 @@ class StoreMachine(RuleBasedStateMachine):
     """Clients of one store do what the model does; a watch hears of all of it."""
 
     versions_restart = False
+    silent_on_nothing = False
+    """Whether a watch keeps silent of a key that one change both creates and deletes, which nobody can have seen."""
 
     async def open(self):
         raise NotImplementedError
@@ -139,7 +141,8 @@ class StoreMachine(RuleBasedStateMachine):
                 history.append(version)
             if isinstance(op, Delete) and self.versions_restart:
                 self.versions.pop(op.key, None)
-            if not isinstance(op, Require):
+            seen = op.key in self.model or op.key in staged or not self.silent_on_nothing
+            if not isinstance(op, Require) and seen:
                 self.touched(op.key)
             if isinstance(op, Delete):
                 self.owners.pop(op.key, None)
@@ -247,12 +250,27 @@ class ZookeeperMachine(StoreMachine):
         await self.driver.kill(store)
 
 
+class EtcdMachine(StoreMachine):
+    silent_on_nothing = True
+
+    def __init__(self):
+        super().__init__()
+        self.driver = EtcdDriver(None)
+
+    async def open(self):
+        return await self.driver.open(session_timeout_ms=600_000)
+
+    async def kill(self, store):
+        await self.driver.kill(store)
+
+
 @pytest.mark.parametrize(
     ("machine", "examples"),
     [
         (MemoryMachine, 60),
         (SqliteMachine, 25),
         pytest.param(ZookeeperMachine, rounds(5, 50), marks=pytest.mark.interop),
+        pytest.param(EtcdMachine, rounds(5, 50), marks=pytest.mark.interop),
     ],
 )
 def test_stores_do_what_the_model_does(machine, examples):

@@ -24,16 +24,21 @@ def without_marker(requirement):
     return requirement.partition(";")[0].strip()
 
 
+def all_dependencies():
+    extras = project()["optional-dependencies"]
+    return project()["dependencies"] + [line for name in sorted(extras) for line in extras[name]]
+
+
 def test_runtime_in_lists_what_pyproject_lists():
     lines = (REQUIREMENTS / "runtime.in").read_text().splitlines()
     listed = {line.partition("#")[0].strip() for line in lines} - {""}
-    declared = project()["dependencies"] + project()["optional-dependencies"]["spark"]
+    declared = all_dependencies()
     assert listed == {without_marker(requirement) for requirement in declared}
 
 
 def test_every_dependency_of_pyproject_has_a_reason():
     text = (ROOT / "pyproject.toml").read_text()
-    for requirement in project()["dependencies"] + project()["optional-dependencies"]["spark"]:
+    for requirement in all_dependencies():
         line = next(line for line in text.splitlines() if line.strip().startswith(f'"{requirement}"'))
         assert re.search(r"#\s+\S+ \S+", line), f"say why {requirement} is needed"
 

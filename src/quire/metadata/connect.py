@@ -13,7 +13,11 @@ from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import MetadataStore
 from quire.metadata.zookeeper_options import is_zookeeper, parse_uri
 
-FORMS = "sqlite:PATH (all processes of one machine), zk://HOST:2181/ledgers (ZooKeeper) or memory:NAME (one process)"
+FORMS = (
+    "sqlite:PATH (all processes of one machine), zk://HOST:2181/ledgers (ZooKeeper), etcd://HOST:2379/ledgers (etcd) or"
+    " memory:NAME (one process)"
+)
+ETCD_EXTRA = "etcd needs the package grpcio: install quire[etcd]"
 
 
 async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
@@ -43,7 +47,13 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
 
             return await ZookeeperStore.open(parse_uri(uri), create=create)
         case "etcd":
-            raise NoClusterError(f"{uri!r} cannot be opened: the etcd driver is not built yet; use {FORMS}")
+            try:
+                from quire.metadata.etcd import EtcdStore
+            except ModuleNotFoundError as error:
+                raise NoClusterError(f"{uri!r} cannot be opened: {ETCD_EXTRA}") from error
+            from quire.metadata.etcd_options import parse_uri as parse_etcd_uri
+
+            return await EtcdStore.open(parse_etcd_uri(uri), create=create)
         case _:
             raise NoClusterError(f"{uri!r} is not a cluster's name; use {FORMS}")
 
@@ -53,7 +63,7 @@ async def format_store(uri: str, *, force: bool = False) -> str:
 
     Args:
         uri: the cluster's name.
-        force: delete what is there first, with every ledger and log in it; ZooKeeper only.
+        force: delete what is there first, with every ledger and log in it; ZooKeeper and etcd only.
 
     Returns:
         The new cluster's instance id.
@@ -68,8 +78,13 @@ async def format_store(uri: str, *, force: bool = False) -> str:
         from quire.metadata.zookeeper import format_cluster
 
         return (await format_cluster(parse_uri(uri), force=force)).instance_id
+    if scheme == "etcd":
+        from quire.metadata.etcd import format_cluster as format_etcd
+        from quire.metadata.etcd_options import parse_uri as parse_etcd_uri
+
+        return await format_etcd(parse_etcd_uri(uri), force=force)
     if force:
-        raise MisuseError(f"--force is for ZooKeeper; to begin {uri!r} anew, remove it yourself")
+        raise MisuseError(f"--force is for ZooKeeper and etcd; to begin {uri!r} anew, remove it yourself")
     if scheme == "sqlite" and Path(path.removeprefix("//")).expanduser().exists():
         raise AlreadyExistsError(f"there is a cluster at {uri!r} already; remove the file to begin anew")
     async with await open_store(uri, create=True) as store:

@@ -388,7 +388,7 @@ def test_uris_name_stores(path):
         ("http://x", "sqlite:PATH"),
         ("zk://h:x/ledgers", "no HOST:PORT"),
         ("zk+ms://h:2181/ledgers", "no layout"),
-        ("etcd://h:2379", "not built yet"),
+        ("etcd://h:2379/a//b", "empty or dotted part"),
     ],
 )
 def test_other_uris_say_what_to_write(uri, word):

@@ -1,0 +1,298 @@
+"""A metadata store in etcd, for clusters of several machines without Java; the layout is Quire's own.
+
+| need | how |
+| --- | --- |
+| compare-and-swap | a transaction that compares `mod_revision`, of one key or many: `etcd_keys.py` |
+| what returned is seen by everyone | etcd's reads are linearizable |
+| lists of one moment | one range request |
+| watches | one stream, taken up again at the revision where it broke: `etcd_watches.py` |
+| registrations | keys on a lease, made again on another: `etcd_registrations.py` |
+| lost answers | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence makes reading on the same handle decisive: `etcd_changes.py` |
+| ledger ids | the count of writes of one key: one round trip, no conflict |
+
+Source: etcd v3 API; store.py has the promises.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
+
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    MisuseError,
+    NoClusterError,
+    QuireError,
+)
+from quire.core.ids import LedgerId
+from quire.metadata.etcd_changes import Changes
+from quire.metadata.etcd_connection import TXN, EtcdConnection
+from quire.metadata.etcd_keys import (
+    Layout,
+    Plan,
+    absent,
+    delete,
+    prefix_end,
+    put,
+    read,
+    refuse,
+    unchanged,
+)
+from quire.metadata.etcd_options import EtcdAddress
+from quire.metadata.etcd_registrations import Registrations
+from quire.metadata.etcd_watches import Place, Watches
+from quire.metadata.store import (
+    LIST_LIMIT,
+    Create,
+    Delete,
+    MetadataStore,
+    Op,
+    Put,
+    Registration,
+    Require,
+    VersionConflictError,
+    Versioned,
+    Watch,
+    check_key,
+    check_op,
+    check_value,
+    sequential_key,
+)
+from quire.wire.proto.etcd_pb2 import Event, RangeRequest, TxnRequest
+
+REQUEST_BYTES_MAX: Final = 1_500_000
+"""A server takes 1.5 MiB at once unless it is told otherwise (--max-request-bytes)."""
+BOOKIES: Final = "bookies/"
+
+
+class EtcdStore(MetadataStore):
+    """One client of a cluster in etcd. Made by `EtcdStore.open`."""
+
+    def __init__(self, address: EtcdAddress) -> None:
+        self._connection = EtcdConnection(address)
+        self._layout = Layout(address.root)
+        self._changes = Changes(self._connection, self._layout)
+        self._watches = Watches(self._connection)
+        self._registrations = Registrations(self._connection, self._changes, self._layout, self._watches)
+        self._watchers: dict[Watch, Place] = {}
+        self._instance_id = ""
+
+    @classmethod
+    async def open(cls, address: EtcdAddress, *, create: bool = False) -> Self:
+        """Join a cluster.
+
+        Args:
+            address: where it is.
+            create: make it if there is nothing at its root.
+
+        Raises:
+            NoClusterError: nobody answers, or there is no cluster.
+            CorruptMetadataError: what is there is not Quire's.
+        """
+        store = cls(address)
+        try:
+            await store._connection.start()
+            await store._join(create=create)
+        except BaseException:
+            await store._connection.close()
+            raise
+        return store
+
+    async def _join(self, *, create: bool) -> None:
+        address = self._connection.address
+        if create:
+            await make_instance(self._changes, self._layout)
+        found = (await self._changes.range(RangeRequest(key=self._layout.instance))).kvs
+        if not found:
+            raise NoClusterError(
+                f"there is no cluster at etcd://{address}; make one with quire metadata format --cluster etcd://{address}"
+            )
+        try:
+            self._instance_id = str(uuid.UUID(found[0].value.decode()))
+        except (ValueError, UnicodeDecodeError) as error:
+            key = self._layout.instance.decode()
+            raise CorruptMetadataError(
+                f"the key {key} at etcd {self._connection.hosts} is damaged, or not Quire's: {found[0].value[:80]!r}",
+                key=key,
+            ) from error
+
+    @property
+    def instance_id(self) -> str:
+        return self._instance_id
+
+    # --- reads ---------------------------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Versioned | None:
+        found = (await self._changes.range(RangeRequest(key=self._layout.key(check_key(key))))).kvs
+        return Versioned(found[0].value, found[0].mod_revision) if found else None
+
+    async def list(
+        self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
+    ) -> list[tuple[str, Versioned]]:
+        if limit < 1:
+            raise MisuseError(f"a page has at least 1 item, not {limit}")
+        start = self._layout.key(prefix)
+        end = prefix_end(start)
+        if after is not None:
+            start = max(start, self._layout.key(after) + b"\0")
+        if start >= end:
+            self._connection.check()
+            return []
+        answer = await self._changes.range(RangeRequest(key=start, range_end=end, limit=limit))
+        return [(self._layout.name(kv.key), Versioned(kv.value, kv.mod_revision)) for kv in answer.kvs]
+
+    # --- changes -------------------------------------------------------------------------------------------------
+
+    async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
+        self._connection.check()
+        for op in ops:
+            check_op(op)
+        size = sum(len(op.key) + len(op.value) for op in ops if isinstance(op, Create | Put))
+        if size > REQUEST_BYTES_MAX:
+            raise MisuseError(
+                f"these {len(ops)} operations have {size} bytes; etcd takes at most {REQUEST_BYTES_MAX} at once"
+            )
+        if not ops:
+            return []
+        plan = Plan.of(self._layout, ops)
+        reads = plan.reads()
+        what = f"{ops[0].key} was changed" if len(ops) == 1 else f"{len(ops)} keys were changed"
+        if not plan.possible:
+            answer = await self._changes.settled([], reads, [], what)
+        else:
+            answer = await self._changes.commit(plan.conditions, plan.effects(), reads, what)
+            if answer.succeeded:
+                revision = answer.header.revision
+                return [0 if isinstance(op, Delete | Require) else revision for op in ops]
+        found = [response.response_range.kvs for response in answer.responses[: len(reads)]]
+        versions = (kvs[0].mod_revision if kvs else None for kvs in found)
+        refuse(ops, zip(plan.staged, versions, strict=True))
+        raise VersionConflictError(
+            f"an operation on {ops[-1].key} names the version of an earlier one, which nobody can know",
+            key=ops[-1].key,
+        )
+
+    async def next_ledger_id(self) -> LedgerId:
+        key = self._layout.ledger_ids
+        # If the answer is lost, another id is drawn; the lost one is nobody's.
+        request = TxnRequest(success=[put(key, b""), read(key)])
+        answer = await self._connection.read(TXN, request)
+        return LedgerId(answer.responses[1].response_range.kvs[0].version)
+
+    # --- watches and registrations -------------------------------------------------------------------------------
+
+    def watch(self, prefix: str) -> Watch:
+        return Watch(prefix, self._attach, self._detach)
+
+    async def _attach(self, watch: Watch) -> None:
+        start = self._layout.key(watch.prefix)
+
+        def on_events(events: Iterable[Event], reread: bool) -> None:
+            watch.offer((self._layout.name(event.kv.key) for event in events), reread_all=reread)
+
+        place = await self._watches.add(start, prefix_end(start), on_events, watch.end)
+        self._watchers[watch] = place
+
+    async def _detach(self, watch: Watch) -> None:
+        place = self._watchers.pop(watch, None)
+        if place is not None:
+            await self._watches.remove(place)
+
+    async def register(
+        self, key: str, value: bytes, *, sequential: bool = False, again: bool = True
+    ) -> Registration:
+        self._connection.check()
+        check_key(sequential_key(key, 0) if sequential else key)
+        check_value(key, value)
+        return await self._registrations.register(key, value, sequential=sequential, again=again)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._end()
+        try:
+            self._connection.check()
+        except MisuseError:
+            return  # closed already, or a child of a fork: the session is the parent's
+        await self._registrations.close()
+        await self._connection.close()
+
+    def abandon(self) -> None:
+        """End as a killed process would: nothing is taken back, the lease ends by its time. For tests."""
+        self._end()
+        self._registrations.abandon()
+        self._connection.abandon()
+
+    def _end(self) -> None:
+        self._watches.close()
+        for watch in self._watchers:
+            watch.end()
+        self._watchers.clear()
+
+
+async def make_instance(changes: Changes, layout: Layout) -> bool:
+    """Give a cluster an id; whether it had none."""
+    value = str(uuid.uuid4()).encode()
+    answer = await changes.settled(
+        [absent(layout.instance)],
+        [put(layout.instance, value)],
+        [read(layout.instance)],
+        "a cluster was made",
+    )
+    return answer.succeeded or answer.responses[0].response_range.kvs[0].value == value
+
+
+async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
+    """Make a cluster.
+
+    Args:
+        address: where.
+        force: delete what is there first, with every ledger and log in it.
+
+    Returns:
+        Its instance id.
+
+    Raises:
+        AlreadyExistsError: there is one, and `force` is not given.
+        NoClusterError: nobody answers, or bookies are registered.
+    """
+    connection = EtcdConnection(address)
+    layout = Layout(address.root)
+    changes = Changes(connection, layout)
+    try:
+        await connection.start()
+        if not await make_instance(changes, layout):
+            if not force:
+                raise AlreadyExistsError(
+                    f"there is a cluster at etcd://{address} already; --force deletes it, with everything in it"
+                )
+            await _make_anew(changes, layout, address)
+        found = (await changes.range(RangeRequest(key=layout.instance))).kvs
+        return str(uuid.UUID(found[0].value.decode()))
+    finally:
+        await connection.close()
+
+
+async def _make_anew(changes: Changes, layout: Layout, address: EtcdAddress) -> None:
+    bookies = layout.key(BOOKIES)
+    instance = (await changes.range(RangeRequest(key=layout.instance))).kvs
+    alive = (
+        await changes.range(RangeRequest(key=bookies, range_end=prefix_end(bookies), keys_only=True))
+    ).kvs
+    if alive:
+        names = ", ".join(layout.name(kv.key).removeprefix(BOOKIES) for kv in alive[:5])
+        raise NoClusterError(
+            f"{len(alive)} bookies are registered at etcd://{address} ({names}); stop them first, then format"
+        )
+    effects = [
+        delete(layout.keys, prefix_end(layout.keys)),
+        delete(layout.ledger_ids),
+        delete(layout.numbers),
+        put(layout.instance, str(uuid.uuid4()).encode()),
+    ]
+    conditions = [unchanged(layout.instance, instance[0].mod_revision)] if instance else []
+    answer = await changes.settled(conditions, effects, [], "the cluster was made anew")
+    if not answer.succeeded:
+        raise QuireError(f"the cluster at etcd://{address} was formatted by another meanwhile")

@@ -1,0 +1,326 @@
+"""Registrations of one client: keys on its lease, made again when the lease or a key was lost.
+
+The lease is the client's session. It is taken with the first registration and kept alive three times in its life. A
+registration is watched, so that one that somebody deletes comes back at once, as does one whose lease has ended.
+
+Source: etcd v3 API, "Lease".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import grpc.aio
+
+from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
+from quire.metadata.etcd_changes import Changes
+from quire.metadata.etcd_connection import (
+    GRANT,
+    KEEP_ALIVE,
+    RETRY_DELAY_S,
+    REVOKE,
+    EtcdConnection,
+    LeaseGoneError,
+)
+from quire.metadata.etcd_keys import Layout, absent, delete, leased, put, read, unchanged
+from quire.metadata.etcd_watches import Place, Watches
+from quire.metadata.store import KeyMissingError, Registration, sequential_key
+from quire.wire.proto.etcd_pb2 import (
+    Event,
+    LeaseGrantRequest,
+    LeaseKeepAliveRequest,
+    LeaseRevokeRequest,
+    RangeRequest,
+)
+
+CLOSE_S: Final = 1.0
+"""How long a client that is closed tries to say so; without, its registrations end by their time."""
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    registration: Registration
+    place: Place | None = None
+    check: asyncio.Task[None] | None = None
+
+
+class Registrations:
+    """The registrations of one client.
+
+    Args:
+        connection: for the lease.
+        changes: for the keys.
+        layout: where they are.
+        watches: to hear of their end.
+    """
+
+    def __init__(
+        self, connection: EtcdConnection, changes: Changes, layout: Layout, watches: Watches
+    ) -> None:
+        self._connection = connection
+        self._changes = changes
+        self._layout = layout
+        self._watches = watches
+        self._held: dict[str, _Held] = {}
+        self._unwanted: set[str] = set()
+        self._renewing = asyncio.Lock()
+        self._beat: asyncio.Task[None] | None = None
+        self._ttl_s = max(1, -(-connection.address.options.session_timeout_ms // 1000))
+        self._numbers = (0, 0)  # the counter as it was last seen, and its version
+        self.lease = 0
+
+    # --- making them -------------------------------------------------------------------------------------------------
+
+    async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
+        """See `MetadataStore.register`. A lost answer is settled here."""
+        name = await (self._make_numbered(key, value) if sequential else self._make(key, value))
+        registration = Registration(name, value, again=again, update=self._update, close=self._take_back)
+        held = self._held[name] = _Held(registration)
+        self._unwanted.discard(name)
+
+        def on_events(events: Iterable[Event], reread: bool) -> None:
+            if reread or any(event.type == Event.DELETE for event in events):
+                self._look_after(name)
+
+        def on_failed(failure: Exception) -> None:
+            _LOG.warning("the registration %s is not watched any more: %s", name, failure)
+
+        try:
+            held.place = await self._watches.add(self._layout.key(name), b"", on_events, on_failed)
+            await self._restore(name)  # it may have ended before the watch stood
+        except BaseException:
+            with suppress(QuireError):
+                await self._take_back(registration)
+            raise
+        return registration
+
+    async def _make(self, name: str, value: bytes) -> str:
+        key = self._layout.key(name)
+        ours = name in self._unwanted  # one that could not be taken back yet
+        while True:
+            lease = await self._session()
+            condition = leased(key, lease) if ours else absent(key)
+            try:
+                answer = await self._changes.commit(
+                    [condition], [put(key, value, lease=lease)], [read(key)], f"{name} was registered"
+                )
+            except MetadataUnknownError:
+                found = (await self._changes.range(RangeRequest(key=key))).kvs
+                ours = bool(found) and found[0].lease == lease and name not in self._held
+                continue
+            except LeaseGoneError:
+                await self._renew(lease)
+                continue
+            if answer.succeeded:
+                return name
+            found = answer.responses[0].response_range.kvs
+            if found and not ours:
+                raise AlreadyExistsError(f"{name} is registered already", key=name)
+            ours = False
+
+    async def _make_numbered(self, prefix: str, value: bytes) -> str:
+        """A counter in the same transaction: whoever is seen first has the smaller number."""
+        counter = self._layout.numbers
+        while True:
+            number, version = self._numbers
+            name = sequential_key(prefix, number + 1)
+            key, lease = self._layout.key(name), await self._session()
+            conditions = [unchanged(counter, version) if version else absent(counter), absent(key)]
+            effects = [put(counter, b"%d" % (number + 1)), put(key, value, lease=lease)]
+            try:
+                answer = await self._changes.commit(
+                    conditions, effects, [read(counter)], f"{name} was registered"
+                )
+            except MetadataUnknownError:
+                # The number is ours or nobody's: what was made is taken back, and another number drawn.
+                self._unwanted.add(name)
+                await self._remove(name)
+                continue
+            except LeaseGoneError:
+                await self._renew(lease)
+                continue
+            if answer.succeeded:
+                self._numbers = (number + 1, answer.header.revision)
+                return name
+            found = answer.responses[0].response_range.kvs
+            self._numbers = (int(found[0].value), found[0].mod_revision) if found else (0, 0)
+
+    # --- for the registration's owner -------------------------------------------------------------------------------
+
+    async def _update(self, registration: Registration, value: bytes) -> None:
+        name = registration.key
+        key = self._layout.key(name)
+        while name in self._held and self._held[name].registration is registration:
+            lease = self.lease
+            try:
+                answer = await self._changes.settled(
+                    [leased(key, lease)], [put(key, value, lease=lease)], [read(key)], f"{name} was changed"
+                )
+            except LeaseGoneError:
+                await self._renew(lease)
+                continue
+            if answer.succeeded:
+                registration.value = value
+                return
+            await self._restore(name)
+        raise KeyMissingError(f"the registration {name} is gone; register again", key=name)
+
+    async def _take_back(self, registration: Registration) -> None:
+        name = registration.key
+        held = self._held.get(name)
+        if held is None or held.registration is not registration:
+            return
+        self._drop(name)
+        self._unwanted.add(name)
+        try:
+            await self._remove(name)
+        except QuireError as error:
+            _LOG.warning("the registration %s is taken back later: %s", name, error)
+        if held.place is not None:
+            await self._watches.remove(held.place)
+
+    async def _remove(self, name: str) -> None:
+        """Delete what is ours and unwanted."""
+        key = self._layout.key(name)
+        await self._changes.settled([leased(key, self.lease)], [delete(key)], [], f"{name} was taken back")
+        self._unwanted.discard(name)
+
+    def _drop(self, name: str) -> _Held:
+        held = self._held.pop(name)
+        if held.check is not None and held.check is not asyncio.current_task():
+            held.check.cancel()
+        return held
+
+    # --- looking after them ------------------------------------------------------------------------------------------
+
+    def _look_after(self, name: str) -> None:
+        held = self._held.get(name)
+        if held is not None and held.check is None:
+            held.check = asyncio.get_running_loop().create_task(self._check(name), name=f"look after {name}")
+            held.check.add_done_callback(lambda _: setattr(held, "check", None))
+
+    async def _check(self, name: str) -> None:
+        """Restore it, however long the store is away."""
+        while name in self._held:
+            try:
+                await self._restore(name)
+            except QuireError as error:
+                _LOG.warning("the registration %s could not be looked after: %s", name, error)
+                await asyncio.sleep(RETRY_DELAY_S)
+            else:
+                return
+
+    async def _restore(self, name: str) -> None:
+        """Make a held registration if it is missing."""
+        key = self._layout.key(name)
+        while name in self._held:
+            registration, lease = self._held[name].registration, self.lease
+            found = (await self._changes.range(RangeRequest(key=key))).kvs
+            if name not in self._held or (found and found[0].lease == lease):
+                return
+            if found or not registration.again:
+                self._lose(name)
+                return
+            try:
+                answer = await self._changes.commit(
+                    [absent(key)],
+                    [put(key, registration.value, lease=lease)],
+                    [],
+                    f"{name} was registered again",
+                )
+            except MetadataUnknownError:
+                continue
+            except LeaseGoneError:
+                await self._renew(lease)
+                continue
+            if answer.succeeded:
+                registration.renewed += 1
+                _LOG.warning("registered %s again", name)
+
+    def _lose(self, name: str) -> None:
+        registration = self._drop(name).registration
+        registration.lost.set()
+        _LOG.warning("the registration %s is lost", name)
+
+    # --- the lease -----------------------------------------------------------------------------------------------------
+
+    async def _session(self) -> int:
+        """The lease; taken when it is first asked for."""
+        async with self._renewing:
+            if not self.lease:
+                await self._grant()
+                self._beat = asyncio.get_running_loop().create_task(self._keep_alive(), name="etcd lease")
+            return self.lease
+
+    async def _grant(self) -> None:
+        answer = await self._connection.read(GRANT, LeaseGrantRequest(TTL=self._ttl_s))
+        self.lease, self._ttl_s = answer.ID, max(answer.TTL, self._ttl_s)
+
+    async def _renew(self, ended: int) -> None:
+        """Take another lease instead of one that has ended, and have everything made again on it."""
+        async with self._renewing:
+            if self.lease != ended:
+                return
+            _LOG.warning("the lease at etcd %s has ended; registering again", self._connection.hosts)
+            await self._grant()
+        self._unwanted.clear()
+        for name in list(self._held):
+            self._look_after(name)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            lease = self.lease
+            try:
+                if not await self._still_alive(lease):
+                    await self._renew(lease)
+                for name in list(self._unwanted):
+                    await self._remove(name)
+            except (QuireError, grpc.aio.AioRpcError, TimeoutError) as error:
+                _LOG.warning(
+                    "etcd at %s does not keep the lease of this client alive: %s",
+                    self._connection.hosts,
+                    error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error) or "no answer",
+                )
+                await asyncio.sleep(RETRY_DELAY_S)
+            else:
+                await asyncio.sleep(self._ttl_s / 3)
+
+    async def _still_alive(self, lease: int) -> bool:
+        server = await self._connection.connected()
+        call = await self._connection.stream(server, KEEP_ALIVE)
+        try:
+            async with asyncio.timeout(self._ttl_s):
+                await call.write(LeaseKeepAliveRequest(ID=lease))
+                answer = await call.read()
+        except grpc.aio.AioRpcError as error:
+            self._connection.forget_token(error)
+            self._connection.pass_over(server)
+            raise
+        finally:
+            call.cancel()
+        return answer is not grpc.aio.EOF and answer.TTL > 0
+
+    # --- the end -------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Take everything back at once, if the store answers."""
+        self.abandon()
+        if self.lease:
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._connection.read(REVOKE, LeaseRevokeRequest(ID=self.lease))
+            except (QuireError, TimeoutError, LeaseGoneError) as error:
+                _LOG.info("the registrations of this client end by their time: %s", error)
+
+    def abandon(self) -> None:
+        """Stop looking after them."""
+        if self._beat is not None:
+            self._beat.cancel()
+        for name in list(self._held):
+            self._drop(name)

@@ -1,0 +1,249 @@
+"""Watches of one client: one stream for all of them, taken up again where it broke.
+
+Each watch keeps the revision after the last that it has heard of. A new stream begins there, so that a lost connection
+loses no change; where the server has forgotten that far back (compaction), or has gone back itself (a restored
+backup), the watcher is told to read everything.
+
+Source: etcd v3 API, "Watch".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import grpc.aio
+
+from quire.core.errors import RefusedError
+from quire.metadata.etcd_connection import RETRY_DELAY_S, WATCH, EtcdConnection
+from quire.wire.proto.etcd_pb2 import (
+    Event,
+    WatchCancelRequest,
+    WatchCreateRequest,
+    WatchRequest,
+    WatchResponse,
+)
+
+_LOG: Final = logging.getLogger(__name__)
+
+OnEvents = Callable[[Iterable[Event], bool], None]
+
+
+class Place:
+    """A range of keys that is watched.
+
+    Args:
+        number: the watch's name on the stream.
+        key: the first key.
+        end: the first key after it; empty for one key.
+        on_events: told what happened, and whether anything else may have.
+        on_failed: told that it has ended for good.
+    """
+
+    __slots__ = (
+        "end",
+        "ended",
+        "failure",
+        "key",
+        "next_revision",
+        "number",
+        "on_events",
+        "on_failed",
+        "stands",
+    )
+
+    def __init__(
+        self, number: int, key: bytes, end: bytes, on_events: OnEvents, on_failed: Callable[[Exception], None]
+    ) -> None:
+        self.number = number
+        self.key = key
+        self.end = end
+        self.on_events = on_events
+        self.on_failed = on_failed
+        self.next_revision = 0
+        self.stands = asyncio.Event()
+        self.ended = False
+        self.failure: Exception | None = None
+
+
+class Watches:
+    """The watches of one client.
+
+    Args:
+        connection: where the stream goes.
+    """
+
+    def __init__(self, connection: EtcdConnection) -> None:
+        self._connection = connection
+        self._places: dict[int, Place] = {}
+        self._last = 0
+        self._task: asyncio.Task[None] | None = None
+        self._call: Any = None
+        self._asked: set[int] = set()
+        self._anew: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()
+
+    async def add(
+        self, key: bytes, end: bytes, on_events: OnEvents, on_failed: Callable[[Exception], None]
+    ) -> Place:
+        """Watch a range; when this returns no later change is missed.
+
+        Raises:
+            StoreAwayError: the store did not answer.
+            RefusedError: it refuses.
+        """
+        self._connection.check()
+        self._last += 1
+        place = Place(self._last, key, end, on_events, on_failed)
+        self._places[place.number] = place
+        try:
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._run(), name="etcd watches")
+            await self._ask(place)
+            async with asyncio.timeout(self._connection.patience_s):
+                await place.stands.wait()
+        except TimeoutError:
+            del self._places[place.number]
+            raise await self._connection.away() from None
+        except BaseException:
+            self._places.pop(place.number, None)
+            raise
+        if place.failure is not None:
+            raise place.failure
+        return place
+
+    async def remove(self, place: Place) -> None:
+        """End a watch."""
+        place.ended = True
+        if self._places.pop(place.number, None) is not None and place.number in self._asked:
+            await self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
+
+    def close(self) -> None:
+        """End the stream; nobody is told."""
+        self._places.clear()
+        for task in (self._task, *self._anew):
+            if task is not None:
+                task.cancel()
+
+    # --- the stream --------------------------------------------------------------------------------------------------
+
+    async def _ask(self, place: Place) -> None:
+        if self._call is None or place.number in self._asked:
+            return
+        self._asked.add(place.number)
+        request = WatchCreateRequest(
+            key=place.key, range_end=place.end, start_revision=place.next_revision, watch_id=place.number
+        )
+        await self._write(WatchRequest(create_request=request))
+
+    async def _write(self, request: WatchRequest) -> None:
+        async with self._writing:
+            call = self._call
+            if call is None:
+                return
+            try:
+                await call.write(request)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                call.cancel()  # whoever reads it notices
+
+    async def _run(self) -> None:
+        while True:
+            server = await self._connection.connected()
+            call = await self._begin(server)
+            if call is not None:
+                try:
+                    await self._follow(call)
+                except grpc.aio.AioRpcError as error:
+                    self._lost(error)
+                finally:
+                    self._call = None
+                    call.cancel()
+                self._connection.pass_over(server)
+            await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _begin(self, server: Any) -> Any:
+        try:
+            return await self._connection.stream(server, WATCH)
+        except grpc.aio.AioRpcError as error:
+            self._lost(error)
+            return None
+
+    async def _follow(self, call: Any) -> None:
+        self._asked.clear()
+        self._call = call
+        asking = asyncio.get_running_loop().create_task(self._ask_all(), name="etcd watches again")
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                self._take(response)
+        finally:
+            asking.cancel()
+
+    async def _ask_all(self) -> None:
+        for place in list(self._places.values()):
+            await self._ask(place)
+
+    def _lost(self, error: grpc.aio.AioRpcError) -> None:
+        self._connection.forget_token(error)
+        if self._connection.is_refusal(error) and error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            for place in list(self._places.values()):
+                self._fail(place, self._connection.refused(error))
+        else:
+            _LOG.info(
+                "the watches of etcd at %s are taken up again: %s", self._connection.hosts, error.details()
+            )
+
+    # --- what it says ------------------------------------------------------------------------------------------------
+
+    def _take(self, response: WatchResponse) -> None:
+        place = self._places.get(response.watch_id)
+        if place is None:
+            return
+        revision = response.header.revision
+        if response.canceled:
+            self._canceled(place, response)
+            return
+        if response.created:
+            if place.next_revision > revision + 1:
+                _LOG.warning("etcd at %s has gone back; everything is read again", self._connection.hosts)
+                self._begin_anew(place)
+                return
+            place.next_revision = place.next_revision or revision + 1
+            place.stands.set()
+        if response.events:
+            place.next_revision = response.events[-1].kv.mod_revision + 1
+            place.on_events(response.events, False)
+
+    def _canceled(self, place: Place, response: WatchResponse) -> None:
+        if response.compact_revision:
+            self._begin_anew(place)
+            return
+        reason = response.cancel_reason or "no reason given"
+        self._fail(place, RefusedError(f"etcd at {self._connection.hosts} ended a watch: {reason}"))
+
+    def _begin_anew(self, place: Place) -> None:
+        """Watch from now on, under another number, and tell the watcher to read everything once that stands."""
+        del self._places[place.number]
+        task = asyncio.get_running_loop().create_task(self._again(place), name="etcd watch again")
+        self._anew.add(task)
+        task.add_done_callback(self._anew.discard)
+
+    async def _again(self, place: Place) -> None:
+        if place.number in self._asked:
+            await self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
+        if place.ended:
+            return
+        self._last += 1
+        place.number, place.next_revision = self._last, 0
+        place.stands.clear()
+        self._places[place.number] = place
+        await self._ask(place)
+        await place.stands.wait()
+        place.on_events((), True)
+
+    def _fail(self, place: Place, failure: Exception) -> None:
+        self._places.pop(place.number, None)
+        place.failure = failure
+        place.stands.set()
+        place.on_failed(failure)

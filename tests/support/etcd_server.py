@@ -1,0 +1,89 @@
+"""A real etcd for tests, built from its published sources with Go, on loopback; one for a whole test run."""
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ETCD_PEER = Path(__file__).resolve().parents[2] / "tools" / "etcd-peer"
+START_S = 600
+"""The first start on a machine builds the server."""
+
+
+class EtcdServer:
+    """One server; `folder` is what `tools/etcd-peer` works in.
+
+    Args:
+        folder: for its data.
+        flags: etcd's own.
+    """
+
+    def __init__(self, folder, *flags):
+        self.folder = Path(folder)
+        self.flags = flags
+        try:
+            self.host = self.start()
+        except BaseException:
+            self.run("stop", check=False)
+            raise
+
+    def run(self, command, *arguments, check=True):
+        """What one command of `tools/etcd-peer` prints."""
+        done = subprocess.run(
+            [ETCD_PEER, command, self.folder, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+        )
+        if check and done.returncode:
+            raise RuntimeError(f"etcd-peer {command}: {done.stderr[-2000:]}")
+        return done.stdout
+
+    def start(self):
+        """Start it, or start it again; where it listens."""
+        return self.run("start", *self.flags).strip()
+
+    def stop(self):
+        self.run("stop", check=False)
+
+    def kill(self):
+        self.run("kill")
+
+
+def why_not():
+    """Why no server can be started here; None if one can."""
+    if not os.environ.get("ETCD") and shutil.which("go") is None:
+        return "neither ETCD is set nor Go installed: nothing was tested against a real etcd"
+    return None
+
+
+@functools.cache
+def shared_server():
+    """The run's server, started when it is first asked for; a message instead if it cannot be."""
+    reason = why_not()
+    if reason is not None:
+        return reason
+    folder = tempfile.mkdtemp(prefix="quire-etcd-")
+    try:
+        # Tests need no durability of the machine's disk; what they kill is the process.
+        server = EtcdServer(folder, "--unsafe-no-fsync")
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return f"etcd did not start, nothing was tested against it: {error}"
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(server.stop)
+    return server
+
+
+def etcd_or_skip():
+    """The run's server; the test is skipped, loudly, where there can be none."""
+    server = shared_server()
+    if isinstance(server, str):
+        pytest.skip(server)
+    return server
