@@ -209,9 +209,21 @@ def test_a_store_does_not_cross_a_fork(driver):
         async with clients(driver, 1) as (a,):
             await a.register("r", b"a")
             assert await asyncio.to_thread(forked_use, a) == "misuse"
+            assert await asyncio.to_thread(forked_use, Opening(driver.address)) == "misuse"
             assert (await a.get("r")).value == b"a"
 
     run(scenario())
+
+
+class Opening:
+    """For `forked_use`: a store that is opened in the child."""
+
+    def __init__(self, address):
+        self.address = address
+
+    async def get(self, key):
+        async with await EtcdStore.open(self.address) as store:
+            await store.get(key)
 
 
 def child(address):

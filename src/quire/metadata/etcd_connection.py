@@ -71,6 +71,19 @@ WATCH: Final = Method("/etcdserverpb.Watch/Watch", pb.WatchResponse, streams=Tru
 AUTHENTICATE: Final = Method("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse)
 
 
+_OPEN: Final[set[int]] = set()
+"""Connections of this process that are not closed."""
+_FORKED_WHILE_OPEN: Final[list[int]] = []
+
+
+def _in_forked_child() -> None:
+    if _OPEN:
+        _FORKED_WHILE_OPEN.append(os.getpid())
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
 class LeaseGoneError(Exception):
     """The lease that a transaction names has ended; nothing was changed."""
 
@@ -130,6 +143,10 @@ class EtcdConnection:
 
     Args:
         address: where, and how to behave.
+
+    Raises:
+        MisuseError: this process was forked from one that had a connection.
+        NoClusterError: a TLS file cannot be read.
     """
 
     def __init__(self, address: EtcdAddress) -> None:
@@ -137,9 +154,15 @@ class EtcdConnection:
         self.hosts = ",".join(address.hosts)
         self._pid = os.getpid()
         self._closed = False
+        if _FORKED_WHILE_OPEN:
+            raise MisuseError(
+                f"process {self._pid} was forked while an etcd store was open, and gRPC does not outlive that; start the"
+                " process anew (spawn or exec), or fork before the first store is opened"
+            )
         self._servers = [_Server(host, _channel(host, address.options)) for host in address.hosts]
         self._token = ""
         self._closing: asyncio.Task[None] | None = None
+        _OPEN.add(id(self))
 
     @property
     def patience_s(self) -> float:
@@ -348,3 +371,4 @@ class EtcdConnection:
     async def _close(self) -> None:
         for server in self._servers:
             await server.channel.close()
+        _OPEN.discard(id(self))
