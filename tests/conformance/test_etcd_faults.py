@@ -4,9 +4,13 @@ import asyncio
 
 import pytest
 
+import quire
 from conformance.etcd_proxy import PARTITION_S, behind_proxy, run
 from conformance.metadata_drivers import EtcdDriver, clients, present, until
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
 from quire.core.errors import MetadataUnknownError
+from quire.metadata.connect import format_store, open_store
 from quire.metadata.etcd import EtcdStore
 from quire.metadata.etcd_connection import COMPACT, TXN
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
@@ -286,6 +290,47 @@ def test_kill_and_restart_under_load_keep_values_and_registrations(tmp_path):
             assert not held.lost.is_set()
             await held.update(b"y")
             assert await present(other, held.key, b"y")
+
+    try:
+        run(scenario())
+    finally:
+        server.run("stop", check=False)
+
+
+def test_a_cluster_goes_on_while_etcd_is_killed_and_restarted(tmp_path):
+    """Appends need no metadata; a new ledger waits for the store; nothing acknowledged is lost; the bookies are back."""
+    etcd_or_skip()
+    server = EtcdServer(tmp_path / "etcd")
+
+    async def scenario():
+        uri = f"etcd://{server.host}/ledgers?session_timeout_ms=3000"
+        await format_store(uri)
+        bookies = []
+        for number in range(3):
+            config = BookieConfig(directory=tmp_path / f"b{number}", name=f"b{number}")
+            bookies.append(BookieServer(config, await open_store(uri)))
+            await bookies[-1].start()
+        store = await open_store(uri)
+        async with quire.connect(uri) as client:
+            ledger = await client.create_ledger(
+                ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"x", digest="crc32c"
+            )
+            await asyncio.to_thread(server.kill)
+            acknowledged = [await ledger.append(b"%d" % number) for number in range(100)]
+            waiting = asyncio.create_task(client.create_ledger(password=b"x", digest="crc32c"))
+            await asyncio.to_thread(server.start)
+            other = await waiting
+            await other.append(b"new")
+            await other.close()
+            await ledger.close()
+            again = await client.open_ledger(ledger.ledger_id, password=b"x")
+            found = [entry async for entry in again.read(0, acknowledged[-1])]
+            assert len(found) == 100
+            assert len(await store.list("bookies/available/")) == 3
+        await store.close()
+        for bookie in bookies:
+            await bookie.stop()
+            await bookie.store.close()
 
     try:
         run(scenario())
