@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+# gRPC's own fork handlers end a child that does nothing wrong; who uses a store in one is told (`MisuseError`).
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
