@@ -76,7 +76,7 @@ def test_a_change_that_never_arrived_is_unknown_too(driver):
         async with behind_proxy(driver) as (store, other, proxy):
             proxy.go_silent()
             task = asyncio.create_task(store.create("k", b"1"))
-            await asyncio.sleep(0.1)
+            await proxy.swallowed.wait()
             proxy.pass_everything()
             with pytest.raises(MetadataUnknownError):
                 await task

@@ -14,6 +14,7 @@ class TcpProxy:
         to_server: whether what clients send is forwarded; else it is swallowed.
         to_client: the same for what the server sends.
         accepts: whether new connections are taken; else they are closed at once.
+        swallowed: something that a client sent was, since the network went silent.
     """
 
     def __init__(self, host, port):
@@ -22,6 +23,7 @@ class TcpProxy:
         self.to_server = True
         self.to_client = True
         self.accepts = True
+        self.swallowed = asyncio.Event()
         self._writers = set()
         self._tasks = set()
 
@@ -33,6 +35,7 @@ class TcpProxy:
     def go_silent(self):
         """A partition: nothing arrives, nobody is told."""
         self.to_server = self.to_client = False
+        self.swallowed.clear()
 
     def lose_answers(self):
         """Requests arrive, answers do not."""
@@ -73,6 +76,8 @@ class TcpProxy:
                 if getattr(self, direction):
                     writer.write(data)
                     await writer.drain()
+                elif direction == "to_server":
+                    self.swallowed.set()
         writer.transport.abort()
 
     async def _connected(self, reader, writer):
