@@ -16,18 +16,16 @@ Source: metadata format of Apache BookKeeper, "Metadata service URI".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl
 
 from quire.core.errors import NoClusterError
+from quire.metadata.server_uri import PATIENCE_MS, credentials_in, hosts_and_root, with_query
 from quire.metadata.store import SESSION_TIMEOUT_MS
 
 DEFAULT_PORT: Final = 2181
-DEFAULT_ROOT: Final = "/ledgers"
-PATIENCE_MS: Final = 15_000
+FORM: Final = "zk://HOST:2181/ledgers"
 SCHEMES: Final = ("zk", "zookeeper")
 
 
@@ -96,27 +94,10 @@ def parse_uri(uri: str) -> ZookeeperAddress:
     """
     scheme, _, rest = uri.partition("://")
     if not is_zookeeper(scheme) or not rest:
-        raise NoClusterError(f"{uri!r} is no ZooKeeper cluster: write zk://HOST:2181/ledgers")
-    rest, _, query = rest.partition("?")
-    names, slash, path = rest.partition("/")
-    hosts = tuple(_host(name.strip(), uri) for name in names.replace(";", ",").split(",") if name.strip())
-    if not hosts:
-        raise NoClusterError(f"{uri!r} names no server: write zk://HOST:2181/ledgers")
-    root = slash + path.rstrip("/")
-    if not {"", ".", ".."}.isdisjoint(root.split("/")[1:]) and root not in {"", "/"}:
-        raise NoClusterError(f"{uri!r} has an empty or dotted part in its path {root}")
-    return ZookeeperAddress(
-        hosts, root if len(root) > 1 else DEFAULT_ROOT, _layout(scheme, uri), _options(query, uri)
-    )
-
-
-def _host(name: str, uri: str) -> str:
-    host, colon, port = name.rpartition(":")
-    if not colon or name.endswith("]"):
-        return f"{name}:{DEFAULT_PORT}"
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise NoClusterError(f"{uri!r}: {name!r} is no HOST:PORT")
-    return name
+        raise NoClusterError(f"{uri!r} is no ZooKeeper cluster: write {FORM}")
+    place, _, query = rest.partition("?")
+    hosts, root = hosts_and_root(place, uri, port=DEFAULT_PORT, form=FORM)
+    return ZookeeperAddress(hosts, root, _layout(scheme, uri), _options(query, uri))
 
 
 def _layout(scheme: str, uri: str) -> Layout | None:
@@ -131,38 +112,7 @@ def _layout(scheme: str, uri: str) -> Layout | None:
 
 
 def _options(query: str, uri: str) -> ZookeeperOptions:
-    options = ZookeeperOptions()
-    kinds = {item.name: item.type for item in fields(ZookeeperOptions)}
-    for name, text in parse_qsl(query, keep_blank_values=True):
-        if name not in kinds:
-            raise NoClusterError(f"{uri!r}: there is no option {name!r}; there are {', '.join(kinds)}")
-        if name == "credentials":
-            options = replace(options, credentials=read_credentials(Path(text)))
-        elif kinds[name] == "int":
-            if not text.isdecimal() or int(text) < 1:
-                raise NoClusterError(f"{uri!r}: {name} is a number of milliseconds, not {text!r}")
-            options = replace(options, **{name: int(text)})  # type: ignore[arg-type]
-        else:
-            options = replace(options, **{name: text})  # type: ignore[arg-type]
+    options = with_query(ZookeeperOptions(), query, uri, lambda path: credentials_in(path, "digest", "sasl"))
     if options.acl not in {"open", "creator"}:
         raise NoClusterError(f"{uri!r}: acl is open or creator, not {options.acl!r}")
     return options
-
-
-def read_credentials(path: Path) -> tuple[str, str, str]:
-    """Kind, user and password in a file.
-
-    Raises:
-        NoClusterError: it cannot be read, or its first line is not `digest:USER:PASSWORD` or `sasl:USER:PASSWORD`.
-    """
-    try:
-        line = path.read_text().partition("\n")[0]
-    except (OSError, UnicodeDecodeError) as error:
-        raise NoClusterError(f"the credentials in {path} cannot be read: {error}", path=str(path)) from error
-    kind, _, rest = line.partition(":")
-    user, colon, password = rest.partition(":")
-    if kind not in {"digest", "sasl"} or not (user and colon):
-        raise NoClusterError(
-            f"the first line of {path} is not digest:USER:PASSWORD or sasl:USER:PASSWORD", path=str(path)
-        )
-    return kind, user, password

@@ -1,0 +1,103 @@
+"""What the URIs of clusters behind servers have in common: hosts, a root, options, and a file of credentials.
+
+Source: docs/metadata.md, "ZooKeeper" and "etcd".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from quire.core.errors import NoClusterError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Options = TypeVar("Options", bound=DataclassInstance)
+
+DEFAULT_ROOT: Final = "/ledgers"
+PATIENCE_MS: Final = 15_000
+
+
+def hosts_and_root(place: str, uri: str, *, port: int, form: str) -> tuple[tuple[str, ...], str]:
+    """The servers and the cluster's root.
+
+    Args:
+        place: the URI between its scheme and its query.
+        uri: the whole, for messages.
+        port: where a host has none.
+        form: how such a URI is written, for messages.
+
+    Returns:
+        `host:port` of every server, and `/ledgers` or what the URI says instead.
+
+    Raises:
+        NoClusterError: no host, a host without sense, or a root with an empty or dotted part.
+    """
+    names, slash, path = place.partition("/")
+    hosts = tuple(
+        _host(name.strip(), uri, port) for name in names.replace(";", ",").split(",") if name.strip()
+    )
+    if not hosts:
+        raise NoClusterError(f"{uri!r} names no server: write {form}")
+    root = slash + path.rstrip("/")
+    if len(root) > 1 and not {"", ".", ".."}.isdisjoint(root.split("/")[1:]):
+        raise NoClusterError(f"{uri!r} has an empty or dotted part in its path {root}")
+    return hosts, root if len(root) > 1 else DEFAULT_ROOT
+
+
+def _host(name: str, uri: str, default_port: int) -> str:
+    host, colon, port = name.rpartition(":")
+    if not colon or name.endswith("]"):
+        return f"{name}:{default_port}"
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise NoClusterError(f"{uri!r}: {name!r} is no HOST:PORT")
+    return name
+
+
+def with_query(options: Options, query: str, uri: str, credentials: Callable[[Path], Any]) -> Options:
+    """Options with what a URI's query says.
+
+    Args:
+        options: the defaults; a number among them is one of milliseconds.
+        query: behind the question mark.
+        uri: the whole, for messages.
+        credentials: reads the file that the option of this name says.
+
+    Raises:
+        NoClusterError: an option that does not exist or has no sense.
+    """
+    kinds = {item.name: item.type for item in fields(options)}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in kinds:
+            raise NoClusterError(f"{uri!r}: there is no option {name!r}; there are {', '.join(kinds)}")
+        value: Any = text
+        if name == "credentials":
+            value = credentials(Path(text))
+        elif kinds[name] == "int":
+            if not text.isdecimal() or int(text) < 1:
+                raise NoClusterError(f"{uri!r}: {name} is a number of milliseconds, not {text!r}")
+            value = int(text)
+        options = replace(options, **{name: value})
+    return options
+
+
+def credentials_in(path: Path, *kinds: str) -> tuple[str, str, str]:
+    """Kind, user and password in a file.
+
+    Raises:
+        NoClusterError: it cannot be read, or its first line is not `KIND:USER:PASSWORD` with one of the kinds.
+    """
+    try:
+        line = path.read_text().partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoClusterError(f"the credentials in {path} cannot be read: {error}", path=str(path)) from error
+    kind, _, rest = line.partition(":")
+    user, colon, password = rest.partition(":")
+    if kind not in kinds or not (user and colon):
+        forms = " or ".join(f"{each}:USER:PASSWORD" for each in kinds)
+        raise NoClusterError(f"the first line of {path} is not {forms}", path=str(path))
+    return kind, user, password
