@@ -78,6 +78,19 @@ class LocalCluster:
     def stop_bookie(self, index):
         self._background.run(self.bookies.pop(index).stop)
 
+    def with_bookies_stopped(self, change):
+        """Stop all bookies, call `change` with their directories, start them again."""
+
+        async def stop_and_start():
+            for bookie in self.bookies:
+                await bookie.stop()
+            change([bookie.config.directory for bookie in self.bookies])
+            self.bookies = [BookieServer(bookie.config, self._store) for bookie in self.bookies]
+            for bookie in self.bookies:
+                await bookie.start()
+
+        self._background.run(stop_and_start)
+
     def stop(self):
         async def stop():
             await self.client.close()
@@ -112,6 +125,12 @@ def cluster(tmp_path_factory):
 @pytest.fixture
 def own_cluster(tmp_path):
     with contextlib.closing(_Stopping(LocalCluster(tmp_path, 3))) as stopping:
+        yield stopping.cluster
+
+
+@pytest.fixture
+def four_bookies(tmp_path):
+    with contextlib.closing(_Stopping(LocalCluster(tmp_path / "cluster", 4))) as stopping:
         yield stopping.cluster
 
 

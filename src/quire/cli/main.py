@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from quire.cli import bench, bookie, check, cluster, ledger, log, metadata, simulate, up, verify_history
+from quire.cli import (
+    bench,
+    bookie,
+    check,
+    cluster,
+    ledger,
+    log,
+    metadata,
+    simulate,
+    spark,
+    up,
+    verify_history,
+)
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
 
@@ -34,6 +46,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(bench.app, name="bench")
+app.add_typer(spark.app, name="spark")
 
 
 def main() -> None:

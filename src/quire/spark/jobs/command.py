@@ -17,6 +17,8 @@ from quire.core.errors import QuireError
 from quire.spark.local import session
 
 Step = Callable[[SparkSession, argparse.Namespace], dict[str, Any]]
+Progress = Callable[[int, int], None]
+"""Told how many of how many units of work are done."""
 
 
 def text(data: bytes | None) -> str | None:
@@ -36,16 +38,27 @@ def read_log(spark: SparkSession, cluster: str, log: str, start: int | None, end
     return reader.load(log)
 
 
-def parser(job: str, what: str) -> argparse.ArgumentParser:
-    """The arguments that every job has."""
+def parser(job: str, what: str, *, one_log: bool = True) -> argparse.ArgumentParser:
+    """The arguments that every job has.
+
+    Args:
+        job: its name.
+        what: one line for people.
+        one_log: it is about one log and makes a table of its own; the others work in units: they have a plan, and a
+            table of results that a later run goes on from.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m quire.spark.jobs.{job}", description=what)
-    parser.set_defaults(job=job)
+    parser.set_defaults(job=job, show=_write)
     parser.add_argument(
         "--cluster", default=os.environ.get("QUIRE_CLUSTER"), help="URI; default QUIRE_CLUSTER"
     )
-    parser.add_argument("--log", required=True, help="the log's name")
     parser.add_argument("--out", required=True, metavar="DIR", help="directory of the table")
-    parser.add_argument("--overwrite", action="store_true", help="replace a table that is there")
+    if one_log:
+        parser.add_argument("--log", required=True, help="the log's name")
+        parser.add_argument("--overwrite", action="store_true", help="replace a table that is there")
+    else:
+        parser.add_argument("--dry-run", action="store_true", help="only show the plan")
+        parser.set_defaults(show_plan=_plan_line, progress=_progress_line)
     parser.add_argument("--cores", default="*", help="local cores to use; default all")
     return parser
 
@@ -73,13 +86,25 @@ def run_step(spark: SparkSession, given: argparse.Namespace, step: Step, session
     """Run one job and print its line; see `main`."""
     try:
         line = {**step(spark, given), "session_seconds": session_seconds}
-        status = 0
+        status = 0 if line.get("ok", True) else 1
     except (QuireError, PySparkException) as error:
         line, status = {"job": given.job, "error": last_line(error)}, 1
-    # The line is ASCII: surrogate escapes survive as JSON escapes whatever the terminal's encoding.
+    given.show(line)
+    return status
+
+
+def _plan_line(rows: list[dict[str, Any]]) -> None:
+    _write({"plan": rows})
+
+
+def _progress_line(done: int, total: int) -> None:
+    sys.stderr.write(f"{done:,} of {total:,} units\n")
+
+
+def _write(line: dict[str, Any]) -> None:
+    # ASCII: surrogate escapes survive as JSON escapes whatever the terminal's encoding.
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
-    return status
 
 
 def last_line(error: BaseException) -> str:

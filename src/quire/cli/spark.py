@@ -1,0 +1,110 @@
+"""`quire spark …`: jobs over logs and ledgers that Spark spreads over machines, and what keeps Spark from working."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+
+from quire.cli.group import wants_json
+from quire.cli.options import ClusterOption, JsonOption
+from quire.cli.output import Output, human_bytes
+from quire.core.errors import MisuseError
+
+app = typer.Typer(help="Spark: jobs that need many machines, and a doctor for its set-up.")
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.callback()
+def spark() -> None:
+    """Spark: jobs that need many machines, and a doctor for its set-up."""
+
+
+@app.command(context_settings=PASSED_ON)
+def run(context: typer.Context) -> None:
+    """Run a job; `quire spark run` alone lists them, `quire spark run JOB --help` says what one takes.
+
+    A job that works in units shows its plan first (`--dry-run`: only that) and goes on where an earlier run stopped.
+
+    Exit code 0: done. 1: it failed, or found something wrong.
+    """
+    _need_pyspark()
+    from quire.spark.jobs import command
+    from quire.spark.jobs.__main__ import JOBS
+
+    as_json = wants_json(context.args)
+    job, *arguments = [one for one in context.args if one != "--json"] or [""]
+    out = Output(as_json=as_json)
+    if job in {"", "--help", "-h"}:
+        rows = [{"job": name, "what": module.parser().description} for name, module in JOBS.items()]
+        out.rows("Jobs", ("job", "what"), rows)
+        return
+    if job not in JOBS:
+        raise MisuseError(f"There is no job {job!r}: {', '.join(JOBS)}.")
+    parser = JOBS[job].parser()
+    parser.prog = f"quire spark run {job}"
+    if not as_json:
+        parser.set_defaults(show=lambda line: _show(out, line))
+        if parser.get_default("show_plan"):
+            parser.set_defaults(show_plan=lambda rows: _show_plan(out, rows), progress=_Units(out))
+    raise typer.Exit(command.main(parser, JOBS[job].step, arguments))
+
+
+@app.command()
+def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """Look at what commonly keeps Spark from working here, and say what to do about it.
+
+    Exit code 1: something would make Spark fail.
+    """
+    from quire.spark.doctor import Health, examine
+
+    out = Output(as_json=as_json)
+    checks = list(examine(cluster or os.environ.get("QUIRE_CLUSTER")))
+    out.rows("", ("what", "health", "found", "remedy"), [check.as_dict() for check in checks])
+    if any(check.health is Health.BAD for check in checks):
+        raise typer.Exit(1)
+
+
+def _need_pyspark() -> None:
+    try:
+        import pyspark  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise MisuseError("Jobs need PySpark: pip install 'quire[spark]'.") from error
+
+
+def _show(out: Output, line: dict[str, Any]) -> None:
+    """A job's result for people: nested rows as a table below the facts."""
+    tables = {
+        key: value
+        for key, value in line.items()
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
+    width = max(map(len, line))
+    for key, value in line.items():
+        if key not in tables and value is not None:
+            shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
+            out.result({}, f"{key.replace('_', ' '):{width}}  {shown}")
+    for key, rows in tables.items():
+        out.rows(key.replace("_", " "), list(rows[0]), rows)
+
+
+def _show_plan(out: Output, rows: list[dict[str, Any]]) -> None:
+    shown = [{**row, "bytes": human_bytes(row["bytes"])} if "bytes" in row else row for row in rows]
+    out.rows("Plan", list(rows[0]) if rows else (), shown)
+
+
+class _Units:
+    """Progress of a job's units on stderr."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._bar: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            self._bar = self._out.progress("units done", total, "units").__enter__()
+        self._bar.advance(done - self._bar.count)
+        if done == total:
+            self._bar.__exit__(None, None, None)

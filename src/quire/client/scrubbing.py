@@ -1,0 +1,310 @@
+"""Looks at one bookie's copies of a closed ledger: what it lacks, what is no longer what was written, what is too much.
+
+One bookie and one stretch of entries at a time, so that the work can be spread over many machines. Copies of different
+bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed.
+A bookie that does not answer is "unknown", never "missing".
+
+Source: protocol document (001), "Guarantees"; `docs/formats/native-protocol.md`, "Entries" and LIST_ENTRIES.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from crc32c import crc32c
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient
+from quire.client.range_read import open_runs
+from quire.core.answers import NEGATIVES, Answer
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.quorum import residues_of_slot
+from quire.core.reader import told_through
+from quire.wire.entries import Entries
+
+WINDOW_BYTES = 4 << 20
+"""About so much of a ledger is one window: what is held in memory, and what a fingerprint stands for."""
+
+_READ_BYTES = 1 << 20
+
+
+class Verdict(StrEnum):
+    """What is wrong with some entries of one bookie, or that nothing is."""
+
+    OK = "ok"
+    MISSING = "missing"
+    """The bookie vouches that it does not have what it should have."""
+    CORRUPT = "corrupt"
+    """It has the entry, and a digest or the stored record does not fit."""
+    EXTRA = "extra"
+    """It holds what the ledger's record does not ask of it: harmless, left by a change of the ensemble."""
+    UNLIKE = "unlike"
+    """Its digest is right, and most of the other copies say something else."""
+    UNKNOWN = "unknown"
+    """The bookie did not answer, or cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one bookie should hold of a stretch of a ledger's entries: those of some classes (id mod `period`)."""
+
+    bookie: BookieId
+    first: int
+    last: int
+    period: int
+    residues: int
+
+    def ids(self) -> Iterable[int]:
+        """The ids of the share, ascending."""
+        if self.residues == (1 << self.period) - 1:
+            return range(self.first, self.last + 1)
+        return (e for e in range(self.first, self.last + 1) if self.residues >> e % self.period & 1)
+
+    def has(self, entry_id: int) -> bool:
+        """Whether the bookie should hold an entry."""
+        return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
+
+    def cut(self, first: int, last: int) -> Share:
+        """The part of it from `first` to `last`."""
+        return Share(self.bookie, max(first, self.first), min(last, self.last), self.period, self.residues)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Entries first..last of a share, which all have one verdict; `detail` says what the bookie said."""
+
+    first: int
+    last: int
+    verdict: Verdict
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class WindowCheck:
+    """What one window of a share showed.
+
+    Attributes:
+        entries: good copies.
+        payload_bytes: their payload.
+        fingerprints: for each class whose entries are all good, a checksum over payloads and lengths.
+        findings: what is wrong, by ascending id.
+    """
+
+    first: int
+    last: int
+    entries: int = 0
+    payload_bytes: int = 0
+    fingerprints: dict[int, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def shares(record: LedgerMetadata) -> Iterator[Share]:
+    """What each bookie should hold of a closed ledger: a share for each fragment and slot that is not empty."""
+    size, write_quorum = record.ensemble_size, record.write_quorum
+    for index, fragment in enumerate(record.fragments):
+        last = record.last_entry_of_fragment(index)
+        if last is None or last < fragment.first_entry:
+            continue
+        for slot, bookie in enumerate(fragment.ensemble):
+            residues = residues_of_slot(slot, size, write_quorum)
+            yield Share(bookie, fragment.first_entry, last, size, residues)
+
+
+def windows(record: LedgerMetadata, share: Share) -> Iterator[Share]:
+    """A share in parts of about `WINDOW_BYTES`, with the same borders for every bookie of its fragment."""
+    average = max(1, record.length // max(1, record.last_entry + 1))
+    step = max(1, min(1 << 16, WINDOW_BYTES // average))
+    for first in range(share.first // step * step, share.last + 1, step):
+        yield share.cut(first, first + step - 1)
+
+
+class ReplicaCheck:
+    """Checks what bookies hold of one closed ledger. A bookie that did not answer once is not waited for again."""
+
+    def __init__(self, bookies: BookieClient, record: LedgerMetadata, timeout_ms: int) -> None:
+        self._bookies, self._record, self._timeout_ms = bookies, record, timeout_ms
+        self._access = LedgerAccess.of(record)
+        self._silent: dict[BookieId, Answer] = {}
+
+    async def audit(self, bookie: BookieId, mine: Sequence[Share]) -> list[Finding]:
+        """Compare a bookie's own list of its entries with what it should hold; no entry is read.
+
+        Args:
+            bookie: who is asked.
+            mine: all its shares of the ledger.
+        """
+        answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
+        if answer in NEGATIVES:
+            return [Finding(share.first, share.last, Verdict.MISSING, answer.name) for share in mine]
+        if answer is Answer.OK and await self._in_limbo(bookie):
+            # It may hold more than it lists, and says so: no negative.
+            return [Finding(share.first, share.last, Verdict.UNKNOWN, "limbo") for share in mine]
+        if answer is not Answer.OK:
+            return [Finding(share.first, share.last, Verdict.UNKNOWN, answer.name) for share in mine]
+        found: list[Finding] = []
+        for share in mine:
+            for part in windows(self._record, share):
+                found += _findings(part, lacking(part, held), Verdict.MISSING)
+        return found + _too_much(mine, held)
+
+    async def scrub(self, window: Share) -> WindowCheck:
+        """Read one window of a share and check every entry's digest."""
+        good: list[Entries] = []
+        found: list[Finding] = []
+        at = window.first
+        while at <= window.last:
+            at = await self._read(window.cut(at, window.last), good, found)
+        entries = (
+            Entries.join(self._record.ledger_id, good) if good else Entries.of(self._record.ledger_id, ())
+        )
+        size = sum(map(len, entries.payloads))
+        prints = _fingerprints(window, entries)
+        return WindowCheck(window.first, window.last, len(entries), size, prints, found)
+
+    async def contents(self, window: Share) -> dict[int, int]:
+        """A checksum over payload and length for each good entry of a window."""
+        good: list[Entries] = []
+        at = window.first
+        while at <= window.last:
+            at = await self._read(window.cut(at, window.last), good, [])
+        return {
+            entry_id: crc32c(payload, length & 0xFFFFFFFF)
+            for part in good
+            for entry_id, length, payload in zip(part.entry_ids, part.lengths, part.payloads, strict=True)
+        }
+
+    async def _read(self, part: Share, good: list[Entries], found: list[Finding]) -> int:
+        """One request; returns the first id that its answer tells nothing about."""
+        first, last, bookie = part.first, part.last, part.bookie
+        if bookie in self._silent:
+            found.append(Finding(first, last, Verdict.UNKNOWN, self._silent[bookie].name))
+            return last + 1
+        reply = await self._bookies.read(
+            bookie, self._access, first, last, _READ_BYTES, timeout_ms=self._timeout_ms
+        )
+        if reply.answer in NEGATIVES:
+            found += _findings(part, part.ids(), Verdict.MISSING, reply.answer.name)
+            return last + 1
+        if reply.answer is not Answer.OK:
+            if reply.answer in {Answer.TIMED_OUT, Answer.UNREACHABLE}:
+                self._silent[bookie] = reply.answer
+            found.append(Finding(first, last, Verdict.UNKNOWN, reply.answer.name))
+            return last + 1
+        entries, bad, _ = open_runs(reply.runs, self._access, first, last)
+        ids = entries.entry_ids
+        through = told_through(
+            first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
+        )
+        if through < first:
+            found.append(Finding(first, last, Verdict.UNKNOWN, "it says nothing of them"))
+            return last + 1
+        if entries:
+            good.append(entries)
+        if len(entries) < _count(part.cut(first, through)):
+            await self._explain(part.cut(first, through), ids, bad, reply.unknown, found)
+        return through + 1
+
+    async def _explain(
+        self,
+        part: Share,
+        there: Sequence[int],
+        bad: Sequence[tuple[int, int]],
+        unknown: Sequence[tuple[int, int]],
+        found: list[Finding],
+    ) -> None:
+        """Why entries of a part are not among the good ones."""
+        wrong = {entry_id for entry_id, _ in bad}
+        left = sorted(set(part.ids()).difference(there, wrong))
+        unread = [e for e in left if any(low <= e <= high for low, high in unknown)]
+        found += _findings(part, sorted(wrong), Verdict.CORRUPT, "digest")
+        if unread and await self._in_limbo(part.bookie):
+            found += _findings(part, unread, Verdict.UNKNOWN, "limbo")
+        else:
+            found += _findings(part, unread, Verdict.CORRUPT, "the bookie cannot read it")
+        found += _findings(part, sorted(set(left).difference(unread)), Verdict.MISSING)
+
+    async def _in_limbo(self, bookie: BookieId) -> bool:
+        answer, facts = await self._bookies.info(bookie, self._access, timeout_ms=self._timeout_ms)
+        return answer not in NEGATIVES and (answer is not Answer.OK or bool(facts.get("limbo")))
+
+
+def lacking(share: Share, held: Sequence[tuple[int, int, int, int]]) -> list[int]:
+    """The ids of a share that no interval (first, last, period, residues) holds."""
+    near = [each for each in held if each[0] <= share.last and each[1] >= share.first]
+    if any(low <= share.first and high >= share.last and period == 1 for low, high, period, _ in near):
+        return []
+    there = {
+        entry_id
+        for low, high, period, classes in near
+        for entry_id in range(max(low, share.first), min(high, share.last) + 1)
+        if period == 1 or classes >> entry_id % period & 1
+    }
+    return [entry_id for entry_id in share.ids() if entry_id not in there]
+
+
+def majority(contents: dict[BookieId, int]) -> list[BookieId]:
+    """The bookies whose copy of an entry is not what most copies are; all of them where no content has most."""
+    counts = Counter(contents.values())
+    if len(counts) == 1:
+        return []
+    (most, number), (_, next_number) = counts.most_common(2)
+    return [bookie for bookie, content in contents.items() if number == next_number or content != most]
+
+
+def _too_much(mine: Sequence[Share], held: Sequence[tuple[int, int, int, int]]) -> list[Finding]:
+    """Stretches of held entries that lie in no share of the bookie."""
+    found: list[Finding] = []
+    for low, high, _, _ in held:
+        at = low
+        for share in sorted(mine, key=lambda each: each.first):
+            if share.first <= high and share.last >= at:
+                if at < share.first:
+                    found.append(Finding(at, share.first - 1, Verdict.EXTRA))
+                at = share.last + 1
+        if at <= high:
+            found.append(Finding(at, high, Verdict.EXTRA))
+    return found
+
+
+def _count(share: Share) -> int:
+    if share.residues == (1 << share.period) - 1:
+        return share.last - share.first + 1
+    return sum(1 for _ in share.ids())
+
+
+def _findings(part: Share, ids: Iterable[int], verdict: Verdict, detail: str = "") -> list[Finding]:
+    """Ascending ids of a share as stretches: two ids lie together when the share has none between them."""
+    found: list[Finding] = []
+    for entry_id in ids:
+        if found and not any(map(part.has, range(found[-1].last + 1, entry_id))):
+            found[-1] = Finding(found[-1].first, entry_id, verdict, detail)
+        else:
+            found.append(Finding(entry_id, entry_id, verdict, detail))
+    return found
+
+
+def _fingerprints(window: Share, entries: Entries) -> dict[int, int]:
+    """A checksum for each class whose entries are all there; of a share with all classes one for all, as class 0.
+
+    It covers what copies must have in common, payloads and lengths: headers and digests may differ (LAC).
+    """
+    if window.residues == (1 << window.period) - 1:
+        return {0: _fingerprint(entries)} if len(entries) == _count(window) else {}
+    prints: dict[int, int] = {}
+    for residue in range(window.period):
+        if window.residues >> residue & 1:
+            mine = Share(window.bookie, window.first, window.last, window.period, 1 << residue)
+            places = [place for place, e in enumerate(entries.entry_ids) if e % window.period == residue]
+            if places and len(places) == _count(mine):
+                step = places[1] - places[0] if len(places) > 1 else 1
+                prints[residue] = _fingerprint(entries[places[0] : places[-1] + 1 : step])
+    return prints
+
+
+def _fingerprint(entries: Entries) -> int:
+    return crc32c(b"".join(entries.payloads), crc32c(array("q", entries.lengths).tobytes()))

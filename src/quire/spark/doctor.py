@@ -1,0 +1,209 @@
+"""What commonly keeps Spark from reading and writing logs, looked at one thing after another, each with its remedy.
+
+Source: spark.md 1.5, 1.7 and 5.1.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from quire.core.errors import QuireError
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+
+SPARK_VERSIONS: Final = ("4.2", "4.3")
+JAVA_VERSIONS: Final = (17, 21)
+PYARROW_AT_LEAST: Final = 18
+_PROBE = "import pyarrow, pyspark, quire; print(quire.__file__)"
+
+
+class Health(StrEnum):
+    """How a thing is."""
+
+    GOOD = "good"
+    ODD = "odd"
+    """It works, worse than it could."""
+    BAD = "bad"
+    """Spark will fail because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        what: the thing.
+        health: how it is.
+        found: what was seen.
+        remedy: what to do about it; empty when it is good.
+    """
+
+    what: str
+    health: Health
+    found: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON and tables."""
+        return asdict(self)
+
+
+def examine(cluster: str | None = None) -> Iterator[Check]:
+    """Look at this machine as a Spark driver would find it.
+
+    Args:
+        cluster: the cluster's URI, looked at last; None leaves it out.
+    """
+    yield _spark()
+    yield _pyarrow()
+    yield _java()
+    yield _workers_python()
+    yield _discovery()
+    yield from _other_modules()
+    if cluster is None:
+        yield Check(
+            "cluster", Health.ODD, "none named", "Set QUIRE_CLUSTER, or give --cluster or option cluster."
+        )
+    else:
+        yield _cluster(cluster)
+
+
+def examine_session(conf: Callable[[str, str], str]) -> Iterator[Check]:
+    """Look at a running session's settings.
+
+    Args:
+        conf: gives a setting, or the default that is its second argument: `spark.conf.get`.
+    """
+    pushdown = conf("spark.sql.python.filterPushdown.enabled", "false")
+    yield Check(
+        "filters handed to sources",
+        Health.GOOD if pushdown == "true" else Health.ODD,
+        f"spark.sql.python.filterPushdown.enabled={pushdown}",
+        "" if pushdown == "true" else "Set it to true: WHERE on offset and timestamp then reads less.",
+    )
+    reuse = conf("spark.python.worker.reuse", "true")
+    yield Check(
+        "workers used again",
+        Health.GOOD if reuse == "true" else Health.ODD,
+        f"spark.python.worker.reuse={reuse}",
+        "" if reuse == "true" else "Set it to true: a micro-batch takes several times as long without.",
+    )
+    zone = conf("spark.sql.session.timeZone", "")
+    yield Check(
+        "zone of timestamps",
+        Health.GOOD if zone in {"UTC", "Etc/UTC", "Z"} else Health.ODD,
+        f"spark.sql.session.timeZone={zone or 'of the machine'}",
+        "" if zone in {"UTC", "Etc/UTC", "Z"} else "Set it to UTC, so that shown times are the log's.",
+    )
+
+
+def _spark() -> Check:
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return Check("pyspark", Health.BAD, "not installed", "pip install 'quire[spark]'")
+    if version.startswith(SPARK_VERSIONS):
+        return Check("pyspark", Health.GOOD, version)
+    return Check("pyspark", Health.ODD, version, f"Tested with {' and '.join(SPARK_VERSIONS)}.")
+
+
+def _pyarrow() -> Check:
+    try:
+        version = importlib.metadata.version("pyarrow")
+    except importlib.metadata.PackageNotFoundError:
+        return Check("pyarrow", Health.BAD, "not installed", "pip install 'quire[spark]'")
+    if int(version.split(".")[0]) < PYARROW_AT_LEAST:
+        return Check(
+            "pyarrow", Health.BAD, version, f"Spark's data sources need {PYARROW_AT_LEAST} or later."
+        )
+    return Check("pyarrow", Health.GOOD, version)
+
+
+def _java() -> Check:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    remedy = "Install Java 17 or 21: apt-get install openjdk-17-jre-headless."
+    if java is None or not Path(java).exists():
+        return Check("java", Health.BAD, "none on PATH or in JAVA_HOME", remedy)
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the user's own Java
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("java", Health.BAD, f"{java}: {error}", remedy)
+    first = (said.stderr or said.stdout).splitlines()[0]
+    number = first.partition('"')[2].partition(".")[0].strip('"')
+    if number.isdigit() and int(number) in JAVA_VERSIONS:
+        return Check("java", Health.GOOD, first)
+    return Check("java", Health.ODD, first, "Spark 4 is made for 17 and 21.")
+
+
+def _workers_python() -> Check:
+    python = os.environ.get("PYSPARK_PYTHON") or shutil.which("python3") or ""
+    name = os.environ.get("PYSPARK_PYTHON", "python3 of PATH, since PYSPARK_PYTHON is not set")
+    remedy = f"Set PYSPARK_PYTHON={sys.executable}, or use quire.spark.session(), which does."
+    try:
+        subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the Python that Spark would start
+    except subprocess.CalledProcessError as error:
+        return Check(
+            "Python of the workers", Health.BAD, f"{name}: {error.stderr.strip().splitlines()[-1]}", remedy
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("Python of the workers", Health.BAD, f"{name}: {error}", remedy)
+    return Check("Python of the workers", Health.GOOD, f"{name} imports pyarrow, pyspark and quire")
+
+
+def _discovery() -> Check:
+    try:
+        found = importlib.import_module("pyspark_quire").DefaultSource
+    except ImportError as error:
+        return Check(
+            "format quire is found",
+            Health.BAD,
+            str(error),
+            "Call quire.spark.register(spark) in the session.",
+        )
+    return Check("format quire is found", Health.GOOD, f"{found.__module__}.{found.__name__}")
+
+
+def _other_modules() -> Iterator[Check]:
+    """One other module named `pyspark_*` that fails to import switches discovery off for all, silently."""
+    for module in pkgutil.iter_modules():
+        if module.name.startswith("pyspark_") and module.name != "pyspark_quire":
+            try:
+                importlib.import_module(module.name)
+            except Exception as error:  # noqa: BLE001 - whatever it raises is what Spark meets
+                yield Check(
+                    f"module {module.name}",
+                    Health.BAD,
+                    f"{type(error).__name__}: {error}",
+                    "It hides every format from Spark: mend or remove it, or call quire.spark.register(spark).",
+                )
+
+
+def _cluster(uri: str) -> Check:
+    from quire.spark import cluster
+
+    try:
+        bookies = cluster.call(uri, _bookies)
+    except (QuireError, OSError) as error:
+        return Check("cluster", Health.BAD, f"{uri}: {error}", "Is it up, and can this machine reach it?")
+    if not bookies:
+        return Check(
+            "cluster", Health.BAD, f"{uri} has no bookie that takes entries", "Start some: `quire up`."
+        )
+    return Check("cluster", Health.GOOD, f"{uri}: {bookies} bookies take entries")
+
+
+async def _bookies(client: QuireClient) -> int:
+    return len(await client.available_bookies())

@@ -1,0 +1,453 @@
+"""Every stored copy looked at, by many machines: which are missing, damaged, too many, or unlike the others.
+
+    quire spark run scrub --cluster URI --out DIR [--log NAME | --ledger ID] [--audit] [--dry-run]
+
+`--audit` compares only the bookies' own lists with the ledgers' records and reads no entry. Nothing is changed. What
+a bookie that does not answer should hold is "unknown", never "missing". The table has a row for each window and class
+of a bookie's share, and one for each thing that is wrong; a run that was stopped goes on where it stopped.
+
+Source: spark.md 6, job 2; decision F-06.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.functions import col, collect_set, count_distinct
+from pyspark.sql.functions import sum as total
+
+from quire.client.scrubbing import (
+    Finding,
+    ReplicaCheck,
+    Share,
+    Verdict,
+    WindowCheck,
+    majority,
+    shares,
+    windows,
+)
+from quire.core.errors import NoSuchLedgerError
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.spark import cluster
+from quire.spark.jobs import command, units
+from quire.spark.jobs.units import Row as Fields
+from quire.spark.jobs.units import batched
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+
+UNIT_BYTES = 256 << 20
+TASKS_PER_BOOKIE = 2
+_WINDOWS_AHEAD = 2
+_SHOWN = 20
+SCHEMA = (
+    "ledger bigint, bookie string, first_entry bigint, last_entry bigint, class int, entries bigint, bytes bigint, "
+    "fingerprint bigint, verdict string, detail string"
+)
+BAD = (Verdict.MISSING, Verdict.CORRUPT, Verdict.UNLIKE)
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubUnit:
+    """Shares of one bookie, for one task.
+
+    Attributes:
+        bookie: whose.
+        pieces: (ledger's record, share) by ascending ledger and entry.
+        audit: compare lists only.
+        timeout_ms: how long a bookie may take for an answer.
+        size: payload bytes, about.
+    """
+
+    uri: str
+    bookie: str
+    pieces: tuple[tuple[LedgerMetadata, Share], ...]
+    audit: bool
+    timeout_ms: int
+    size: int
+
+    @property
+    def lane(self) -> str:
+        """The bookie: it serves others besides."""
+        return self.bookie
+
+    @property
+    def name(self) -> str:
+        """Whose shares, and from where to where."""
+        (one, first), (other, last) = self.pieces[0], self.pieces[-1]
+        what = "audit" if self.audit else "scrub"
+        return f"{what} {self.bookie} {one.ledger_id}:{first.first} to {other.ledger_id}:{last.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPlan:
+    """What is to be looked at.
+
+    Attributes:
+        units: the work.
+        ledgers: closed ledgers that it covers.
+        open_ledgers: ledgers that are still written: what they should hold is not decided, they are left out.
+    """
+
+    units: tuple[ScrubUnit, ...]
+    ledgers: int
+    open_ledgers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """What all copies showed.
+
+    Attributes:
+        ok: no copy is missing, corrupt or unlike the others.
+        copies: good copies of entries that were read (or listed, of an audit none).
+        bytes: their payload.
+        found: entries by verdict; an entry counts for each bookie.
+        worst: the first things that are wrong.
+        units: units of this run; `units_before` were done by an earlier one.
+        seconds: of this run.
+    """
+
+    mode: str
+    table: str
+    ok: bool
+    ledgers: int
+    open_ledgers: int
+    copies: int
+    bytes: int
+    found: dict[str, int]
+    worst: list[Fields]
+    units: int
+    units_before: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"job": "scrub", **asdict(self)}
+
+
+def plan(
+    uri: str,
+    *,
+    logs: Sequence[str] = (),
+    ledgers: Sequence[int] = (),
+    audit: bool = False,
+    timeout_ms: int = 10_000,
+    unit_bytes: int = UNIT_BYTES,
+) -> ScrubPlan:
+    """What there is to look at: shares of closed ledgers, by bookie, in units of about `unit_bytes`.
+
+    Args:
+        uri: the cluster.
+        logs: only the ledgers of these logs.
+        ledgers: only these ledgers (besides those of `logs`). Without either, all.
+        audit: compare lists only.
+        timeout_ms: how long a bookie may take for an answer.
+        unit_bytes: payload that a task reads.
+
+    Raises:
+        NoSuchLogError, NoSuchLedgerError: one that was named is not there.
+    """
+    records = cluster.call(uri, _records, tuple(logs), tuple(ledgers))
+    closed = [record for record in records if record.state.name == "CLOSED"]
+    found: list[ScrubUnit] = []
+    by_bookie: dict[str, list[tuple[LedgerMetadata, Share]]] = {}
+    for record in closed:
+        for share in shares(record):
+            by_bookie.setdefault(share.bookie, []).extend(
+                (record, part) for part in _cut(record, share, unit_bytes)
+            )
+    for bookie, pieces in sorted(by_bookie.items()):
+        group: list[tuple[LedgerMetadata, Share]] = []
+        size = 0
+        for piece in pieces:
+            more = _size(*piece)
+            if group and size + more > unit_bytes and not _same_ledger(audit, group[-1], piece):
+                found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size))
+                group, size = [], 0
+            group.append(piece)
+            size += more
+        found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size))
+    return ScrubPlan(tuple(found), len(closed), len(records) - len(closed))
+
+
+def run(
+    spark: SparkSession, work: ScrubPlan, table: str, *, progress: command.Progress | None = None
+) -> ScrubReport:
+    """Look at everything that a plan names and is not in the table yet.
+
+    Args:
+        spark: a session; its executors read from the bookies.
+        work: what to look at.
+        table: directory of the results (Parquet); rows are appended.
+        progress: told how many units are done.
+    """
+    began = time.monotonic()
+    before = units.done(spark, table)
+    left = [unit for unit in work.units if unit.name not in before]
+    finished = len(work.units) - len(left)
+    for group in units.rounds(left, TASKS_PER_BOOKIE):
+        units.run_round(spark, group, _check, SCHEMA).write.mode("append").parquet(table)
+        finished += len(group)
+        if progress is not None:
+            progress(finished, len(work.units))
+    names = [unit.name for unit in work.units]
+    if work.units and not work.units[0].audit:
+        _compare(spark, work, table, before)
+        names += [f"compare {name}" for name in names]
+    rows = spark.read.parquet(table).where(col("unit").isin(names)) if work.units else None
+    found = (
+        {}
+        if rows is None
+        else {
+            row["verdict"]: row["entries"]
+            for row in rows.groupBy("verdict").agg(total("entries").alias("entries")).collect()
+        }
+    )
+    copies = found.pop(Verdict.OK, 0)
+    size = 0 if rows is None else rows.agg(total("bytes").alias("bytes")).collect()[0]["bytes"] or 0
+    worst = (
+        []
+        if rows is None
+        else (
+            rows.where(col("verdict") != "ok")
+            .select("ledger", "bookie", "first_entry", "last_entry", "verdict", "detail")
+            .orderBy(col("verdict") == "extra", "ledger", "first_entry", "bookie")
+            .limit(_SHOWN)
+            .collect()
+        )
+    )
+    return ScrubReport(
+        mode="audit" if work.units and work.units[0].audit else "scrub",
+        table=table,
+        ok=not any(found.get(verdict) for verdict in BAD),
+        ledgers=work.ledgers,
+        open_ledgers=work.open_ledgers,
+        copies=copies,
+        bytes=size,
+        found=found,
+        worst=[row.asDict() for row in worst],
+        units=len(left),
+        units_before=len(work.units) - len(left),
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+# --- in the tasks ----------------------------------------------------------------------------------------------------
+
+
+def _check(unit: ScrubUnit) -> list[Fields]:
+    return cluster.call(unit.uri, _check_unit, unit)
+
+
+async def _check_unit(client: QuireClient, unit: ScrubUnit) -> list[Fields]:
+    rows: list[Fields] = []
+    for _, group in groupby(unit.pieces, key=lambda piece: piece[0].ledger_id):
+        pieces = list(group)
+        record, mine = pieces[0][0], [share for _, share in pieces]
+        check = ReplicaCheck(client.bookies, record, unit.timeout_ms)
+        found = await (_audit(check, mine) if unit.audit else _scrub(check, record, mine))
+        if any(row["verdict"] != Verdict.OK for row in found):
+            found = await _still_true(client, record, found)
+        rows += [{"ledger": record.ledger_id, "bookie": unit.bookie, **row} for row in found]
+    return rows
+
+
+async def _audit(check: ReplicaCheck, mine: list[Share]) -> list[Fields]:
+    found = await check.audit(mine[0].bookie, mine)
+    share = {"first_entry": mine[0].first, "last_entry": mine[-1].last, "verdict": Verdict.OK, "entries": 0}
+    return [share, *(_row(each, mine) for each in found)]
+
+
+async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[Share]) -> list[Fields]:
+    rows: list[Fields] = []
+    for some in batched((w for share in mine for w in windows(record, share)), _WINDOWS_AHEAD):
+        for window, result in zip(some, await asyncio.gather(*map(check.scrub, some)), strict=True):
+            rows += _rows(result)
+            rows += [_row(each, [window]) for each in result.findings]
+    return rows
+
+
+def _rows(result: WindowCheck) -> Iterator[Fields]:
+    """A window's good copies: the counts once, a fingerprint for each class."""
+    base = {"first_entry": result.first, "last_entry": result.last, "verdict": Verdict.OK}
+    yield base | {"entries": result.entries, "bytes": result.payload_bytes}
+    for entry_class, fingerprint in result.fingerprints.items():
+        yield base | {"entries": 0, "bytes": 0, "class": entry_class, "fingerprint": fingerprint}
+
+
+def _row(found: Finding, mine: Sequence[Share]) -> Fields:
+    count = sum(1 for share in mine for _ in share.cut(found.first, found.last).ids())
+    if found.verdict is Verdict.EXTRA:
+        count = found.last - found.first + 1
+    return {
+        "first_entry": found.first,
+        "last_entry": found.last,
+        "entries": count,
+        "bytes": 0,
+        "verdict": found.verdict,
+        "detail": found.detail or None,
+    }
+
+
+async def _still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fields]) -> list[Fields]:
+    """Findings about a ledger that was deleted meanwhile are none; one that was changed cannot be judged by its old record."""
+    try:
+        now = await client.ledger_metadata(record.ledger_id)
+    except NoSuchLedgerError:
+        return []
+    if tuple(now.fragments) == tuple(record.fragments) and now.last_entry == record.last_entry:
+        return rows
+    return [
+        row | {"verdict": Verdict.UNKNOWN, "detail": "the ledger's record was changed meanwhile"}
+        if row["verdict"] != Verdict.OK
+        else row
+        for row in rows
+    ]
+
+
+# --- on the driver ---------------------------------------------------------------------------------------------------
+
+
+async def _records(
+    client: QuireClient, logs: tuple[str, ...], ledgers: tuple[int, ...]
+) -> list[LedgerMetadata]:
+    wanted = list(ledgers)
+    for name in logs:
+        wanted += [item.ledger_id for item in (await client.log(name).describe()).items]
+    if not logs and not ledgers:
+        wanted = [ledger_id async for ledger_id in client.ledgers()]
+    found: list[LedgerMetadata] = []
+    for some in batched(dict.fromkeys(wanted), 64):
+        answers = await asyncio.gather(*map(client.ledger_metadata, some), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, NoSuchLedgerError) and not ledgers:
+                continue  # deleted between the list and now
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+    return sorted(found, key=lambda record: record.ledger_id)
+
+
+def _cut(record: LedgerMetadata, share: Share, unit_bytes: int) -> Iterator[Share]:
+    """A share in parts that a task reads, each of whole windows."""
+    parts = list(windows(record, share))
+    each = max(1, unit_bytes * len(parts) // max(1, _size(record, share)))
+    for some in batched(parts, each):
+        yield share.cut(some[0].first, some[-1].last)
+
+
+def _size(record: LedgerMetadata, share: Share) -> int:
+    """Payload bytes of a share, about."""
+    average = record.length / max(1, record.last_entry + 1)
+    return int((share.last - share.first + 1) * average * share.residues.bit_count() / share.period) + 1
+
+
+def _same_ledger(audit: bool, one: tuple[LedgerMetadata, Share], other: tuple[LedgerMetadata, Share]) -> bool:
+    """An audit asks a bookie for a ledger's list once: all its shares of the ledger belong to one unit."""
+    return audit and one[0].ledger_id == other[0].ledger_id
+
+
+def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str]) -> None:
+    """Where fingerprints of one window and class differ: which bookies' entries are unlike the others'."""
+    frame = spark.read.parquet(table).where(col("fingerprint").isNotNull())
+    differing: list[Row] = (
+        frame.groupBy("ledger", "first_entry", "last_entry", "class")
+        .agg(count_distinct("fingerprint").alias("different"), collect_set("bookie").alias("bookies"))
+        .where("different > 1")
+        .collect()
+    )
+    if not differing:
+        return
+    name = f"compare {work.units[0].name}"
+    if name in before:
+        return
+    records = {record.ledger_id: record for unit in work.units for record, _ in unit.pieces}
+    uri, timeout_ms = work.units[0].uri, work.units[0].timeout_ms
+    rows: list[Fields] = []
+    for row in differing:
+        record = records.get(row["ledger"])
+        if record is not None:
+            rows += cluster.call(
+                uri, _unlike, record, row["first_entry"], row["last_entry"], row["class"], timeout_ms
+            )
+    frame = spark.createDataFrame([{"unit": name, **row} for row in rows], f"unit string, {SCHEMA}")
+    frame.write.mode("append").parquet(table)
+
+
+async def _unlike(
+    client: QuireClient, record: LedgerMetadata, first: int, last: int, entry_class: int, timeout_ms: int
+) -> list[Fields]:
+    check = ReplicaCheck(client.bookies, record, timeout_ms)
+    by_entry: dict[int, dict[Any, int]] = {}
+    for share in shares(record):
+        if share.first <= first and share.last >= last and share.residues >> entry_class & 1:
+            for entry_id, content in (await check.contents(share.cut(first, last))).items():
+                by_entry.setdefault(entry_id, {})[share.bookie] = content
+    return [
+        {
+            "ledger": record.ledger_id,
+            "bookie": bookie,
+            **_row(Finding(entry_id, entry_id, Verdict.UNLIKE, f"of {len(contents)} copies"), ()),
+            "entries": 1,
+        }
+        for entry_id, contents in sorted(by_entry.items())
+        for bookie in majority(contents)
+    ]
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One run of the command; the line that it prints."""
+    work = plan(
+        arguments.cluster,
+        logs=arguments.log or (),
+        ledgers=arguments.ledger or (),
+        audit=arguments.audit,
+        timeout_ms=arguments.timeout_ms,
+    )
+    arguments.show_plan(units.table_of(work.units, lambda unit: unit.size))
+    if arguments.dry_run:
+        return {
+            "job": "scrub",
+            "dry_run": True,
+            "ledgers": work.ledgers,
+            "open_ledgers": work.open_ledgers,
+            "units": len(work.units),
+            "bytes": sum(unit.size for unit in work.units),
+        }
+    return run(spark, work, arguments.out, progress=arguments.progress).as_dict()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = command.parser("scrub", "look at every stored copy and say what is wrong", one_log=False)
+    parser.add_argument(
+        "--log", action="append", metavar="NAME", help="only this log's ledgers; may be repeated"
+    )
+    parser.add_argument(
+        "--ledger", action="append", type=int, metavar="ID", help="only this ledger; may be repeated"
+    )
+    parser.add_argument(
+        "--audit", action="store_true", help="compare the bookies' lists only; reads no entry"
+    )
+    parser.add_argument(
+        "--timeout-ms",
+        type=int,
+        default=10_000,
+        help="how long a bookie may take for an answer; default 10000",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(command.main(parser(), step))

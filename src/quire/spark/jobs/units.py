@@ -1,0 +1,139 @@
+"""Work in units over Spark: one task a unit, results as a Parquet table, units that are in the table are done.
+
+A job names its units by content, so that a second run of the same job knows them again. They run in rounds; each
+round's rows are appended to the table in one commit, so a job that was stopped has lost the round it was in, no more.
+
+Source: spark.md 6, "Common form".
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from quire.spark.schema import arrow_schema
+
+Row = dict[str, Any]
+
+
+class Unit(Protocol):
+    """A piece of work that one task does."""
+
+    @property
+    def name(self) -> str:
+        """What it is, by content: the same in every run."""
+        ...
+
+    @property
+    def lane(self) -> str:
+        """Units of one lane load the same machine: a round has only so many of them."""
+        ...
+
+
+U = TypeVar("U", bound=Unit)
+T = TypeVar("T")
+_ROWS_AT_A_TIME = 4096
+_FORMAT = "quire_units"
+
+
+def rounds(units: Iterable[U], per_lane: int) -> Iterator[list[U]]:
+    """Units in rounds with at most `per_lane` of each lane, each lane in its own order."""
+    lanes: dict[str, list[U]] = defaultdict(list)
+    for unit in units:
+        lanes[unit.lane].append(unit)
+    while lanes:
+        yield [unit for lane in lanes.values() for unit in lane[:per_lane]]
+        lanes = {name: lane[per_lane:] for name, lane in lanes.items() if len(lane) > per_lane}
+
+
+def run_round(
+    spark: SparkSession, units: Sequence[U], work: Callable[[U], Iterable[Row]], schema: str
+) -> DataFrame:
+    """The rows of some units, each worked at by a task of its own. Nothing runs until the frame is used.
+
+    A data source made for the round carries the units into the tasks: it works over Spark Connect too and, unlike
+    `mapInArrow`, without pandas.
+
+    Args:
+        spark: the session.
+        units: what to do; pickled into the tasks.
+        work: does one unit and gives its rows; must be importable in the workers.
+        schema: the rows' columns besides `unit`, which holds the unit's name.
+    """
+
+    class Round(DataSource):
+        """The units of one round."""
+
+        @classmethod
+        def name(cls) -> str:
+            """The name of the format."""
+            return _FORMAT
+
+        def schema(self) -> str:
+            """The rows' columns."""
+            return f"unit string, {schema}"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            """A reader with a partition for each unit."""
+            return UnitReader(units, work, schema)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the round before had the same name
+        spark.dataSource.register(Round)
+    return spark.read.format(_FORMAT).load()
+
+
+class UnitReader(DataSourceReader):
+    """Works at units, one a partition."""
+
+    def __init__(self, units: Sequence[U], work: Callable[[U], Iterable[Row]], schema: StructType) -> None:
+        self._units, self._work, self._schema = tuple(units), work, arrow_schema(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """One a unit."""
+        return [InputPartition(unit) for unit in self._units]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A unit's rows. An empty round comes as one partition without a value."""
+        unit = partition.value
+        if unit is None:
+            return
+        for rows in batched(self._work(unit), _ROWS_AT_A_TIME):
+            columns = {name: [row.get(name) for row in rows] for name in self._schema.names}
+            yield pa.RecordBatch.from_pydict({**columns, "unit": [unit.name] * len(rows)}, self._schema)
+
+
+def done(spark: SparkSession, table: str) -> set[str]:
+    """The names of the units that a table holds; none when there is no table."""
+    try:
+        frame = spark.read.parquet(table)
+    except AnalysisException as error:
+        if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
+            return set()
+        raise
+    return {row["unit"] for row in frame.select("unit").distinct().collect()}
+
+
+def table_of(units: Sequence[U], size: Callable[[U], int]) -> list[Row]:
+    """A plan's lanes: how many units and bytes each has."""
+    count = Counter(unit.lane for unit in units)
+    total: Counter[str] = Counter()
+    for unit in units:
+        total[unit.lane] += size(unit)
+    return [{"lane": lane, "units": count[lane], "bytes": total[lane]} for lane in sorted(count)]
+
+
+def batched(things: Iterable[T], at_most: int) -> Iterator[tuple[T, ...]]:
+    """Some things at a time (`itertools.batched` of Python 3.12)."""
+    left = iter(things)
+    while some := tuple(islice(left, at_most)):
+        yield some
