@@ -27,7 +27,7 @@ from quire.proof.symmetry import Symmetry
 from quire.proof.world import World
 from support.rounds import PROOF, keep_figures
 
-TRANSITIONS_IN_TEST = 2_000_000
+TRANSITIONS_IN_TEST = 1_500_000
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())
 
 
