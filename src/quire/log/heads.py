@@ -217,21 +217,24 @@ class LogHeads:
             return await self._items_below(head, child, offset)
         return [item for item in found.items if item.next_offset is None or item.next_offset > offset]
 
-    async def all_items(self, head: LogHead) -> list[LogItem]:
-        """Every item that reaches above the log's start, oldest first.
+    async def all_items(self, head: LogHead, since: int = 0) -> list[LogItem]:
+        """Every item that reaches above the log's start, and above `since`, oldest first.
 
         Raises:
             NoSuchLogError: a page is gone, see `item_holding`.
         """
         items: list[LogItem] = []
+        start = max(head.start_offset, since)
         for page in head.pages:
-            await self._collect(head, page, items)
-        start = head.start_offset
+            await self._collect(head, page, items, start)
         kept = [item for item in items if item.next_offset is None or item.next_offset > start]
-        return [*kept, *head.items]
+        own = [
+            item for item in head.items if since == 0 or item.next_offset is None or item.next_offset > since
+        ]
+        return [*kept, *own]
 
-    async def _collect(self, head: LogHead, page: PageRef, items: list[LogItem]) -> None:
-        if page.next_offset <= head.start_offset:
+    async def _collect(self, head: LogHead, page: PageRef, items: list[LogItem], start: int) -> None:
+        if page.next_offset <= start:
             return
         found = await self.read_page(head.log_id, page.name)
         if found is None:
@@ -239,4 +242,4 @@ class LogHeads:
             raise NoSuchLogError(msg, log=head.name, page=page.name)
         items += found.items
         for child in found.children:
-            await self._collect(head, child, items)
+            await self._collect(head, child, items, start)

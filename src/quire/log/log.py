@@ -23,10 +23,11 @@ from quire.core.errors import (
     TrimmedError,
 )
 from quire.core.log import LogMachine
-from quire.core.log_list import ItemState, LogHead, LogItem, LogSettings
+from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
 from quire.core.log_trimming import TrimMachine
 from quire.core.quorum import check_quorums
 from quire.log.config import LogConfig
+from quire.log.cursors import LogCursors
 from quire.log.heads import LogHeads, name_key
 from quire.log.leader import LogLeader, MakeLogMachine
 from quire.log.ledgers import LogLedgers, summary
@@ -73,6 +74,7 @@ class Log:
         self._config = config or LogConfig()
         self._heads = self._heads_kind(client.store, self._config.cached_pages_max)
         self._ledgers = LogLedgers(client, password)
+        self._cursors = LogCursors(client.store, client.clock.wall_ms)
 
     # --- the log itself ----------------------------------------------------------------------------------------
 
@@ -114,6 +116,7 @@ class Log:
     async def _delete(self, head: LogHead) -> None:
         machine = TrimMachine(None, now_ms=self._client.clock.wall_ms())
         await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
+        await self._cursors.remove_all(head.log_id.hex())
 
     async def _find(self) -> LogHead | None:
         log_id = await self._heads.find(self.name)
@@ -253,12 +256,16 @@ class Log:
 
     # --- the list ----------------------------------------------------------------------------------------------
 
-    async def describe(self) -> LogDescription:
-        """The log as it is now: its ledgers, offsets, sizes, times, with what open ledgers have confirmed."""
+    async def describe(self, since: int = 0) -> LogDescription:
+        """The log as it is now: its ledgers, offsets, sizes, times, with what open ledgers have confirmed.
+
+        Args:
+            since: leaves out the ledgers that lie wholly below this offset.
+        """
         for attempt in range(1, _DESCRIBE_TRIES + 1):
             head = await self._head()
             try:
-                items = await self._heads.all_items(head)
+                items = await self._heads.all_items(head, since)
                 return await self._described(head, items)
             except (NoSuchLogError, NoSuchLedgerError):
                 # A truncation came between the head and what it names; a newer head does not name it.
@@ -269,15 +276,19 @@ class Log:
     async def _described(self, head: LogHead, items: list[LogItem]) -> LogDescription:
         described: list[ItemDescription] = []
         end = head.start_offset
+        ended = True
         for item in items:
             last_entry: int | None = None
             if item.is_open:
-                reader = await self._ledgers.open(item)
-                item = item.completed(  # noqa: PLW2901 - what is known of it now
-                    end if item.first_offset is None else item.first_offset, await summary(reader)
-                )
-                item = replace(item, state=ItemState.OPEN)  # noqa: PLW2901
-                last_entry = int(reader.last_add_confirmed)
+                first = end if item.first_offset is None else item.first_offset
+                found, last_entry = LedgerSummary(0), -1
+                if ended:
+                    reader = await self._ledgers.open(item)
+                    found, last_entry = await summary(reader), int(reader.last_add_confirmed)
+                    # What is seen of an open ledger may be less than what is confirmed: the one behind it, which may
+                    # have records by now, begins at an offset that nobody but the writer knows yet.
+                    ended = reader.closed
+                item = replace(item.completed(first, found), state=ItemState.OPEN)  # noqa: PLW2901 - as known now
             described.append(_item(item, last_entry))
             end = described[-1].next_offset
         return LogDescription(
@@ -304,8 +315,10 @@ class Log:
         Raises:
             PastEndError: the log ends before it.
             NoSuchLogError: there is no such log.
+            CursorHoldsError: a cursor holds records below it.
         """
         head = await self._head()
+        await self._cursors.check_truncation(head, before)
         end = head.closed_end
         if before > end:
             end = await confirmed_end(head, self._ledgers)

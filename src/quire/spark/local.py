@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import quire
-from quire.spark.options import SparkUseError
+from quire.spark.given import SparkUseError
 
 _LOCAL_ONLY = {
     "spark.driver.bindAddress": "127.0.0.1",

@@ -1,26 +1,22 @@
-"""The read options of the `quire` format: parsed, checked and explained in one place.
+"""The read options of the `quire` format: their table, and what a user's choice of them means.
 
-Spark hands every option over as text with its name in lower case. A name that is not known, a value that cannot be
-meant, and an option that belongs to a part this version does not have are all refused here, because an error in the
-data source's constructor reaches the user as one line without a stack of planner frames.
+A value that cannot be meant, and an option that belongs to another use, are refused here with one sentence: an error
+in the data source's constructor, `schema` or `reader` reaches the user as one line without a stack of planner frames.
 
 This module must not know Spark, Arrow or a cluster.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from quire.core.errors import MisuseError
+from quire.log.cursors import CURSOR_NAME
+from quire.spark.given import Given, Option, Use, use_error
 
 EARLIEST: Final = -2
 """A starting or ending offset that means "where the log begins", as in Kafka's JSON."""
@@ -31,59 +27,92 @@ ROWS_PER_BATCH: Final = 10_000
 BATCH_BYTES_MAX: Final = 4 << 20
 
 READ_OPTIONS: Final = (
-    "cluster",
-    "log",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "splitBytes",
-    "minPartitions",
-    "maxPartitions",
-    "rowsPerBatch",
-    "includeHeaders",
-    "failOnDataLoss",
-    "isolation",
-    "verify",
-    "describe",
-    "passwordEnv",
-    "passwordFile",
+    Option("cluster", "`QUIRE_CLUSTER`", Use.READ | Use.WRITE, "the cluster's URI"),
+    Option("log", "", Use.READ | Use.WRITE, "what to load, instead of the path"),
+    Option(
+        "startingOffsets",
+        "earliest",
+        Use.READ,
+        'inclusive: `earliest`, `latest` or JSON for each log, `{"orders": 23}`; a stream begins at `latest` only with '
+        "a `cursor`",
+    ),
+    Option("endingOffsets", "latest", Use.BATCH, "exclusive; the same words, fixed when the read is planned"),
+    Option(
+        "startingTimestamp",
+        "",
+        Use.READ,
+        "ISO text (UTC without a zone) or milliseconds: a batch has the records from this time on, a stream begins at "
+        "the first record that is as late",
+    ),
+    Option(
+        "startingTimestampStrategy",
+        "error",
+        Use.STREAM,
+        "when no record is as late: `error`, or `latest`, which needs a `cursor`",
+    ),
+    Option("endingTimestamp", "", Use.BATCH, "records before this time"),
+    Option(
+        "maxRecordsPerTrigger",
+        "",
+        Use.STREAM,
+        "records of a micro-batch at most, shared out over the logs by backlog",
+    ),
+    Option("maxOffsetsPerTrigger", "", Use.STREAM, "another name of it, Kafka's"),
+    Option("maxBytesPerTrigger", "", Use.STREAM, "about the same in stored bytes; of both the tighter wins"),
+    Option("splitBytes", "128m", Use.READ, "bytes of a task"),
+    Option("minPartitions", "", Use.READ, "smaller tasks, so that there are about so many"),
+    Option("maxPartitions", "", Use.READ, "larger tasks, so that there are never more; it wins"),
+    Option("rowsPerBatch", "10000", Use.READ, "rows of an Arrow batch, which also ends at 4 MiB"),
+    Option("includeHeaders", "false", Use.READ, "adds the column `headers`"),
+    Option(
+        "failOnDataLoss",
+        "true",
+        Use.READ,
+        "`false` steps over what was trimmed, what a recreated log no longer has and what no bookie can serve, with a "
+        "warning that names it",
+    ),
+    Option(
+        "cursor",
+        "",
+        Use.STREAM,
+        "a name for the stream's position in each log, kept in the metadata store: holds where the stream began and "
+        "moves when Spark has committed a batch; `quire log cursors` and `describe=cursors` show how far behind it is",
+    ),
+    Option("holdRetention", "false", Use.STREAM, "truncating a log is refused beyond the cursor"),
+    Option(
+        "isolation",
+        "confirmed",
+        Use.READ,
+        "`confirmed`: up to the last add confirmed; `sealed`: closed ledgers only",
+    ),
+    Option(
+        "verify",
+        "checksum",
+        Use.READ,
+        "`checksum`: every entry's own digest is checked; `digest`: and ledgers without a MAC are refused; `none` asks "
+        "for nothing, but what has a digest is checked all the same",
+    ),
+    Option(
+        "describe",
+        "",
+        Use.BATCH,
+        "a table about logs instead of their records: `logs`, `segments`, `ledgers`, `fragments`, `entries`, "
+        "`cursors`, `marks`",
+    ),
+    Option(
+        "passwordEnv",
+        "",
+        Use.READ | Use.WRITE,
+        "the environment variable with the ledgers' password, on driver and workers",
+    ),
+    Option(
+        "passwordFile",
+        "",
+        Use.READ | Use.WRITE,
+        "the file with it; a password itself is no option, since options show in plans",
+    ),
 )
-STREAM_OPTIONS: Final = (
-    "maxRecordsPerTrigger",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "cursor",
-    "holdRetention",
-    "startingTimestampStrategy",
-    "checkpointLocation",
-    "queryName",
-)
-WRITE_OPTIONS: Final = (
-    "ensemble",
-    "writeQuorum",
-    "ackQuorum",
-    "digest",
-    "codec",
-    "compression",
-    "inlineBytes",
-    "txnAppId",
-    "txnVersion",
-    "txnOnReset",
-    "takeover",
-    "allowTruncate",
-    "create",
-    "orderBy",
-)
-_SPARKS_OWN: Final = ("path", "paths")
-
-Choice = TypeVar("Choice", bound=StrEnum)
-
-
-class SparkUseError(MisuseError):
-    """What a PySpark user wrote cannot be done as written. The text starts with `quire:` and ends with the remedy."""
-
-    code = "spark_use"
+"""Every read option; the table of docs/spark.md is made from it."""
 
 
 class Isolation(StrEnum):
@@ -96,12 +125,21 @@ class Isolation(StrEnum):
 
 
 class Verify(StrEnum):
-    """What is checked of each entry that a task reads. Nothing less can be had: the client checks every digest."""
+    """What is demanded of each ledger that is read. The client checks every digest that there is, in any case."""
 
     CHECKSUM = "checksum"
     """The ledger's own digest, whichever it has."""
     DIGEST = "digest"
-    """The same, and a ledger that was written without one is refused."""
+    """A message authentication code: a ledger with a plain checksum is refused."""
+    NONE = "none"
+    """Nothing."""
+
+
+class Strategy(StrEnum):
+    """Where a stream begins whose `startingTimestamp` is later than every record."""
+
+    ERROR = "error"
+    LATEST = "latest"
 
 
 class Describe(StrEnum):
@@ -109,12 +147,19 @@ class Describe(StrEnum):
 
     LOGS = "logs"
     """One row a log."""
+    SEGMENTS = "segments"
+    """One row for each ledger that a log lists; `items` is another name of it."""
     ITEMS = "items"
-    """One row for each ledger that a log lists."""
     LEDGERS = "ledgers"
     """One row a ledger: quorums, state, end."""
     FRAGMENTS = "fragments"
     """One row for each stretch of entries with one ensemble."""
+    ENTRIES = "entries"
+    """One row for each entry that is confirmed."""
+    CURSORS = "cursors"
+    """One row for each named position of a stream in a log."""
+    MARKS = "marks"
+    """One row for each query that wrote a log: its last batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +188,7 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one `spark.read.format("quire")` asked for.
+    """What one `spark.read.format("quire")`, or `readStream`, asked for.
 
     Byte sizes in bytes, times in milliseconds since 1970 UTC; a start is inclusive and an end exclusive, everywhere.
     """
@@ -154,6 +199,11 @@ class ReadOptions:
     ending: Offsets
     starting_ms: int | None = None
     ending_ms: int | None = None
+    strategy: Strategy = Strategy.ERROR
+    max_records: int | None = None
+    max_bytes: int | None = None
+    cursor: str | None = None
+    hold_retention: bool = False
     split_bytes: int = SPLIT_BYTES
     min_partitions: int | None = None
     max_partitions: int | None = None
@@ -175,7 +225,7 @@ class ReadOptions:
         if self.password_env is not None:
             value = os.environ.get(self.password_env)
             if value is None:
-                raise _use(
+                raise use_error(
                     f"environment variable '{self.password_env}' (option passwordEnv) is not set here."
                 )
             return value.encode()
@@ -183,86 +233,93 @@ class ReadOptions:
             try:
                 return Path(self.password_file).read_bytes().rstrip(b"\n")
             except OSError as error:
-                raise _use(
+                raise use_error(
                     f"cannot read '{self.password_file}' (option passwordFile): {error.strerror}."
                 ) from error
         return b""
 
 
-def parse(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a batch read.
+def parse(given: Given, use: Use) -> ReadOptions:
+    """The options of a read.
 
     Args:
-        options: as Spark hands them over: any case of the names, text values.
+        given: as Spark handed them over.
+        use: `Use.BATCH` or `Use.STREAM`; `Use.READ` while it is not known which.
 
     Raises:
         SparkUseError: for the first thing that is wrong, with the text of one sentence and its remedy.
 
     Source: spark.md 5.2 and 5.5.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    _check_names(given)
-    describe = _choice(given, "describe", Describe, None)
+    given.check_use(use)
+    describe = given.choice_or_none("describe", Describe)
     sources = _sources(given, needed=describe is None)
-    return ReadOptions(
-        cluster=_cluster(given),
+    if given.text("startingOffsets") is not None and given.text("startingTimestamp") is not None:
+        raise use_error("startingOffsets and startingTimestamp both say where to begin. Leave one out.")
+    options = ReadOptions(
+        cluster=given.cluster(),
         sources=sources,
         starting=_offsets(given, "startingOffsets", EARLIEST, sources),
         ending=_offsets(given, "endingOffsets", LATEST, sources),
-        starting_ms=_timestamp_ms(given, "startingTimestamp"),
-        ending_ms=_timestamp_ms(given, "endingTimestamp"),
-        split_bytes=_size(given, "splitBytes", SPLIT_BYTES),
-        min_partitions=_count(given, "minPartitions", None),
-        max_partitions=_count(given, "maxPartitions", None),
-        rows_per_batch=_count(given, "rowsPerBatch", ROWS_PER_BATCH) or ROWS_PER_BATCH,
-        include_headers=_flag(given, "includeHeaders", default=False),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-        isolation=_choice(given, "isolation", Isolation, Isolation.CONFIRMED) or Isolation.CONFIRMED,
-        verify=_choice(given, "verify", Verify, Verify.CHECKSUM) or Verify.CHECKSUM,
-        describe=describe,
-        password_env=given.get("passwordenv"),
-        password_file=given.get("passwordfile"),
+        starting_ms=given.timestamp_ms("startingTimestamp"),
+        ending_ms=given.timestamp_ms("endingTimestamp"),
+        strategy=given.choice("startingTimestampStrategy", Strategy.ERROR),
+        max_records=_records(given),
+        max_bytes=given.size_or_none("maxBytesPerTrigger"),
+        cursor=_cursor(given),
+        hold_retention=given.flag("holdRetention", default=False),
+        split_bytes=given.size("splitBytes", SPLIT_BYTES),
+        min_partitions=given.count("minPartitions"),
+        max_partitions=given.count("maxPartitions"),
+        rows_per_batch=given.count("rowsPerBatch") or ROWS_PER_BATCH,
+        include_headers=given.flag("includeHeaders", default=False),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        isolation=given.choice("isolation", Isolation.CONFIRMED),
+        verify=given.choice("verify", Verify.CHECKSUM),
+        describe=Describe.SEGMENTS if describe is Describe.ITEMS else describe,
+        password_env=given.text("passwordEnv"),
+        password_file=given.text("passwordFile"),
     )
+    if use is Use.STREAM:
+        _check_stream(options)
+    return options
 
 
-def _use(text: str, **ids: object) -> SparkUseError:
-    return SparkUseError(f"quire: {text}", **ids)
-
-
-def _check_names(given: Mapping[str, str]) -> None:
-    readable = {name.lower() for name in (*READ_OPTIONS, *_SPARKS_OWN)}
-    for name in given:
-        if name in readable:
-            continue
-        for later, what in ((STREAM_OPTIONS, "streams"), (WRITE_OPTIONS, "writing from Spark")):
-            spelled = {known.lower(): known for known in later}.get(name)
-            if spelled is not None:
-                raise _use(
-                    f"option '{spelled}' belongs to {what}, which this version does not have: "
-                    "it reads logs as a batch. Leave the option out."
-                )
-        near = difflib.get_close_matches(name, [known.lower() for known in READ_OPTIONS], n=1)
-        spelling = {known.lower(): known for known in READ_OPTIONS}
-        hint = f" Did you mean '{spelling[near[0]]}'?" if near else ""
-        raise _use(f"unknown option '{name}'.{hint} (read options: {', '.join(READ_OPTIONS)})")
-
-
-def _cluster(given: Mapping[str, str]) -> str:
-    cluster = given.get("cluster") or os.environ.get("QUIRE_CLUSTER", "")
-    if not cluster:
-        raise _use(
-            'name the cluster: .option("cluster", "sqlite:PATH") or QUIRE_CLUSTER; `quire up` prints it.'
+def _check_stream(options: ReadOptions) -> None:
+    """What a stream cannot promise without a stored position."""
+    if options.cursor is not None:
+        return
+    asked = None
+    if LATEST in {options.starting.default, *dict(options.starting.of_log).values()}:
+        asked = "startingOffsets=latest"
+    elif options.strategy is Strategy.LATEST:
+        asked = "startingTimestampStrategy=latest"
+    if asked is not None:
+        raise use_error(
+            f'{asked} on a stream needs .option("cursor", NAME): without a stored start, a restart before the first '
+            "commit would skip records."
         )
-    if cluster.startswith("memory:"):
-        raise _use(
-            "a memory: cluster lives in one process and Spark's workers are others. `quire up` starts one."
-        )
-    return cluster
+    if options.hold_retention:
+        raise use_error('holdRetention=true needs .option("cursor", NAME): retention waits for a cursor.')
 
 
-def _sources(given: Mapping[str, str], *, needed: bool) -> tuple[Source, ...]:
-    text = given.get("log") or given.get("path") or ""
-    names = json.loads(given["paths"]) if not text and "paths" in given else text.split(",")
+def _records(given: Given) -> int | None:
+    counts = [given.count(name) for name in ("maxRecordsPerTrigger", "maxOffsetsPerTrigger")]
+    return min((count for count in counts if count is not None), default=None)
+
+
+def _cursor(given: Given) -> str | None:
+    name = given.text("cursor")
+    if name is None:
+        return None
+    if not CURSOR_NAME.fullmatch(name):
+        raise use_error(f"a cursor's name is 1 to 128 letters, digits and any of . _ -: got '{name}'.")
+    return name
+
+
+def _sources(given: Given, *, needed: bool) -> tuple[Source, ...]:
+    text, several = given.text("log") or given.text("path") or "", given.text("paths")
+    names = json.loads(several) if not text and several is not None else text.split(",")
     sources: list[Source] = []
     for name in (part.strip() for part in names):
         if not name:
@@ -270,22 +327,22 @@ def _sources(given: Mapping[str, str], *, needed: bool) -> tuple[Source, ...]:
         if name.startswith("ledger:"):
             number = name.removeprefix("ledger:")
             if not number.isdigit():
-                raise _use(f"'{name}' names no ledger: write its number, like ledger:17.")
+                raise use_error(f"'{name}' names no ledger: write its number, like ledger:17.")
             sources.append(Source(name, ledger_id=int(number)))
         else:
             sources.append(Source(name, pattern=any(sign in name for sign in "*?[")))
     if not sources and not needed:
         return (Source("*", pattern=True),)
     if not sources:
-        raise _use(
+        raise use_error(
             'name a log: .load("orders"). '
             "(Spark passes no options to catalog tables; use CREATE TEMPORARY VIEW.)"
         )
     return tuple(dict.fromkeys(sources))
 
 
-def _offsets(given: Mapping[str, str], name: str, default: int, sources: tuple[Source, ...]) -> Offsets:
-    text = given.get(name.lower())
+def _offsets(given: Given, name: str, default: int, sources: tuple[Source, ...]) -> Offsets:
+    text = given.text(name)
     if text is None:
         return Offsets(default)
     words = {"earliest": EARLIEST, "latest": LATEST}
@@ -296,71 +353,18 @@ def _offsets(given: Mapping[str, str], name: str, default: int, sources: tuple[S
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _use(f"{problem} (column {error.colno}).") from error
+        raise use_error(f"{problem} (column {error.colno}).") from error
     if not isinstance(parsed, dict):
-        raise _use(f"{problem}.")
+        raise use_error(f"{problem}.")
     of_log: list[tuple[str, int]] = []
     for log, value in sorted(parsed.items()):
         if not any(source.name == log or source.pattern for source in sources):
             names = ", ".join(source.name for source in sources)
-            raise _use(f"{name} names '{log}', which is not loaded (loaded: {names}).")
+            raise use_error(f"{name} names '{log}', which is not loaded (loaded: {names}).")
         position = words.get(value.lower()) if isinstance(value, str) else value
         if not isinstance(position, int) or isinstance(position, bool) or position < EARLIEST:
-            raise _use(
+            raise use_error(
                 f"{name}: the offset of '{log}' is a number, earliest or latest, not {json.dumps(value)}."
             )
         of_log.append((log, position))
     return Offsets(default, tuple(of_log))
-
-
-def _timestamp_ms(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    if re.fullmatch(r"-?\d+", text.strip()):
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise _use(
-            f"{name} is ISO text like 2026-11-20T08:00:00Z or milliseconds since 1970: got '{text}'."
-        ) from error
-    # Without a zone the time is UTC, as session() sets Spark's own zone; a machine's zone would differ by worker.
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
-
-
-def _size(given: Mapping[str, str], name: str, default: int) -> int:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", text.strip().lower())
-    if not match or int(match[1]) == 0:
-        raise _use(f"{name} is a size like 128m, 512k or 1g: got '{text}'.")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
-
-
-def _count(given: Mapping[str, str], name: str, default: int | None) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    if not text.strip().isdigit() or int(text) == 0:
-        raise _use(f"{name} is a whole number from 1: got '{text}'.")
-    return int(text)
-
-
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name.lower(), str(default)).strip().lower()
-    if text not in {"true", "false"}:
-        raise _use(f"{name} is true or false: got '{text}'.")
-    return text == "true"
-
-
-def _choice(given: Mapping[str, str], name: str, kind: type[Choice], default: Choice | None) -> Choice | None:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    values = [choice.value for choice in kind]
-    if text.strip().lower() not in values:
-        raise _use(f"{name} is one of {', '.join(values)}: got '{text}'.")
-    return kind(text.strip().lower())

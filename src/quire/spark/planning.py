@@ -9,24 +9,26 @@ Source: spark.md 4.3; decisions F-29, F-31, F-32.
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire.core.errors import (
-    CorruptMetadataError,
-    NoSuchLedgerError,
-    NoSuchLogError,
-    TrimmedError,
-    WrongPasswordError,
-)
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.log.ledgers import entry_holding, is_batched, read_one
 from quire.spark import cluster
 from quire.spark.decode import Origin
-from quire.spark.options import EARLIEST, LATEST, Isolation, ReadOptions, Source, SparkUseError, Verify
+from quire.spark.extents import (
+    Extent,
+    begin_at,
+    check_digest,
+    check_end,
+    extent_of_ledger,
+    extent_of_log,
+    resolve,
+)
+from quire.spark.given import SparkUseError
+from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece, Task, pack
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 
@@ -49,7 +51,11 @@ def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
     Raises:
         SparkUseError: a log that is not there, or offsets that it does not have.
     """
-    pieces = cluster.call(options.cluster, _pieces, options, wanted)
+    return tasks_of(options, wanted, cluster.call(options.cluster, _pieces, options, wanted))
+
+
+def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> list[Task]:
+    """Pieces shared out over tasks."""
     packed = pack(
         pieces,
         options.split_bytes,
@@ -63,71 +69,58 @@ async def _pieces(client: QuireClient, options: ReadOptions, wanted: Wanted) -> 
     pieces: list[Piece] = []
     for source in await resolve(client, options):
         if source.ledger_id is not None:
-            pieces += await _pieces_of_ledger(client, options, wanted, source.ledger_id)
+            extent = await extent_of_ledger(client, options, source)
         else:
-            pieces += await _pieces_of_log(client, options, wanted, source.name)
+            extent = await extent_of_log(client, options, client.log(source.name, options.password()))
+        start, end = asked_of(options, extent)
+        pieces += await pieces_between(client, options, wanted, extent, start, end)
     return pieces
 
 
-async def resolve(client: QuireClient, options: ReadOptions) -> list[Source]:
-    """The sources with patterns replaced by the logs that match them, each log once, in the order given."""
-    found: dict[Source, None] = {}
-    names: list[str] | None = None
-    for source in options.sources:
-        if not source.pattern:
-            found[source] = None
-            continue
-        if names is None:
-            names = await client.logs()
-        matching = [name for name in names if fnmatch.fnmatchcase(name, source.name)]
-        if not matching and options.describe is None:
-            raise SparkUseError(
-                f"quire: no log matches '{source.name}' at {options.cluster}{_listed(names)}.",
-                log=source.name,
-            )
-        found |= {Source(name): None for name in matching}
-    return list(found)
+def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
+    """From where to where a batch reads one log.
 
-
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "; the cluster has no log"
-    return f" (logs: {', '.join(names[:5])}{', …' if len(names) > 5 else ''})"
-
-
-async def describe(client: QuireClient, options: ReadOptions, name: str) -> LogDescription:
-    """A log's list as it is now.
+    Returns:
+        First offset and the one to stop before.
 
     Raises:
-        SparkUseError: there is no such log; it names the nearest.
+        TrimmedError: the start was asked for by number and is not there any more.
+        SparkUseError: an offset lies behind the log's end.
     """
-    try:
-        return await client.log(name, options.password()).describe()
-    except NoSuchLogError as error:
-        near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
-        hint = f" Nearest: '{near[0]}'." if near else ""
-        raise SparkUseError(f"quire: no log '{name}' at {options.cluster}.{hint}", log=name) from error
+    start = begin_at(options, extent, extent.offset(options.starting.of(extent.name)))
+    end = extent.offset(options.ending.of(extent.name))
+    check_end(extent, "startingOffsets", start)
+    check_end(extent, "endingOffsets", end)
+    if start > end:
+        raise SparkUseError(
+            f"quire: log '{extent.name}': startingOffsets {start} lies behind endingOffsets {end}.",
+            log=extent.name,
+        )
+    return start, end
 
 
-# --- a log --------------------------------------------------------------------------------------------------------
+async def pieces_between(
+    client: QuireClient, options: ReadOptions, wanted: Wanted, extent: Extent, start: int, end: int
+) -> list[Piece]:
+    """The stretches of entries that hold the wanted records from `start` up to, not including, `end`.
 
-
-async def _pieces_of_log(client: QuireClient, options: ReadOptions, wanted: Wanted, name: str) -> list[Piece]:
-    log = await describe(client, options, name)
-    start, end = offsets_of(options, log)
+    Raises:
+        TrimmedError: a ledger that the list names is gone.
+        WrongPasswordError: the password is not the one of its ledgers.
+    """
     spans = intersect(wanted.offsets, between(start, end))
+    if extent.log is None:
+        return _pieces_of_ledger(extent, spans)
     pieces: list[Piece] = []
-    for item in log.items:
-        if options.isolation is Isolation.SEALED and item.last_entry is not None:
-            continue
+    for item in extent.log.items:
         inside = intersect(spans, between(item.first_offset, item.next_offset))
         if not inside or not _touches(wanted, item):
             continue
-        record = await _record(client, options, log, item)
+        record = await _record(client, options, extent.log, item)
         if record is None:
             continue
         last_entry = item.last_entry if item.last_entry is not None else record.last_entry
-        ledger = _Ledger(log.name, item, record, last_entry)
+        ledger = _Ledger(extent.name, item, record, last_entry)
         stretches = [inside] if len(inside) > _SPANS_MAX else [(span,) for span in inside]
         for stretch in stretches:
             pieces.append(await _stretch(client, ledger, stretch, wanted.from_ms))
@@ -222,77 +215,38 @@ async def _record(
     return record
 
 
-def check_digest(options: ReadOptions, record: LedgerMetadata) -> None:
-    """Refuse a ledger without a digest where the user demands one."""
-    if options.verify is Verify.DIGEST and record.digest_type is DigestType.DUMMY:
-        raise SparkUseError(
-            f"quire: ledger {record.ledger_id} was written without a digest; verify=checksum reads it.",
-            ledger_id=record.ledger_id,
-        )
-
-
-def offsets_of(options: ReadOptions, log: LogDescription) -> tuple[int, int]:
-    """From where to where one log is read.
-
-    Returns:
-        First offset and the one to stop before.
+async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent, from_ms: int) -> int | None:
+    """The offset of the first record that is as late as a time; None when no confirmed record is.
 
     Raises:
-        TrimmedError: the start was asked for by number and is not there any more.
-        SparkUseError: an offset lies behind the log's end.
+        SparkUseError: a raw ledger, whose entries have no times.
     """
-    name, earliest, latest = log.name, log.start_offset, log.end_offset
-    ends = {EARLIEST: earliest, LATEST: latest}
-    asked, stop = options.starting.of(name), options.ending.of(name)
-    start, end = ends.get(asked, asked), ends.get(stop, stop)
-    if start < earliest:
-        text = f"log '{name}': asked from offset {start}, earliest is {earliest} (trimmed)."
-        if options.fail_on_data_loss:
-            skipped = f"failOnDataLoss=false skips {earliest - start:,} records."
-            raise TrimmedError(f"quire: {text} {skipped}", log=name)
-        cluster.warn(text)
-        start = earliest
-    for what, offset in (("startingOffsets", start), ("endingOffsets", end)):
-        if offset > latest:
-            raise SparkUseError(
-                f"quire: log '{name}': {what} says {offset}, the log ends at {latest}. "
-                "Read up to latest, or wait for its writer.",
-                log=name,
-            )
-    if start > end:
-        raise SparkUseError(
-            f"quire: log '{name}': startingOffsets {start} lies behind endingOffsets {end}.", log=name
-        )
-    return start, end
+    if extent.log is None:
+        raise SparkUseError(f"quire: '{extent.name}' is a raw ledger: its entries have no times to start at.")
+    for item in extent.log.items:
+        if item.max_time_ms is None or item.max_time_ms < from_ms or item.first_offset >= extent.end:
+            continue
+        record = await _record(client, options, extent.log, item)
+        if record is None:
+            continue
+        last = item.last_entry if item.last_entry is not None else record.last_entry
+        reader = cluster.reader_of(client, record, last)
+        view = await read_one(reader, await _first_since(reader, 0, last, from_ms))
+        times = view.times_ms(0, view.header.count)
+        first = item.first_offset + view.header.records_before
+        late = next(index for index, time in enumerate(times) if time >= from_ms)
+        return max(first + late, extent.start)
+    return None
 
 
 # --- a raw ledger -------------------------------------------------------------------------------------------------
 
 
-async def _pieces_of_ledger(
-    client: QuireClient, options: ReadOptions, wanted: Wanted, ledger_id: int
-) -> list[Piece]:
-    """Every entry of a ledger is a record, its id the offset; an open one is read beside its writer."""
-    name = f"ledger:{ledger_id}"
-    try:
-        reader = await client.open_ledger(ledger_id, options.password(), recover=False)
-    except NoSuchLedgerError as error:
-        raise SparkUseError(
-            f"quire: no ledger {ledger_id} at {options.cluster}.", ledger_id=ledger_id
-        ) from error
-    record, last = reader.metadata, reader.last_add_confirmed
-    check_digest(options, record)
-    if options.isolation is Isolation.SEALED and record.state is not LedgerState.CLOSED:
-        return []
-    ends = {EARLIEST: 0, LATEST: last + 1}
-    asked, stop = options.starting.of(name), options.ending.of(name)
-    start, end = ends.get(asked, asked), ends.get(stop, stop)
-    if max(start, end) > last + 1:
-        raise SparkUseError(f"quire: ledger {ledger_id} ends at entry {last}; asked for {start} to {end}.")
-    size = record.length if record.state is LedgerState.CLOSED else await cluster.length_at(reader, last)
-    pieces = []
-    for first, behind in intersect(wanted.offsets, between(start, end)):
-        share = size * (behind - first) // (last + 1)
-        origin = Origin(name, ledger_id, 0)
-        pieces.append(Piece(origin, record, first, behind - 1, share, batches=False))
-    return pieces
+def _pieces_of_ledger(extent: Extent, spans: Spans) -> list[Piece]:
+    record = extent.record
+    assert record is not None
+    origin = Origin(extent.name, record.ledger_id, 0)
+    return [
+        Piece(origin, record, first, behind - 1, extent.size * (behind - first) // extent.end, batches=False)
+        for first, behind in spans
+    ]

@@ -24,7 +24,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from quire.spark.options import Describe, SparkUseError
+from quire.spark.given import SparkUseError
+from quire.spark.options import Describe
 
 _HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())]), containsNull=True
@@ -54,7 +55,7 @@ DESCRIPTIONS: Final = {
     Describe.LOGS: (
         "log string, log_id string, epoch bigint, start_offset bigint, end_offset bigint, ledgers bigint, bytes bigint"
     ),
-    Describe.ITEMS: (
+    Describe.SEGMENTS: (
         "log string, position int, ledger bigint, first_offset bigint, next_offset bigint, records bigint, "
         "bytes bigint, min_time timestamp, max_time timestamp, state string, place string"
     ),

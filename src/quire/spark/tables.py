@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.spark import cluster, planning
+from quire.spark import cluster
+from quire.spark.extents import describe, resolve
 from quire.spark.options import Describe, ReadOptions
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ async def _collect(client: QuireClient, options: ReadOptions) -> list[Row]:
     assert options.describe is not None
     table = _TABLES[options.describe]
     rows: list[Row] = []
-    for source in await planning.resolve(client, options):
+    for source in await resolve(client, options, may_be_none=True):
         if source.ledger_id is None:
-            log = await planning.describe(client, options, source.name)
+            log = await describe(client, options, client.log(source.name, options.password()))
             rows += [row async for row in table(client, log)]
         elif options.describe in {Describe.LEDGERS, Describe.FRAGMENTS}:
             record = await client.ledger_metadata(source.ledger_id)
@@ -53,7 +54,7 @@ async def _logs(_client: QuireClient, log: LogDescription) -> AsyncIterator[Row]
     }
 
 
-async def _items(_client: QuireClient, log: LogDescription) -> AsyncIterator[Row]:
+async def _segments(_client: QuireClient, log: LogDescription) -> AsyncIterator[Row]:
     for position, item in enumerate(log.items):
         yield {
             "log": log.name,
@@ -120,7 +121,7 @@ def _time(ms: int | None) -> datetime | None:
 
 _TABLES: Final[dict[Describe, Callable[[QuireClient, LogDescription], AsyncIterator[Row]]]] = {
     Describe.LOGS: _logs,
-    Describe.ITEMS: _items,
+    Describe.SEGMENTS: _segments,
     Describe.LEDGERS: _ledgers,
     Describe.FRAGMENTS: _fragments,
 }

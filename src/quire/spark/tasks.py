@@ -19,7 +19,8 @@ from quire.core.errors import (
 from quire.log.ledgers import view_of
 from quire.spark import cluster
 from quire.spark.decode import ArrowBuilder, check_follows
-from quire.spark.options import ReadOptions, SparkUseError
+from quire.spark.given import SparkUseError
+from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece, Task
 from quire.spark.pushdown import Wanted, intersect
 from quire.spark.schema import Projection

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructField, StructType
 
 from quire.core.errors import PeerError
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
-from quire.spark.options import SparkUseError
+from quire.spark.given import SparkUseError
 from quire.spark.schema import COLUMNS, project
 from quire.wire.batch import BatchView, Codec, encode_batch
 

@@ -2,11 +2,22 @@
 
 import pytest
 
-from quire.spark.options import EARLIEST, LATEST, Describe, Isolation, SparkUseError, Verify, parse
+from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.options import EARLIEST, LATEST, READ_OPTIONS, Describe, Isolation, Verify
+from quire.spark.options import parse as parse_given
+from quire.spark.write_options import WRITE_OPTIONS
+
+
+def parse(options, use=Use.BATCH):
+    return parse_given(Given(options, (*READ_OPTIONS, *WRITE_OPTIONS)), use)
 
 
 def read(**options):
     return parse({"cluster": "sqlite:/c.db", "path": "orders", **options})
+
+
+def stream(**options):
+    return parse({"cluster": "sqlite:/c.db", "path": "orders", **options}, Use.STREAM)
 
 
 def refused(**options) -> str:
@@ -67,8 +78,11 @@ def test_times_are_utc_without_a_zone():
 def test_the_texts_of_the_refusals():
     assert refused(startingofset="1") == (
         "quire: unknown option 'startingofset'. Did you mean 'startingOffsets'? (read options: cluster, log, "
-        "startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, splitBytes, minPartitions, maxPartitions, "
-        "rowsPerBatch, includeHeaders, failOnDataLoss, isolation, verify, describe, passwordEnv, passwordFile)"
+        "startingOffsets, endingOffsets, startingTimestamp, startingTimestampStrategy, endingTimestamp, "
+        "maxRecordsPerTrigger, maxOffsetsPerTrigger, maxBytesPerTrigger, splitBytes, minPartitions, maxPartitions, "
+        "rowsPerBatch, includeHeaders, failOnDataLoss, cursor, holdRetention, isolation, verify, describe, passwordEnv, "
+        "passwordFile; write options: cluster, log, passwordEnv, passwordFile, ensemble, writeQuorum, ackQuorum, digest, "
+        "codec, compression, inlineBytes, txnAppId, txnVersion, txnOnReset, takeover, allowTruncate, create, orderBy)"
     )
     assert refused(path="") == (
         'quire: name a log: .load("orders"). (Spark passes no options to catalog tables; use CREATE TEMPORARY VIEW.)'
@@ -82,10 +96,9 @@ def test_the_texts_of_the_refusals():
     assert refused(startingOffsets='{"orders": true}').endswith("is a number, earliest or latest, not true.")
     assert refused(startingOffsets="17").startswith("quire: startingOffsets is neither")
     assert refused(cursor="c") == (
-        "quire: option 'cursor' belongs to streams, which this version does not have: it reads logs as a batch. "
-        "Leave the option out."
+        "quire: option 'cursor' belongs to a streaming read, this is a batch read. Leave it out."
     )
-    assert "belongs to writing from Spark" in refused(txnappid="x")
+    assert "option 'txnAppId' belongs to writing, this is a batch read" in refused(txnappid="x")
     assert refused(splitBytes="lots") == "quire: splitBytes is a size like 128m, 512k or 1g: got 'lots'."
     assert refused(minPartitions="0") == "quire: minPartitions is a whole number from 1: got '0'."
     assert refused(failOnDataLoss="maybe") == "quire: failOnDataLoss is true or false: got 'maybe'."
@@ -103,7 +116,7 @@ def test_no_cluster(monkeypatch):
 
 def test_describe_needs_no_log():
     options = parse({"cluster": "sqlite:/c.db", "describe": "items"})
-    assert options.describe is Describe.ITEMS
+    assert options.describe is Describe.SEGMENTS
     assert options.sources[0].pattern
 
 
@@ -117,3 +130,45 @@ def test_a_password_is_never_an_option_value(monkeypatch, tmp_path):
         read(passwordEnv="NO_SUCH_VARIABLE").password()
     with pytest.raises(SparkUseError, match="cannot read"):
         read(passwordFile=str(tmp_path / "absent")).password()
+
+
+def test_what_only_a_stream_has():
+    options = stream(
+        maxOffsetsPerTrigger="500", maxRecordsPerTrigger="700", maxBytesPerTrigger="1m", cursor="copy"
+    )
+    assert (options.max_records, options.max_bytes, options.cursor) == (500, 1 << 20, "copy")
+    assert stream(checkpointLocation="/c", queryName="q").max_records is None
+    with pytest.raises(
+        SparkUseError, match="'endingOffsets' belongs to a batch read, this is a streaming read"
+    ):
+        stream(endingOffsets="latest")
+    with pytest.raises(SparkUseError, match="'describe' belongs to a batch read"):
+        stream(describe="logs")
+    with pytest.raises(SparkUseError, match="a cursor's name is"):
+        stream(cursor="a/b")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"orders": -1}'},
+        {"startingTimestamp": "5", "startingTimestampStrategy": "latest"},
+    ],
+)
+def test_a_stream_begins_at_latest_only_with_a_cursor(asked):
+    with pytest.raises(
+        SparkUseError, match="without a stored start, a restart before the first commit would skip"
+    ):
+        stream(**asked)
+    assert stream(cursor="copy", **asked).cursor == "copy"
+
+
+def test_retention_waits_only_for_a_cursor():
+    with pytest.raises(SparkUseError, match="retention waits for a cursor"):
+        stream(holdRetention="true")
+    assert stream(holdRetention="true", cursor="copy").hold_retention
+
+
+def test_one_way_to_say_where_to_begin():
+    assert "both say where to begin" in refused(startingTimestamp="1", startingOffsets="earliest")

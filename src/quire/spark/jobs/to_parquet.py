@@ -17,8 +17,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from quire.spark.given import SparkUseError
 from quire.spark.jobs import command
-from quire.spark.options import SparkUseError
 
 SAMPLE_ROWS = 5
 

@@ -171,3 +171,25 @@ class LogSettings(_message.Message):
     ack_quorum: int
     digest: int
     def __init__(self, ensemble_size: _Optional[int] = ..., write_quorum: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+
+class LogCursor(_message.Message):
+    __slots__ = ("format_version", "owner", "name", "first_offset", "offset", "hold", "holder", "created_ms", "moved_ms")
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_MS_FIELD_NUMBER: _ClassVar[int]
+    format_version: int
+    owner: str
+    name: str
+    first_offset: int
+    offset: int
+    hold: bool
+    holder: str
+    created_ms: int
+    moved_ms: int
+    def __init__(self, format_version: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., first_offset: _Optional[int] = ..., offset: _Optional[int] = ..., hold: _Optional[bool] = ..., holder: _Optional[str] = ..., created_ms: _Optional[int] = ..., moved_ms: _Optional[int] = ...) -> None: ...

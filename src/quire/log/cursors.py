@@ -1,0 +1,192 @@
+"""Cursors: named positions of readers in logs, in the metadata store, so that anybody can see how far behind they are.
+
+A cursor belongs to one log by its id (or to one ledger), never to a name, so a log that was deleted and created again
+has none of the old ones. It is created where a reader begins, put-if-absent, and moves when the reader says so; it is
+not needed to read. One reader at a time: who takes a cursor over is told apart by `holder`, and the former one's next
+move is refused.
+
+Source: spark.md 2.4 (the trap), 4.3, 5.2: "named position in the metadata store: holds the first offset, moves on
+commit".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from quire.core.errors import AlreadyExistsError, MetadataUnknownError, MisuseError, RefusedError
+from quire.core.log_list import LogHead
+from quire.metadata.store import (
+    LIST_LIMIT,
+    Create,
+    Delete,
+    KeyMissingError,
+    MetadataStore,
+    VersionConflictError,
+)
+from quire.wire.log_cursors import Cursor, decode_cursor, encode_cursor
+
+CURSORS: Final = "log-cursors/"
+_ATTEMPTS_MAX: Final = 10
+CURSOR_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class CursorTakenError(RefusedError):
+    """Another reader uses the cursor now."""
+
+    code = "cursor_taken"
+
+
+class CursorHoldsError(RefusedError):
+    """A cursor keeps records from being truncated."""
+
+    code = "cursor_holds"
+
+
+@dataclass(frozen=True, slots=True)
+class CursorUse:
+    """Who moves a cursor.
+
+    Attributes:
+        name: the cursor's.
+        holder: tells this reader from every other one.
+        hold: whether truncation waits for it.
+    """
+
+    name: str
+    holder: str
+    hold: bool = False
+
+
+class LogCursors:
+    """The cursors of a store.
+
+    Args:
+        store: the metadata store.
+        wall_ms: wall time, for people.
+    """
+
+    def __init__(self, store: MetadataStore, wall_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._wall_ms = wall_ms
+
+    async def read(self, owner: str, name: str) -> Cursor | None:
+        """One cursor, None if there is none.
+
+        Args:
+            owner: the log's id in hex, or `ledger-` and the ledger's number and token.
+            name: the cursor's name.
+        """
+        found = await self._store.get(_key(owner, name))
+        return None if found is None else decode_cursor(found.value, owner, name)
+
+    async def of(self, owner: str) -> list[Cursor]:
+        """All cursors of one log, by name."""
+        found: list[Cursor] = []
+        after: str | None = None
+        while True:
+            page = await self._store.list(f"{CURSORS}{owner}/", after=after)
+            for key, stored in page:
+                found.append(decode_cursor(stored.value, owner, key.rpartition("/")[2]))
+            if len(page) < LIST_LIMIT:
+                return found
+            after = page[-1][0]
+
+    async def begin(self, owner: str, use: CursorUse, offset: int) -> Cursor:
+        """Take the cursor: where it is, or, if there is none, at an offset. Twice is once.
+
+        Args:
+            owner: as in `read`.
+            use: who takes it.
+            offset: where it begins if it does not exist; else it stays where it is.
+        """
+        return await self._change(owner, use, lambda cursor: cursor, offset)
+
+    async def move(self, owner: str, use: CursorUse, offset: int, *, take: bool) -> Cursor:
+        """Say how far the reader is; creates a cursor that is not there.
+
+        Args:
+            owner: as in `read`.
+            use: who moves it.
+            offset: everything below it is done.
+            take: whether to take it from another reader; a reader does so once, at its first move.
+
+        Raises:
+            CursorTakenError: another reader took it meanwhile.
+        """
+
+        def moved(cursor: Cursor) -> Cursor:
+            if cursor.holder != use.holder and not take:
+                raise CursorTakenError(
+                    f"cursor '{use.name}' was taken over by another stream: each needs a cursor of its own",
+                    cursor=use.name,
+                )
+            return replace(cursor, offset=offset)
+
+        return await self._change(owner, use, moved, offset)
+
+    async def _change(
+        self, owner: str, use: CursorUse, change: Callable[[Cursor], Cursor], offset: int
+    ) -> Cursor:
+        key = _key(owner, use.name)
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            found = await self._store.get(key)
+            now = self._wall_ms()
+            try:
+                if found is None:
+                    cursor = Cursor(owner, use.name, offset, offset, use.hold, use.holder, now, now)
+                    await self._store.multi((Create(key, encode_cursor(cursor)),))
+                    return cursor
+                old = decode_cursor(found.value, owner, use.name)
+                cursor = replace(change(old), hold=use.hold, holder=use.holder)
+                if cursor != old:
+                    cursor = replace(cursor, moved_ms=now)
+                    await self._store.put(key, encode_cursor(cursor), found.version)
+                return cursor
+            except (AlreadyExistsError, VersionConflictError, MetadataUnknownError):
+                # Somebody else was faster, or nobody knows: look again. Every change here may be made twice.
+                if attempt == _ATTEMPTS_MAX:
+                    raise
+        raise AssertionError
+
+    async def remove(self, owner: str, name: str) -> bool:
+        """Delete a cursor; whether there was one."""
+        try:
+            await self._store.multi((Delete(_key(owner, name)),))
+        except KeyMissingError:
+            return False
+        return True
+
+    async def remove_all(self, owner: str) -> None:
+        """Delete all cursors of a log that is no more."""
+        for cursor in await self.of(owner):
+            await self.remove(owner, cursor.name)
+
+    async def check_truncation(self, head: LogHead, before: int) -> None:
+        """Refuse a truncation that a cursor waits for.
+
+        Raises:
+            CursorHoldsError: naming the cursor that is furthest behind.
+        """
+        holding = [cursor for cursor in await self.of(head.log_id.hex()) if cursor.hold]
+        last = min(holding, key=lambda cursor: cursor.offset, default=None)
+        if last is not None and last.offset < before:
+            raise CursorHoldsError(
+                f"log {head.name!r}: cursor '{last.name}' holds what is from offset {last.offset} on; truncate up to "
+                "there, or remove the cursor with `quire log cursors --remove`",
+                log=head.name,
+                cursor=last.name,
+            )
+
+
+def _key(owner: str, name: str) -> str:
+    if not CURSOR_NAME.fullmatch(name):
+        raise MisuseError(f"{name!r} cannot be a cursor's name: 1 to 128 letters, digits and any of . _ -")
+    return f"{CURSORS}{owner}/{name}"
+
+
+def ledger_owner(ledger_id: int, token: int) -> str:
+    """What stands for a raw ledger where a log has its id."""
+    return f"ledger-{ledger_id}-{token:016x}"

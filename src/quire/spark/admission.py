@@ -1,0 +1,114 @@
+"""How far one micro-batch goes in each log, within limits of records and bytes.
+
+What waits is known from the logs' lists, so nothing is read here. Each log gets a share by what waits in it, so that
+all reach their ends together, and at least one record where the limit allows; a batch of no record, while some wait,
+would stop the stream. Pure.
+
+Source: spark.md 4.3, `latestOffset`; 10.6 for ledgers with gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Stretch(NamedTuple):
+    """Consecutive offsets with their records; after compaction fewer records than offsets.
+
+    Attributes:
+        first: the first offset.
+        behind: behind the last one.
+        records: so many.
+        bytes: of their entries.
+    """
+
+    first: int
+    behind: int
+    records: int
+    bytes: int
+
+    def clipped(self, start: int, end: int) -> Stretch:
+        """The part between two offsets; records and bytes in proportion."""
+        first, behind = max(self.first, start), min(self.behind, end)
+        span, part = self.behind - self.first, max(behind - first, 0)
+        return Stretch(first, behind, _share(self.records, part, span), _share(self.bytes, part, span))
+
+
+def _share(total: int, part: int, of: int) -> int:
+    return -(-total * part // of) if of else 0
+
+
+class Backlog(NamedTuple):
+    """What waits in one log.
+
+    Attributes:
+        name: the log.
+        start: the next offset to read.
+        end: behind the last one that may be read.
+        stretches: what the log's list says of the offsets between, in order.
+    """
+
+    name: str
+    start: int
+    end: int
+    stretches: tuple[Stretch, ...]
+
+
+def admit(
+    backlogs: Sequence[Backlog], max_records: int | None = None, max_bytes: int | None = None
+) -> dict[str, int]:
+    """The offset at which a micro-batch ends in each log.
+
+    Args:
+        backlogs: what waits; logs with nothing end where they start.
+        max_records: records of the batch at most; the offsets of a compacted ledger are taken for evenly filled.
+        max_bytes: bytes of the batch, about; at least one record comes all the same.
+    """
+    waiting = [backlog for backlog in backlogs if backlog.end > backlog.start]
+    ends = {backlog.name: backlog.end for backlog in backlogs}
+    parts = [_parts(backlog) for backlog in waiting]
+    records = [[(part.first, part.behind, part.records) for part in each] for each in parts]
+    sizes = [[(part.first, part.behind, part.bytes) for part in each] for each in parts]
+    for measured, limit in ((records, max_records), (sizes, max_bytes)):
+        amounts = [sum(amount for _, _, amount in each) for each in measured]
+        if limit is None or sum(amounts) <= limit:
+            continue
+        for backlog, each, share in zip(waiting, measured, _shares(amounts, limit), strict=True):
+            ends[backlog.name] = min(ends[backlog.name], _reach(backlog.start, each, share))
+    if waiting and all(ends[backlog.name] <= backlog.start for backlog in waiting):
+        ends[waiting[0].name] = _reach(waiting[0].start, records[0], 1)
+    return ends
+
+
+def _parts(backlog: Backlog) -> list[Stretch]:
+    """The stretches between start and end; offsets that no stretch has are empty ones."""
+    clipped = [stretch.clipped(backlog.start, backlog.end) for stretch in backlog.stretches]
+    return [stretch for stretch in clipped if stretch.behind > stretch.first]
+
+
+def _shares(amounts: Sequence[int], limit: int) -> list[int]:
+    """A limit shared out in proportion, never more in sum; one for each first, the largest before the others."""
+    order = sorted(range(len(amounts)), key=lambda place: -amounts[place])
+    shares = [0] * len(amounts)
+    for place in order[:limit]:
+        shares[place] = min(1, amounts[place])
+    rest, total = limit - sum(shares), sum(amounts)
+    for place, amount in enumerate(amounts):
+        shares[place] += min(amount - shares[place], rest * amount // total)
+    # What rounding left goes to the largest.
+    for place in order:
+        left = limit - sum(shares)
+        shares[place] += max(0, min(left, amounts[place] - shares[place]))
+    return shares
+
+
+def _reach(start: int, parts: Sequence[tuple[int, int, int]], share: int) -> int:
+    """The offset up to which the parts (first, behind, amount) hold a share."""
+    end = start
+    for first, behind, amount in parts:
+        if amount > share:
+            return max(end, first + (behind - first) * share // amount)
+        share -= amount
+        end = behind
+    return end

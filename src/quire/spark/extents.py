@@ -1,0 +1,198 @@
+"""What `load(…)` names, as it is now: each log or raw ledger with its identity, where it begins and how far it is confirmed.
+
+Nothing is fenced and nothing is changed. A log's identity is its id, a ledger's its token: positions that were written
+down under another identity are of something else, whatever their numbers say.
+
+Source: spark.md 4.3, 5.1, 5.5; decisions F-12, F-29, F-33.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quire.core.errors import NoSuchLedgerError, NoSuchLogError, TrimmedError
+from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
+from quire.log.cursors import ledger_owner
+from quire.spark import cluster
+from quire.spark.given import SparkUseError
+from quire.spark.options import EARLIEST, LATEST, Isolation, ReadOptions, Source, Verify
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+    from quire.log.log import Log
+    from quire.log.records import LogDescription
+
+
+class AbsentError(SparkUseError):
+    """What was loaded, or was to be read on, is not in the cluster."""
+
+    code = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A log, or a raw ledger, at one moment.
+
+    Attributes:
+        name: as it was loaded.
+        identity: of the log its id, of a ledger what its token makes; never used again.
+        start: the first offset that can be read.
+        end: behind the last one that can be, by `isolation`.
+        log: its description; None for a raw ledger.
+        record: the ledger's metadata; None for a log.
+        size: payload bytes of a raw ledger up to `end`.
+    """
+
+    name: str
+    identity: str
+    start: int
+    end: int
+    log: LogDescription | None = None
+    record: LedgerMetadata | None = None
+    size: int = 0
+
+    def offset(self, asked: int) -> int:
+        """A position that may be `EARLIEST` or `LATEST` as a number."""
+        return {EARLIEST: self.start, LATEST: self.end}.get(asked, asked)
+
+
+async def resolve(client: QuireClient, options: ReadOptions, *, may_be_none: bool = False) -> list[Source]:
+    """The sources with patterns replaced by the logs that match them, each once, in the order given.
+
+    Args:
+        client: the cluster.
+        options: the sources.
+        may_be_none: whether a pattern may match nothing (yet).
+
+    Raises:
+        SparkUseError: a pattern that matches nothing.
+    """
+    found: dict[Source, None] = {}
+    names: list[str] | None = None
+    for source in options.sources:
+        if not source.pattern:
+            found[source] = None
+            continue
+        if names is None:
+            names = await client.logs()
+        matching = [name for name in names if fnmatch.fnmatchcase(name, source.name)]
+        if not matching and not may_be_none:
+            raise SparkUseError(
+                f"quire: no log matches '{source.name}' at {options.cluster}{_listed(names)}.",
+                log=source.name,
+            )
+        found |= {Source(name): None for name in matching}
+    return list(found)
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "; the cluster has no log"
+    return f" (logs: {', '.join(names[:5])}{', …' if len(names) > 5 else ''})"
+
+
+async def describe(client: QuireClient, options: ReadOptions, log: Log, since: int = 0) -> LogDescription:
+    """A log's list as it is now; ledgers wholly below `since` are left out.
+
+    Raises:
+        AbsentError: there is no such log; it names the nearest.
+    """
+    try:
+        return await log.describe(since)
+    except NoSuchLogError as error:
+        near = difflib.get_close_matches(log.name, await client.logs(), n=1, cutoff=0.5)
+        hint = f" Nearest: '{near[0]}'." if near else ""
+        raise AbsentError(f"quire: no log '{log.name}' at {options.cluster}.{hint}", log=log.name) from error
+
+
+async def extent_of_log(client: QuireClient, options: ReadOptions, log: Log, since: int = 0) -> Extent:
+    """A log's extent.
+
+    Raises:
+        AbsentError: there is no such log.
+    """
+    about = await describe(client, options, log, since)
+    end = about.end_offset
+    if options.isolation is Isolation.SEALED:
+        opened = [item.first_offset for item in about.items if item.last_entry is not None]
+        end = min([end, *opened])
+    return Extent(about.name, about.log_id, about.start_offset, end, log=about)
+
+
+async def extent_of_ledger(client: QuireClient, options: ReadOptions, source: Source) -> Extent:
+    """A raw ledger's extent: every entry is a record, its id the offset; an open one is read beside its writer.
+
+    Raises:
+        AbsentError: there is no such ledger.
+        SparkUseError: its digest is not what is demanded.
+        WrongPasswordError: the password is another.
+    """
+    assert source.ledger_id is not None
+    try:
+        reader = await client.open_ledger(source.ledger_id, options.password(), recover=False)
+    except NoSuchLedgerError as error:
+        raise AbsentError(
+            f"quire: no ledger {source.ledger_id} at {options.cluster}.", ledger_id=source.ledger_id
+        ) from error
+    record, last = reader.metadata, int(reader.last_add_confirmed)
+    check_digest(options, record)
+    closed = record.state is LedgerState.CLOSED
+    if options.isolation is Isolation.SEALED and not closed:
+        last = -1
+    size = record.length if closed else await cluster.length_at(reader, last)
+    identity = ledger_owner(source.ledger_id, record.token or 0)
+    return Extent(source.name, identity, 0, last + 1, record=record, size=size)
+
+
+def check_digest(options: ReadOptions, record: LedgerMetadata) -> None:
+    """Refuse a ledger without a MAC where the user demands one.
+
+    Raises:
+        SparkUseError: it has a plain checksum, or none.
+    """
+    if options.verify is Verify.DIGEST and record.digest_type is not DigestType.HMAC:
+        raise SparkUseError(
+            f"quire: ledger {record.ledger_id} has digest {record.digest_type.name.lower()}, not a MAC; "
+            "verify=checksum reads it.",
+            ledger_id=record.ledger_id,
+        )
+
+
+# --- what is gone ---------------------------------------------------------------------------------------------------
+
+
+def begin_at(options: ReadOptions, extent: Extent, start: int) -> int:
+    """Where reading begins that was to begin at `start`.
+
+    Returns:
+        `start`, or the extent's own start where that is later and a loss is to be stepped over.
+
+    Raises:
+        TrimmedError: what begins at `start` is not there any more.
+    """
+    if start >= extent.start:
+        return start
+    text = f"log '{extent.name}': asked from offset {start}, earliest is {extent.start} (trimmed)."
+    if options.fail_on_data_loss:
+        skipped = f"failOnDataLoss=false skips {extent.start - start:,} records."
+        raise TrimmedError(f"quire: {text} {skipped}", log=extent.name)
+    cluster.warn(f"{text} {extent.start - start:,} records are skipped.")
+    return extent.start
+
+
+def check_end(extent: Extent, name: str, offset: int) -> None:
+    """Refuse an offset behind the end.
+
+    Raises:
+        SparkUseError: naming both.
+    """
+    if offset > extent.end:
+        raise SparkUseError(
+            f"quire: log '{extent.name}': {name} says {offset}, the log ends at {extent.end}. "
+            "Read up to latest, or wait for its writer.",
+            log=extent.name,
+        )

@@ -1,0 +1,193 @@
+"""The options that Spark hands over, as text with names in lower case: known or refused, and turned into values.
+
+What is shared by reading and writing: one error type, one way to say what a size, a count or a time looks like, and
+one check of names against the tables of both sides. This module must not know Spark, Arrow or a cluster.
+
+Source: spark.md 5.2, 5.3 and 5.5.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Flag, StrEnum, auto
+from typing import Final, TypeVar
+
+from quire.core.errors import MisuseError
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+_SPARKS_OWN: Final = ("path", "paths", "checkpointLocation", "queryName")
+"""What Spark adds by itself."""
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30}
+
+
+class SparkUseError(MisuseError):
+    """What a PySpark user wrote cannot be done as written. The text starts with `quire:` and ends with the remedy."""
+
+    code = "spark_use"
+
+
+def use_error(text: str, **ids: object) -> SparkUseError:
+    """The error with the text of one sentence and its remedy."""
+    return SparkUseError(f"quire: {text}", **ids)
+
+
+class Use(Flag):
+    """What an option is for."""
+
+    BATCH = auto()
+    STREAM = auto()
+    WRITE = auto()
+    READ = BATCH | STREAM
+
+
+_USES: Final = {Use.BATCH: "a batch read", Use.STREAM: "a streaming read", Use.WRITE: "writing"}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as the documents show it.
+
+    Attributes:
+        name: as a user writes it; case does not matter.
+        default: as a user would write it; empty when there is none.
+        use: where it means something.
+        meaning: one line.
+    """
+
+    name: str
+    default: str
+    use: Use
+    meaning: str
+
+
+class Given:
+    """The options of one `DataFrameReader` or `DataFrameWriter`.
+
+    Args:
+        options: as Spark hands them over.
+        known: every option of the format; a name that is none of them is refused here already, the shallowest place.
+
+    Raises:
+        SparkUseError: naming the option that is nearest.
+    """
+
+    def __init__(self, options: Mapping[str, str], known: Iterable[Option]) -> None:
+        self._text = {name.lower(): value for name, value in options.items()}
+        self._known = {option.name.lower(): option for option in known}
+        own = {name.lower() for name in _SPARKS_OWN}
+        for name in self._text:
+            if name not in self._known and name not in own:
+                raise self._unknown(name)
+
+    def _unknown(self, name: str) -> SparkUseError:
+        near = difflib.get_close_matches(name, self._known, n=1)
+        hint = f" Did you mean '{self._known[near[0]].name}'?" if near else ""
+        lists = ""
+        for use, what in ((Use.READ, "read"), (Use.WRITE, "write")):
+            names = [option.name for option in self._known.values() if option.use & use]
+            lists += f"{'; ' if lists and names else ''}{what} options: {', '.join(names)}" if names else ""
+        return use_error(f"unknown option '{name}'.{hint} ({lists})")
+
+    def check_use(self, use: Use) -> None:
+        """Refuse the options that mean nothing here.
+
+        Raises:
+            SparkUseError: naming the first one and where it belongs.
+        """
+        for name in self._text:
+            option = self._known.get(name)
+            if option is not None and not option.use & use:
+                there = " and ".join(text for each, text in _USES.items() if each & option.use)
+                here = " or ".join(text for each, text in _USES.items() if each & use)
+                raise use_error(f"option '{option.name}' belongs to {there}, this is {here}. Leave it out.")
+
+    # --- values ------------------------------------------------------------------------------------------------
+
+    def text(self, name: str) -> str | None:
+        """An option as it was written, None if it was not."""
+        return self._text.get(name.lower())
+
+    def cluster(self) -> str:
+        """The cluster's URI, from the option or the environment.
+
+        Raises:
+            SparkUseError: none is named, or one that other processes cannot reach.
+        """
+        cluster = self.text("cluster") or os.environ.get("QUIRE_CLUSTER", "")
+        if not cluster:
+            raise use_error(
+                'name the cluster: .option("cluster", "sqlite:PATH") or QUIRE_CLUSTER; `quire up` prints it.'
+            )
+        if cluster.startswith("memory:"):
+            raise use_error(
+                "a memory: cluster lives in one process and Spark's workers are others. `quire up` starts one."
+            )
+        return cluster
+
+    def timestamp_ms(self, name: str) -> int | None:
+        """Milliseconds since 1970, from ISO text or a number."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if re.fullmatch(r"-?\d+", text.strip()):
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError as error:
+            raise use_error(
+                f"{name} is ISO text like 2026-11-20T08:00:00Z or milliseconds since 1970: got '{text}'."
+            ) from error
+        # Without a zone the time is UTC, as session() sets Spark's own zone; a machine's zone would differ by worker.
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1000)
+
+    def size(self, name: str, default: int) -> int:
+        """Bytes, at least one."""
+        return self.size_or_none(name) or default
+
+    def size_or_none(self, name: str) -> int | None:
+        """Bytes, at least one; None when nothing was written."""
+        text = self.text(name)
+        if text is None:
+            return None
+        match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", text.strip().lower())
+        if not match or int(match[1]) == 0:
+            raise use_error(f"{name} is a size like 128m, 512k or 1g: got '{text}'.")
+        return int(match[1]) << _UNITS[match[2]]
+
+    def count(self, name: str) -> int | None:
+        """A whole number from 1; None when nothing was written."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.strip().isdigit() or int(text) == 0:
+            raise use_error(f"{name} is a whole number from 1: got '{text}'.")
+        return int(text)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        text = self._text.get(name.lower(), str(default)).strip().lower()
+        if text not in {"true", "false"}:
+            raise use_error(f"{name} is true or false: got '{text}'.")
+        return text == "true"
+
+    def choice(self, name: str, default: Choice) -> Choice:
+        """One of a few words."""
+        found = self.choice_or_none(name, type(default))
+        return default if found is None else found
+
+    def choice_or_none(self, name: str, kind: type[Choice]) -> Choice | None:
+        """One of a few words; None when nothing was written."""
+        text = self.text(name)
+        if text is None:
+            return None
+        values = [choice.value for choice in kind]
+        if text.strip().lower() not in values:
+            raise use_error(f"{name} is one of {', '.join(values)}: got '{text}'.")
+        return kind(text.strip().lower())

@@ -1,0 +1,62 @@
+"""Where a stream is in each log: the offsets that Spark keeps in its checkpoint, as one fixed text.
+
+    {"v": 1, "logs": {"orders": {"id": "<incarnation>", "offset": 123}}}
+
+Spark compares texts, so the order of keys never varies: logs by name. A log that is not named begins at its earliest
+record. Offsets are of the next record to read. Pure.
+
+Source: spark.md 1.1, "Offsets are dicts turned to JSON", and 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from quire.spark.given import use_error
+
+VERSION: Final = 1
+
+
+class Position(NamedTuple):
+    """A place in one log.
+
+    Attributes:
+        identity: the log's id; a log of the same name that was created later has another.
+        offset: of the next record.
+    """
+
+    identity: str
+    offset: int
+
+
+def to_json(positions: Mapping[str, Position]) -> dict[str, Any]:
+    """What Spark turns into the text."""
+    return {
+        "v": VERSION,
+        "logs": {
+            name: {"id": positions[name].identity, "offset": positions[name].offset}
+            for name in sorted(positions)
+        },
+    }
+
+
+def from_json(value: Any) -> dict[str, Position]:
+    """What Spark hands back, from the checkpoint perhaps.
+
+    Raises:
+        SparkUseError: it is not ours, or of a later version.
+    """
+    try:
+        if value["v"] == VERSION:
+            return {
+                str(name): Position(str(each["id"]), int(each["offset"]))
+                for name, each in value["logs"].items()
+            }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise use_error(
+            f"the checkpoint's offsets are not of this source: {value!r}. Use a new checkpoint."
+        ) from error
+    raise use_error(
+        f"the checkpoint's offsets have version {value['v']}, this program reads {VERSION}: use a newer one."
+    )

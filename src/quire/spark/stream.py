@@ -1,0 +1,301 @@
+"""A stream over logs: where it begins, how far the next micro-batch goes, what its tasks read, what is done.
+
+One object lives in the one process that Spark keeps on the driver for a stream; nothing of it is needed after a
+restart, since every position is in Spark's checkpoint and, with a cursor, in the metadata store. So every answer is
+derived from positions and from the logs, and the same question gets the same answer:
+
+- the start is asked for twice, and again after each failure until the first batch is done: `earliest` is not a number
+  but "where the log begins", a number is the user's, and `latest` is only what a cursor holds;
+- a batch that is planned again reads the same offsets, because its end was confirmed when it was planned first.
+
+Source: spark.md 1.1, 2.4, 4.3, 5.2, 5.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from quire.core.errors import TrimmedError
+from quire.log.cursors import CursorUse, LogCursors
+from quire.spark import cluster, planning
+from quire.spark.admission import Backlog, Stretch, admit
+from quire.spark.extents import (
+    AbsentError,
+    Extent,
+    begin_at,
+    check_end,
+    extent_of_ledger,
+    extent_of_log,
+    resolve,
+)
+from quire.spark.given import SparkUseError
+from quire.spark.options import EARLIEST, LATEST, ReadOptions, Source, Strategy
+from quire.spark.packing import Task
+from quire.spark.positions import Position, from_json, to_json
+from quire.spark.pushdown import Wanted
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+    from quire.log.log import Log
+
+_LOOKS: int = 50
+_PAUSE_SECONDS = 0.1
+
+
+class Limits(NamedTuple):
+    """How much one micro-batch takes at most; None is no limit."""
+
+    records: int | None = None
+    bytes: int | None = None
+
+
+class Stream:
+    """One stream.
+
+    Args:
+        options: what the user asked for.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._logs: dict[str, Log] = {}
+        self._seen: dict[str, Extent] = {}
+        self._target: dict[str, Position] | None = None
+        self._use = CursorUse(options.cursor or "", uuid.uuid4().hex, options.hold_retention)
+        self._moved: dict[str, None] = {}
+
+    # --- what Spark asks -------------------------------------------------------------------------------------------
+
+    async def initial(self, client: QuireClient) -> dict[str, Any]:
+        """Where a stream begins that has no checkpoint yet.
+
+        Raises:
+            SparkUseError: a log that is not there, or a position that it does not have.
+            TrimmedError: a position that it no longer has.
+        """
+        positions: dict[str, Position] = {}
+        for extent in (await self._extents(client, {})).values():
+            offset = await self._begins(client, extent)
+            if self._options.cursor is not None:
+                offset = extent.offset(EARLIEST if offset is None else offset)
+                held = await _cursors(client).begin(extent.identity, self._use, offset)
+                offset = held.offset
+                self._moved[extent.identity] = None
+            if offset is not None:
+                begin_at(self._options, extent, offset)
+                check_end(extent, "startingOffsets", offset)
+                positions[extent.name] = Position(extent.identity, offset)
+        return to_json(positions)
+
+    async def _begins(self, client: QuireClient, extent: Extent) -> int | None:
+        """Where a stream is to begin in one log; None is its earliest record, whichever that is by then."""
+        options = self._options
+        if options.starting_ms is None:
+            asked = options.starting.of(extent.name)
+            return None if asked == EARLIEST else asked
+        found = await planning.offset_since(client, options, extent, options.starting_ms)
+        if found is None and options.strategy is Strategy.ERROR:
+            raise SparkUseError(
+                f"quire: log '{extent.name}': no record is as late as startingTimestamp. Begin earlier, or set "
+                "startingTimestampStrategy=latest and a cursor.",
+                log=extent.name,
+            )
+        return LATEST if found is None else found
+
+    async def latest(self, client: QuireClient, start: Any, limits: Limits) -> dict[str, Any]:
+        """Where the next micro-batch ends.
+
+        Args:
+            client: the cluster.
+            start: where it begins, as Spark keeps it.
+            limits: how much it takes at most.
+
+        Returns:
+            `start` when nothing waits.
+
+        Raises:
+            SparkUseError: a log is gone, or is not the one that the checkpoint means.
+            TrimmedError: what was to come next is not there any more.
+        """
+        begun = from_json(start)
+        self._seen = await self._extents(client, begun)
+        backlogs: list[Backlog] = []
+        for extent in self._seen.values():
+            offset = self._continue(extent, begun.get(extent.name))
+            end = extent.end
+            if self._target is not None:
+                target = self._target.get(extent.name)
+                end = target.offset if target is not None and target.identity == extent.identity else offset
+            # Fewer bookies may answer than before, so what is known to be confirmed may shrink for a while.
+            backlogs.append(Backlog(extent.name, offset, max(offset, end), _stretches(extent)))
+        ends = admit(backlogs, limits.records, limits.bytes)
+        positions = dict(begun)
+        for backlog in backlogs:
+            if ends[backlog.name] > backlog.start:
+                identity = self._seen[backlog.name].identity
+                positions[backlog.name] = Position(identity, ends[backlog.name])
+        return to_json(positions)
+
+    def newest(self) -> dict[str, Any] | None:
+        """How far the logs reach, as the last `latest` saw them; what a stream's progress shows as lag."""
+        if not self._seen:
+            return None
+        return to_json({name: Position(each.identity, each.end) for name, each in self._seen.items()})
+
+    async def stop_at_now(self, client: QuireClient) -> None:
+        """Treat what is there now as all that there will ever be (`Trigger.AvailableNow`)."""
+        extents = await self._extents(client, {})
+        self._target = {name: Position(each.identity, each.end) for name, each in extents.items()}
+
+    async def plan(self, client: QuireClient, start: Any, end: Any) -> list[Task]:
+        """The tasks of one micro-batch.
+
+        Raises:
+            SparkUseError, TrimmedError: as `latest`.
+        """
+        begun, ends = from_json(start), from_json(end)
+        changed = {name: position for name, position in ends.items() if begun.get(name) != position}
+        pieces = []
+        for name, position in changed.items():
+            extent = await self._extent_up_to(client, name, begun.get(name), position)
+            if extent is None:
+                continue
+            offset = self._continue(extent, begun.get(name))
+            if offset < position.offset:
+                pieces += await planning.pieces_between(
+                    client, self._options, Wanted(), extent, offset, position.offset
+                )
+        return planning.tasks_of(self._options, Wanted(), pieces)
+
+    async def commit(self, client: QuireClient, end: Any) -> None:
+        """Spark has done with everything below: move the cursor.
+
+        Raises:
+            CursorTakenError: another stream uses it now.
+        """
+        if self._options.cursor is None:
+            return
+        for position in from_json(end).values():
+            take = position.identity not in self._moved
+            await _cursors(client).move(position.identity, self._use, position.offset, take=take)
+            self._moved[position.identity] = None
+
+    # --- logs as they are --------------------------------------------------------------------------------------
+
+    async def _extents(self, client: QuireClient, begun: Mapping[str, Position]) -> dict[str, Extent]:
+        """Every log of the stream by name; logs of `begun` that are gone are an error, or left out with a warning."""
+        sources = {source.name: source for source in await resolve(client, self._options, may_be_none=True)}
+        found: dict[str, Extent] = {}
+        for name in sorted({*sources, *begun}):
+            extent = await self._extent(client, sources.get(name) or _source(name), begun.get(name))
+            if extent is not None:
+                found[name] = extent
+        return found
+
+    async def _extent(
+        self, client: QuireClient, source: Source, begun: Position | None = None
+    ) -> Extent | None:
+        """One log; None when it is gone and that is to be stepped over.
+
+        Args:
+            client: the cluster.
+            source: the log.
+            begun: where the stream is in it: what lies below is left out of the description.
+        """
+        try:
+            if source.ledger_id is not None:
+                return await extent_of_ledger(client, self._options, source)
+            if source.name not in self._logs:
+                self._logs[source.name] = client.log(source.name, self._options.password())
+            log, since = self._logs[source.name], 0 if begun is None else begun.offset
+            extent = await extent_of_log(client, self._options, log, since)
+            if begun is not None and extent.identity != begun.identity:
+                # Offsets of another log say nothing about this one.
+                extent = await extent_of_log(client, self._options, log)
+            return extent
+        except AbsentError as error:
+            if begun is None:
+                raise
+            text = f"'{source.name}' was deleted; the stream was at offset {begun.offset} of it."
+            if self._options.fail_on_data_loss:
+                raise AbsentError(
+                    f"quire: {text} failOnDataLoss=false goes on without it.", log=source.name
+                ) from error
+            cluster.warn(text)
+            return None
+
+    async def _extent_up_to(
+        self, client: QuireClient, name: str, begun: Position | None, end: Position
+    ) -> Extent | None:
+        """A log with at least what was confirmed when a batch was planned; None when its records are gone."""
+        extent = self._seen.get(name)
+        for look in range(_LOOKS):
+            if extent is not None and extent.identity == end.identity and extent.end >= end.offset:
+                return extent
+            if look:
+                # The end was confirmed once. Too few bookies may answer just now to say so again.
+                await asyncio.sleep(_PAUSE_SECONDS)
+            extent = await self._extent(client, _source(name), begun or Position(end.identity, 0))
+            if extent is None:
+                return None
+            if extent.identity != end.identity:
+                self._recreated(extent, end)
+                return None
+        assert extent is not None
+        raise SparkUseError(
+            f"quire: log '{name}': the batch ends at offset {end.offset}, but only {extent.end} is known to be "
+            "confirmed: too few bookies answer, or an older state of the cluster was restored. Start the query again "
+            "when they are back.",
+            log=name,
+        )
+
+    def _continue(self, extent: Extent, begun: Position | None) -> int:
+        """The offset at which reading goes on in one log."""
+        if begun is None:
+            # A log that matches a pattern since lately, or one that is read from its earliest record.
+            asked = dict(self._options.starting.of_log).get(extent.name, EARLIEST)
+            return begin_at(self._options, extent, asked) if asked >= 0 else extent.start
+        if begun.identity != extent.identity:
+            self._recreated(extent, begun)
+            return extent.start
+        return begin_at(self._options, extent, begun.offset)
+
+    def _recreated(self, extent: Extent, old: Position) -> None:
+        """A position in another log of the same name.
+
+        Raises:
+            TrimmedError: unless that is to be stepped over.
+        """
+        text = (
+            f"log '{extent.name}' was deleted and created again (ids {old.identity[:8]}, {extent.identity[:8]}); the "
+            "checkpoint belongs to the old one."
+        )
+        if self._options.fail_on_data_loss:
+            raise TrimmedError(
+                f"quire: {text} Use a new checkpoint; failOnDataLoss=false begins the new one.",
+                log=extent.name,
+            )
+        cluster.warn(text)
+
+
+def _source(name: str) -> Source:
+    """A name out of a checkpoint as what it names."""
+    number = name.removeprefix("ledger:")
+    return Source(name, int(number) if number != name else None)
+
+
+def _stretches(extent: Extent) -> tuple[Stretch, ...]:
+    if extent.log is None:
+        return (Stretch(0, extent.end, extent.end, extent.size),) if extent.end else ()
+    return tuple(
+        Stretch(item.first_offset, item.next_offset, item.count, item.bytes)
+        for item in extent.log.items
+        if item.next_offset > item.first_offset
+    )
+
+
+def _cursors(client: QuireClient) -> LogCursors:
+    return LogCursors(client.store, client.clock.wall_ms)
