@@ -196,9 +196,3 @@ def test_save_modes_arrive_as_overwrite_or_not(spark):
     frame = spark.range(1).selectExpr("cast('x' AS binary) AS value")
     with pytest.raises(AnalysisException, match="this version does not have writing a log from Spark"):
         frame.write.format("quire").option("cluster", "sqlite:/nowhere.db").mode("append").save("orders")
-
-
-def test_streams_are_refused_in_words(spark):
-    frame = spark.readStream.format("quire").option("cluster", "sqlite:/nowhere.db")
-    with pytest.raises(Exception, match="this version does not have a streaming source"):
-        frame.load("orders").writeStream.format("noop").start().processAllAvailable()

@@ -238,7 +238,7 @@ def test_a_trimmed_log(spark, cluster):
             "startingOffsets says 20001, the log ends at 20000.",
         ),
         ("orders", {"startingofset": "1"}, "Did you mean 'startingOffsets'?"),
-        ("orders", {"maxBytesPerTrigger": "1m"}, "belongs to streams, which this version does not have"),
+        ("orders", {"maxBytesPerTrigger": "1m"}, "belongs to a streaming read, this is a batch read"),
     ],
 )
 def test_the_sentence_that_a_user_sees(spark, cluster, orders, path, options, text):
@@ -285,7 +285,7 @@ def test_two_bookies_of_three_are_enough_to_read(spark, own_cluster):
 def test_describe(spark, cluster, orders):
     log = reader(spark, cluster, describe="logs").load("orders").first()
     assert (log.start_offset, log.end_offset) == (0, COUNT)
-    items = reader(spark, cluster, describe="items").load("orders").orderBy("position").collect()
+    items = reader(spark, cluster, describe="segments").load("orders").orderBy("position").collect()
     assert len(items) == log.ledgers
     assert [row.first_offset for row in items] == [0, *(row.next_offset for row in items[:-1])]
     assert sum(row.records for row in items) == COUNT

@@ -79,7 +79,7 @@ class LogCursors:
             owner: the log's id in hex, or `ledger-` and the ledger's number and token.
             name: the cursor's name.
         """
-        found = await self._store.get(_key(owner, name))
+        found = await self._store.get(cursor_key(owner, name))
         return None if found is None else decode_cursor(found.value, owner, name)
 
     async def of(self, owner: str) -> list[Cursor]:
@@ -130,7 +130,7 @@ class LogCursors:
     async def _change(
         self, owner: str, use: CursorUse, change: Callable[[Cursor], Cursor], offset: int
     ) -> Cursor:
-        key = _key(owner, use.name)
+        key = cursor_key(owner, use.name)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             found = await self._store.get(key)
             now = self._wall_ms()
@@ -154,7 +154,7 @@ class LogCursors:
     async def remove(self, owner: str, name: str) -> bool:
         """Delete a cursor; whether there was one."""
         try:
-            await self._store.multi((Delete(_key(owner, name)),))
+            await self._store.multi((Delete(cursor_key(owner, name)),))
         except KeyMissingError:
             return False
         return True
@@ -181,7 +181,12 @@ class LogCursors:
             )
 
 
-def _key(owner: str, name: str) -> str:
+def cursor_key(owner: str, name: str) -> str:
+    """The key of a cursor's record.
+
+    Raises:
+        MisuseError: the name cannot be one.
+    """
     if not CURSOR_NAME.fullmatch(name):
         raise MisuseError(f"{name!r} cannot be a cursor's name: 1 to 128 letters, digits and any of . _ -")
     return f"{CURSORS}{owner}/{name}"

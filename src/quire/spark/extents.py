@@ -143,7 +143,9 @@ async def extent_of_ledger(client: QuireClient, options: ReadOptions, source: So
     closed = record.state is LedgerState.CLOSED
     if options.isolation is Isolation.SEALED and not closed:
         last = -1
-    size = record.length if closed else await cluster.length_at(reader, last)
+    size = record.length if closed else 0
+    if last >= 0 and not closed:
+        size = await cluster.length_at(reader, last)
     identity = ledger_owner(source.ledger_id, record.token or 0)
     return Extent(source.name, identity, 0, last + 1, record=record, size=size)
 

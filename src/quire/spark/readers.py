@@ -9,10 +9,10 @@ Source: spark.md 1.1, 1.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -26,11 +26,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from quire.core.errors import QuireError
+from quire.log.client import QuireClient
 from quire.spark import cluster, planning, tables, tasks
 from quire.spark.options import ReadOptions
 from quire.spark.pushdown import Wanted, push
 from quire.spark.schema import arrow_schema, project
 from quire.spark.stream import Limits, Stream
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class OneSentence:
@@ -123,12 +127,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading = replace(options, starting_ms=None)
         self._stream: Stream | None = None
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _call(
+        self,
+        function: Callable[Concatenate[Stream, QuireClient, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         """Run one of the stream's coroutine functions with the cluster's client, in the stream's own process."""
         if self._stream is None:
             self._stream = Stream(self._options)
+        stream = self._stream
+
+        async def work(client: QuireClient) -> T:
+            return await function(stream, client, *args, **kwargs)
+
         with OneSentence():
-            return cluster.call(self._options.cluster, lambda client: function(self._stream, client, *args))
+            return cluster.call(self._options.cluster, work)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as all below
         """Where the stream begins; the same at every call until the first batch is done."""

@@ -1,0 +1,241 @@
+"""A stream's answers, asked as Spark asks them, against real bookies in this process and without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quire.core.errors import TrimmedError
+from quire.log.cursors import CursorTakenError, LogCursors
+from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.stream import Limits, Stream
+from support.log_cluster import in_world, numbers
+
+T0 = 1_795_000_000_000
+NO_LIMITS = Limits()
+
+
+def options(path, **given):
+    return parse(Given({"cluster": "sqlite:/c.db", "path": path, **given}, READ_OPTIONS), Use.STREAM)
+
+
+class Query:
+    """What Spark does with a source: keeps offsets in its checkpoint, asks twice for the first one."""
+
+    def __init__(self, at, path, **given):
+        self.at, self.options = at, options(path, **given)
+        self.stream = Stream(self.options)
+        self.checkpoint = []
+
+    def restart(self):
+        self.stream = Stream(self.options)
+
+    async def trigger(self, limits=NO_LIMITS, *, fail=False):
+        """One trigger; returns the records of its batch as (log, offset), None when there was no new one."""
+        client = self.at.client
+        start = self.checkpoint[-1] if self.checkpoint else await self._initial()
+        if self.checkpoint:
+            await self.stream.commit(client, start)
+        end = await self.stream.latest(client, start, limits)
+        if json.dumps(end) == json.dumps(start):
+            return None
+        read = await self._read(start, end)
+        if not fail:
+            self.checkpoint.append(json.loads(json.dumps(end)))
+        return read
+
+    async def _initial(self):
+        first = await self.stream.initial(self.at.client)
+        assert json.dumps(first) == json.dumps(await self.stream.initial(self.at.client))
+        return json.loads(json.dumps(first))
+
+    async def _read(self, start, end):
+        found = []
+        for task in await self.stream.plan(self.at.client, start, end):
+            for piece in task.pieces:
+                log = self.at.log(piece.origin.log)
+                for first, behind in piece.offsets:
+                    found += [(piece.origin.log, record.offset) async for record in log.read(first, behind)]
+        return found
+
+
+async def append(at, name, first, end):
+    async with await at.log(name).open_writer() as writer:
+        await writer.append_many(
+            numbers(first, end), timestamps_ms=[T0 + offset for offset in range(first, end)]
+        )
+
+
+def test_a_stream_from_its_beginning_to_its_end(tmp_path):
+    async def work(at):
+        await at.made("shop/a")
+        await append(at, "shop/a", 0, 50)
+        query = Query(at, "shop/*")
+        assert await query.trigger() == [("shop/a", offset) for offset in range(50)]
+        assert await query.trigger() is None
+        assert query.stream.newest()["logs"]["shop/a"]["offset"] == 50
+        # A new log of the pattern is read from its beginning, beside what the other one has got.
+        await at.made("shop/b")
+        assert await query.trigger() is None
+        await append(at, "shop/b", 0, 10)
+        await append(at, "shop/a", 50, 60)
+        expected = [("shop/a", offset) for offset in range(50, 60)] + [
+            ("shop/b", offset) for offset in range(10)
+        ]
+        assert await query.trigger(fail=True) == expected
+        query.restart()
+        assert await query.trigger() == expected
+        # In small batches, shared out, to exactly what was there when it was told to stop.
+        await append(at, "shop/a", 60, 150)
+        await append(at, "shop/b", 10, 40)
+        await query.stream.stop_at_now(at.client)
+        await append(at, "shop/b", 40, 41)
+        read, sizes = [], []
+        while (batch := await query.trigger(Limits(records=40))) is not None:
+            read += batch
+            sizes.append(len(batch))
+        assert sorted(read) == [("shop/a", o) for o in range(60, 150)] + [
+            ("shop/b", o) for o in range(10, 40)
+        ]
+        assert max(sizes) == 40
+        assert len(sizes) == 3
+        # `shop/b` is deleted: the stream says so.
+        await at.log("shop/b").delete()
+        with pytest.raises(SparkUseError, match="'shop/b' was deleted; the stream was at offset 40 of it"):
+            await query.trigger()
+
+    in_world(tmp_path, work)
+
+
+def test_where_a_stream_begins(tmp_path):
+    async def work(at):
+        await at.made("orders")
+        await append(at, "orders", 0, 20)
+        assert await Query(at, "orders", startingOffsets='{"orders": 17}').trigger() == [
+            ("orders", offset) for offset in (17, 18, 19)
+        ]
+        assert len(await Query(at, "orders", startingTimestamp=str(T0 + 15)).trigger()) == 5
+        with pytest.raises(SparkUseError, match="no record is as late as startingTimestamp"):
+            await Query(at, "orders", startingTimestamp=str(T0 + 20)).trigger()
+        with pytest.raises(SparkUseError, match="startingOffsets says 21, the log ends at 20"):
+            await Query(at, "orders", startingOffsets='{"orders": 21}').trigger()
+        with pytest.raises(SparkUseError, match=r"no log 'ordres' at sqlite:/c.db. Nearest: 'orders'"):
+            await Query(at, "ordres").trigger()
+        # The trap of a start that means "now": the first batch fails, more is appended, the query is started again.
+        query = Query(at, "orders", startingOffsets="latest", cursor="copy")
+        assert await query.trigger() is None
+        await append(at, "orders", 20, 23)
+        assert await query.trigger(fail=True) == [("orders", offset) for offset in (20, 21, 22)]
+        query.restart()
+        await append(at, "orders", 23, 25)
+        assert await query.trigger() == [("orders", offset) for offset in range(20, 25)]
+        assert await query.trigger() is None
+        # What is done is where another query goes on that has the cursor; the former one is told.
+        other = Query(at, "orders", startingOffsets="latest", cursor="copy")
+        await append(at, "orders", 25, 26)
+        assert await other.trigger() == [("orders", 25)]
+        with pytest.raises(CursorTakenError):
+            await query.trigger()
+        [cursor] = await LogCursors(at.store, lambda: 0).of((await at.log().describe()).log_id)
+        assert (cursor.first_offset, cursor.offset) == (20, 25)
+
+    in_world(tmp_path, work)
+
+
+def test_what_is_lost_is_said(tmp_path):
+    async def work(at):
+        await at.made("orders")
+        await append(at, "orders", 0, 20)
+        strict, lax = Query(at, "orders"), Query(at, "orders", failOnDataLoss="false")
+        for query in (strict, lax):
+            assert len(await query.trigger(Limits(records=5))) == 5
+        await at.log().truncate(before=12)
+        with pytest.raises(TrimmedError) as trimmed:
+            await strict.trigger()
+        assert str(trimmed.value) == (
+            "quire: log 'orders': asked from offset 5, earliest is 12 (trimmed). failOnDataLoss=false skips 7 records."
+        )
+        assert await lax.trigger() == [("orders", offset) for offset in range(12, 20)]
+        await at.log().delete()
+        await at.made("orders")
+        await append(at, "orders", 0, 30)
+        with pytest.raises(TrimmedError, match=r"'orders' was deleted and created again \(ids "):
+            await strict.trigger()
+        with pytest.raises(TrimmedError, match="the checkpoint belongs to the old one"):
+            await strict.stream.plan(
+                at.client, strict.checkpoint[-1], strict.checkpoint[-1] | {"v": 1} | ended(strict)
+            )
+        assert await lax.trigger() == [("orders", offset) for offset in range(30)]
+
+    def ended(query):
+        (name, position) = next(iter(query.checkpoint[-1]["logs"].items()))
+        return {"logs": {name: {**position, "offset": position["offset"] + 1}}}
+
+    in_world(tmp_path, work)
+
+
+def test_what_was_confirmed_once_is_read_though_fewer_bookies_know_it(tmp_path, monkeypatch):
+    async def work(at):
+        log = await at.made("orders")
+        writer = await log.open_writer()
+        for part in range(3):
+            await writer.append_many(numbers(part * 4, part * 4 + 4))
+        query = Query(at, "orders")
+        read = await query.trigger()
+        assert len(read) == 8
+        # The same batch, planned anew by a process that is told of fewer records for a while.
+        described, calls = log.describe, []
+
+        async def fewer(since=0):
+            about = await described(since)
+            calls.append(since)
+            if len(calls) > 2:
+                return about
+            [item] = about.items
+            item = type(item)(*[getattr(item, name) for name in item.__slots__][:13], 0)
+            return type(about)(**{**fields(about), "items": [item], "end_offset": 4})
+
+        query.restart()
+        query.stream._logs["orders"] = log
+        monkeypatch.setattr(log, "describe", fewer)
+        monkeypatch.setattr("quire.spark.stream._PAUSE_SECONDS", 0)
+        [task] = await query.stream.plan(at.client, {"v": 1, "logs": {}}, query.checkpoint[-1])
+        assert sum(piece.last_entry - piece.first_entry + 1 for piece in task.pieces) == 2
+        monkeypatch.setattr("quire.spark.stream._LOOKS", 2)
+        query.restart()
+        query.stream._logs["orders"] = log
+        calls.clear()
+        with pytest.raises(
+            SparkUseError, match="the batch ends at offset 8, but only 4 is known to be confirmed"
+        ):
+            await query.stream.plan(at.client, {"v": 1, "logs": {}}, query.checkpoint[-1])
+        await writer.close()
+
+    def fields(value):
+        return {name: getattr(value, name) for name in value.__slots__}
+
+    in_world(tmp_path, work)
+
+
+def test_a_raw_ledger_is_a_stream_too(tmp_path):
+    async def work(at):
+        ledger = await at.client.create_ledger()
+        name = f"ledger:{ledger.ledger_id}"
+        assert await Query(at, name).trigger() is None
+        await ledger.append_many([b"x"] * 5)
+        await ledger.append(b"tells that the five are confirmed")
+        query = Query(at, name, startingOffsets=json.dumps({name: 2}), cursor="raw")
+        start = await query._initial()
+        await ledger.append_many([b"y"] * 5)
+        await ledger.close()
+        end = await query.stream.latest(at.client, start, Limits(records=4))
+        assert (start["logs"][name]["offset"], end["logs"][name]["offset"]) == (2, 6)
+        [task] = await query.stream.plan(at.client, start, end)
+        assert [(piece.first_entry, piece.last_entry) for piece in task.pieces] == [(2, 5)]
+        await query.stream.commit(at.client, end)
+        with pytest.raises(SparkUseError, match="its entries have no times"):
+            await Query(at, name, startingTimestamp="5").trigger()
+
+    in_world(tmp_path, work)
