@@ -5,7 +5,7 @@ Source: protocol document (001), "Guarantees"; protocol reference 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -84,6 +84,17 @@ class ReaderView(NamedTuple):
     fault: tuple[str, str] | None
 
 
+class StoreView(NamedTuple):
+    """What invariants look at in the store, worked out once for each of its states."""
+
+    end: int | None
+    """The last entry, once it is closed."""
+    shares: tuple[int, ...]
+    """For each bookie the entries, as bits, of whose write set the record makes it."""
+    fault: str
+    """What is wrong with the record's form."""
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """An invariant that does not hold, and how."""
@@ -113,6 +124,7 @@ class Watch:
         self._views: dict[Any, int] = {}
         self._bookie_views: dict[int, int] = {}
         self._client_views: dict[int, int] = {}
+        self._stores: dict[int, StoreView] = {}
         self._readers: dict[int, ReaderView] = {}
         self._reader_views: dict[int, int] = {}
 
@@ -191,6 +203,27 @@ class Watch:
             view = self._readers[number] = ReaderView(reader.next_entry - 1, fault)
             self._reader_views[number] = self._number(view)
 
+    def _see_store(self, number: int) -> StoreView:
+        view = self._stores.get(number)
+        if view is None:
+            view = self._stores[number] = self._looked_at(self._world.stores.parts[number].record)
+        return view
+
+    def _looked_at(self, record: LedgerMetadata | None) -> StoreView:
+        shares = [0] * self._world.n
+        if record is None:
+            return StoreView(None, tuple(shares), "")
+        fault, end = "", _end(record)
+        try:
+            record.checked()
+        except CorruptMetadataError as error:
+            fault = str(error)
+        for entry in range(max(self._world.configuration.entries_written, 0 if end is None else end + 1)):
+            ensemble = record.ensemble_of(entry)
+            for slot in write_set(entry, record.ensemble_size, record.write_quorum):
+                shares[bookie_number(ensemble[slot])] |= 1 << entry
+        return StoreView(end, tuple(shares), fault)
+
     # --- judging ---------------------------------------------------------------------------------------------------
 
     def _judge(self, state: State) -> Violation | None:
@@ -198,6 +231,7 @@ class Watch:
         bookies = [self._bookies[number] for number in state[: world.n]]
         clients = [self._clients[number] for number in state[world.at_client : world.at_link]]
         store = world.stores.parts[state[world.at_store]]
+        seen = self._see_store(state[world.at_store])
         readers = [self._readers[number] for number in state[world.at_reader : world.at_budget]]
         parts: list[BookieView | ClientView | ReaderView | Store] = [*bookies, *clients, *readers, store]
         faults = [each.fault for each in parts]
@@ -206,30 +240,26 @@ class Watch:
                 return Violation(*fault)
         told = clients[0].told
         found = (
-            self._loss(store, told)
-            or self._record(store, clients)
-            or self._copies(store, told, bookies)
+            self._loss(seen.end, told)
+            or self._record(store, seen, clients)
+            or self._copies(store, seen, told, bookies)
             or self._fences(store, clients, bookies)
-            or self._lacs(store, told, bookies)
-            or self._read(store, readers)
+            or self._lacs(seen.end, told, bookies)
+            or self._read(seen.end, readers)
         )
         return found if found is None or found.invariant in names else None
 
-    def _loss(self, store: Store, told: int) -> Violation | None:
-        end = _end(store.record)
+    def _loss(self, end: int | None, told: int) -> Violation | None:
         if end is not None and told > end:
             which = "I1" if "I1" in self._names else "I12"
             return Violation(which, f"entry {told} was acknowledged, the ledger ends at {end}")
         return None
 
-    def _record(self, store: Store, clients: list[ClientView]) -> Violation | None:
+    def _record(self, store: Store, seen: StoreView, clients: list[ClientView]) -> Violation | None:
         if "I12" in self._names and store.closes > 1:
             return Violation("I12", "the record was closed twice")
-        if "I6" in self._names and store.record is not None:
-            try:
-                store.record.checked()
-            except CorruptMetadataError as error:
-                return Violation("I6", str(error))
+        if "I6" in self._names and seen.fault:
+            return Violation("I6", seen.fault)
         if "P" in self._names:
             for client in clients[1:]:
                 if client.lap >= self._world.configuration.entries_written:
@@ -242,35 +272,25 @@ class Watch:
                     )
         return None
 
-    def _copies(self, store: Store, told: int, bookies: list[BookieView]) -> Violation | None:
-        record = store.record
+    def _copies(
+        self, store: Store, seen: StoreView, told: int, bookies: list[BookieView]
+    ) -> Violation | None:
+        record, end = store.record, seen.end
         if record is None:
             return None
         configuration = self._world.configuration
         needed = record.ack_quorum
         if not configuration.journal:
             needed = max(1, needed - configuration.crashes)
-        if "I2" in self._names:
-            for entry in range(told + 1):
-                copies = self._copies_of(record, entry, bookies)
-                if copies < needed:
-                    return Violation(
-                        "I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}"
-                    )
-        end = _end(record)
-        if "I3" in self._names and end is not None:
-            for entry in range(end + 1):
-                copies = self._copies_of(record, entry, bookies)
-                if copies < needed:
-                    return Violation(
-                        "I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies"
-                    )
+        if "I2" in self._names and (entry := _thinnest(seen.shares, bookies, needed, told)) is not None:
+            copies = _copies_of(seen.shares, bookies, entry)
+            return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
+        if "I3" not in self._names or end is None:
+            return None
+        if (entry := _thinnest(seen.shares, bookies, needed, end)) is not None:
+            copies = _copies_of(seen.shares, bookies, entry)
+            return Violation("I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies")
         return None
-
-    def _copies_of(self, record: LedgerMetadata, entry: int, bookies: list[BookieView]) -> int:
-        ensemble = record.ensemble_of(entry)
-        slots = write_set(entry, record.ensemble_size, record.write_quorum)
-        return sum(bookies[bookie_number(ensemble[slot])].held >> entry & 1 for slot in slots)
 
     def _fences(self, store: Store, clients: list[ClientView], bookies: list[BookieView]) -> Violation | None:
         record = store.record
@@ -285,8 +305,7 @@ class Watch:
                     return Violation("I7", "a recoverer reads forward and the durable fences do not cover")
         return None
 
-    def _lacs(self, store: Store, told: int, bookies: list[BookieView]) -> Violation | None:
-        end = _end(store.record)
+    def _lacs(self, end: int | None, told: int, bookies: list[BookieView]) -> Violation | None:
         for bookie in bookies:  # their names are exchanged freely: no text says one
             if "I10" in self._names and bookie.lac > told and (end is None or bookie.lac > end):
                 return Violation("I10", f"a bookie says that {bookie.lac} is confirmed, and it is not")
@@ -295,12 +314,26 @@ class Watch:
                 return Violation("I11", text)
         return None
 
-    def _read(self, store: Store, readers: list[ReaderView]) -> Violation | None:
-        end = _end(store.record)
+    def _read(self, end: int | None, readers: list[ReaderView]) -> Violation | None:
         for reader in readers:
             if "I11" in self._names and end is not None and reader.read_through > end:
                 return Violation("I11", f"entry {reader.read_through} was read, the ledger ends at {end}")
         return None
+
+
+def _thinnest(shares: Sequence[int], bookies: Sequence[BookieView], needed: int, last: int) -> int | None:
+    """The first entry up to `last` with fewer than `needed` copies where the record says; entries are bits."""
+    at_least = [(1 << last + 1) - 1, *(0,) * needed]
+    for share, bookie in zip(shares, bookies, strict=True):
+        held = share & bookie.held
+        for copies in range(needed, 0, -1):
+            at_least[copies] |= at_least[copies - 1] & held
+    missing = at_least[0] & ~at_least[needed]
+    return (missing & -missing).bit_length() - 1 if missing else None
+
+
+def _copies_of(shares: Sequence[int], bookies: Sequence[BookieView], entry: int) -> int:
+    return sum(share & bookie.held & 1 << entry != 0 for share, bookie in zip(shares, bookies, strict=True))
 
 
 def _end(record: LedgerMetadata | None) -> int | None:

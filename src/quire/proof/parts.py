@@ -192,11 +192,11 @@ class WorldParts:
         if who.machine is None:
             return link_at
         driver = self.writer_driver if client == 0 else self.recovery_driver
-        requests = tuple(
-            (request, waits and driver.waits_for(who, request)) for request, waits in link.requests
-        )
-        replies = tuple(reply for reply in link.replies if driver.heeds(who, reply))
-        return self.links.number(Link(requests, replies, link.broken))
+        requests = [(request, waits and driver.waits_for(who, request)) for request, waits in link.requests]
+        replies = [reply for reply in link.replies if driver.heeds(who, reply)]
+        if len(replies) == len(link.replies) and requests == [*link.requests]:
+            return link_at
+        return self.links.number(Link(tuple(requests), tuple(replies), link.broken))
 
     def _push_reply(self, new: list[int], client: int, bookie: int, reply: Any) -> None:
         place = self.at_link + client * self.n + bookie

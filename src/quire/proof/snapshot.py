@@ -22,6 +22,7 @@ PLAIN = frozenset({int, str, bytes, bool, type(None)})
 """Types whose values are never changed and stand for themselves."""
 
 _SLOTS: dict[type, tuple[str, ...]] = {}
+_STATE_SLOTS: dict[tuple[type, frozenset[str]], tuple[str, ...]] = {}
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
 
 
@@ -39,7 +40,8 @@ def clone(machine: T) -> T:
     kind = type(machine)
     other = kind.__new__(kind)
     for name in slots_of(kind):
-        setattr(other, name, _copied(getattr(machine, name)))
+        value = getattr(machine, name)
+        setattr(other, name, value if type(value) in PLAIN else _copied(value))
     return other
 
 
@@ -47,9 +49,9 @@ def _copied(value: Any) -> Any:
     if type(value) in PLAIN:
         return value
     if isinstance(value, list):
-        return [_copied(part) for part in value]
+        return value[:] if PLAIN.issuperset(map(type, value)) else [_copied(part) for part in value]
     if isinstance(value, dict):
-        return dict(value)
+        return value.copy()
     if isinstance(value, deque):
         return deque(value)
     names = _fields_of(type(value))
@@ -61,9 +63,13 @@ def frozen(value: Any) -> Any:
     if type(value) in PLAIN:
         return value
     if isinstance(value, list | tuple | deque):
-        return tuple(frozen(part) for part in value)
+        if PLAIN.issuperset(map(type, value)):
+            return tuple(value)
+        return tuple([frozen(part) for part in value])
     if isinstance(value, dict):
-        return tuple((key, frozen(part)) for key, part in value.items())
+        if PLAIN.issuperset(map(type, value.values())):
+            return tuple(value.items())
+        return tuple([(key, frozen(part)) for key, part in value.items()])
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Problem):
@@ -84,8 +90,10 @@ def _fields_of(kind: type) -> tuple[str, ...] | None:
 
 def state_of(machine: object, *, without: frozenset[str] = frozenset()) -> tuple[Any, ...]:
     """A machine's state as one value: equal states behave alike."""
-    return tuple(
-        frozen(getattr(machine, name))
-        for name in slots_of(type(machine))
-        if name not in NOT_STATE and name not in without
-    )
+    kind = type(machine)
+    names = _STATE_SLOTS.get((kind, without))
+    if names is None:
+        names = tuple(name for name in slots_of(kind) if name not in NOT_STATE and name not in without)
+        _STATE_SLOTS[kind, without] = names
+    values = [getattr(machine, name) for name in names]
+    return tuple([value if type(value) in PLAIN else frozen(value) for value in values])

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from quire.proof.messages import Request
-from quire.proof.parts import Budget, Move, State
+from quire.proof.configuration import Configuration
+from quire.proof.messages import Link, Request
+from quire.proof.parts import Budget, ClientMove, Move, State
+from quire.proof.switches import SHIPPED, Switches
 from quire.proof.world import World
 
-SourceName: TypeAlias = tuple[str, int, int]
-"""Its kind and the numbers of who it is: a client and a bookie, or one of them."""
+Source: TypeAlias = tuple[str, int, int, int, int]
+"""Its kind and the numbers of who it is (a client and a bookie, or one of them); then the place of a state that tells
+by one of its numbers that there is nothing to do, and that number (-1: no number tells)."""
 
 FAULTS: Final = tuple(Budget._fields[:-1])
 """The kinds of faults; reruns of a recovery are steps of its recoverer."""
@@ -31,46 +34,106 @@ NOTHING_ELSE: Final = Budget(*(0,) * len(Budget._fields))
 class SourcesWorld(World):
     """The same world; its steps one source at a time."""
 
-    def sources(self) -> list[SourceName]:
+    def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
+        super().__init__(configuration, switches)
+        self._took: dict[Any, Any] = {}
+        self._answers: dict[Any, list[ClientMove]] = {}
+
+    def sources(self) -> list[Source]:
         """Everything that can make a step."""
         links = [(client, bookie) for client in range(self.count) for bookie in range(self.n)]
+        nothing = self.no_link
         return [
-            *(("request", *link) for link in links),
-            *(("reply", *link) for link in links),
-            *(("client", client, 0) for client in range(self.count)),
-            *(("store", client, 0) for client in range(self.count)),
-            *(("disk", bookie, 0) for bookie in range(self.n)),
-            *(("reader", which, 0) for which in range(len(self.reader_names))),
+            *(("request", *link, self.at_link + place, nothing) for place, link in enumerate(links)),
+            *(("reply", *link, self.at_link + place, nothing) for place, link in enumerate(links)),
+            *(("client", client, 0, 0, -1) for client in range(self.count)),
+            *(("store", client, 0, self.at_ask + client, self.no_ask) for client in range(self.count)),
+            *(("disk", bookie, 0, 0, -1) for bookie in range(self.n)),
+            *(("reader", which, 0, 0, -1) for which in range(len(self.reader_names))),
         ]
 
-    def steps_of(self, state: State, source: SourceName) -> list[Move]:
+    def steps_of(self, state: State, source: Source) -> list[Move]:
         """The steps of one source."""
-        kind, one, other = source
+        kind, one, other, place, nothing = source
         moves: list[Move] = []
-        if kind in ("request", "reply"):
-            if state[self.at_link + one * self.n + other] == self.no_link:
-                pass
-            elif kind == "request":
-                self._deliveries(state, one, other, self._syncs_at_once(state), moves)
-            else:
-                self._hearings(state, one, other, moves)
+        if state[place] == nothing:
+            return moves
+        if kind == "request":
+            link = self.links.parts[state[place]]
+            if link.requests:
+                rest = link._replace(requests=link.requests[1:])
+                self._arrives(state, one, other, (rest, *link.requests[0]), moves)
+            if link.broken:
+                rest = link._replace(broken=link.broken[1:])
+                self._arrives(state, one, other, (rest, link.broken[0], False), moves)
+        elif kind == "reply":
+            link = self.links.parts[state[place]]
+            if link.replies:
+                self._comes_back(state, one, other, link, moves)
         elif kind == "client":
             if one == 0:
                 self._writer_moves(state, moves)
             else:
                 self._recoverer_moves(state, one, moves)
         elif kind == "store":
-            if state[self.at_ask + one] != self.no_ask:
-                self._questions_of(state, one, moves)
+            self._questions_of(state, one, moves)
         elif kind == "disk":
-            if not self._syncs_at_once(state):
+            if self.bookies.parts[state[one]].journal and not self._syncs_at_once(state):
                 self._sync_moves(state, one, moves)
         else:
-            self._moves_of_reader(state, one, self._without_timeouts(state), moves)
+            self._moves_of_reader(state, one, NOTHING_ELSE, moves)  # time-outs are faults here
         return moves
 
-    def faults_of(self, state: State, kind: str) -> list[Fault]:
+    def _arrives(
+        self,
+        state: State,
+        client: int,
+        bookie: int,
+        carried: tuple[Link, Request, bool],
+        moves: list[Move],
+    ) -> None:
+        """A request reaches its bookie. What that does to the bookie is remembered, whatever else the link carries."""
+        link, request, waits = carried
+        key = (client, bookie, state[bookie], request, waits, self._syncs_at_once(state))
+        taken = self._took.get(key)
+        if taken is None:
+            at_once = key[-1]
+            before = self.bookies.parts[state[bookie]]
+            taken = self._took[key] = self._taken(client, bookie, before, (request, waits), at_once)
+        label, after, own, others = taken
+        for reply in own:
+            link = link.answered(reply)
+        new = list(state)
+        new[bookie] = after
+        place = self.at_link + client * self.n + bookie
+        new[place] = self.links.number(link)
+        for other, reply in others:
+            self._push_reply(new, other, bookie, reply)
+        if own and new[place] != self.no_link:
+            self._tidy(new, client, place)
+        moves.append((label, tuple(new)))
+
+    def _comes_back(self, state: State, client: int, bookie: int, link: Link, moves: list[Move]) -> None:
+        """A reply reaches its client. What that does to the client is remembered, whatever else the link carries."""
+        reply = link.replies[0]
+        key = (client, bookie, state[self.at_client + client], reply)
+        heard = self._answers.get(key)
+        if heard is None:
+            heard = self._answers[key] = self._heard(*key)
+        if heard:
+            rest = self.links.number(link._replace(replies=link.replies[1:]))
+            for move in heard:
+                new = list(state)
+                new[self.at_link + client * self.n + bookie] = rest
+                moves.append((move[0], self._client_after(new, client, move)))
+
+    def faults_of(self, state: State, kind: str, victim: int = -1) -> list[Fault]:
         """Every way in which a fault of this kind can happen now; none when its budget is used up.
+
+        Args:
+            state: now.
+            kind: of `FAULTS`.
+            victim: time-outs and breaks happen to this client only; -1 for any.
 
         A time-out is worked out only when it is taken: there are many, and each is a run of a machine.
         """
@@ -80,16 +143,19 @@ class SourcesWorld(World):
             return []
         spent = self.budgets.number(budget._replace(**{kind: left - 1}))
         if kind == "timeouts":
-            return self._timeouts_of((*state[:-1], spent))
+            return self._timeouts_of((*state[:-1], spent), victim)
         moves: list[Move] = []
         self._faults(state, NOTHING_ELSE._replace(**{kind: left}), moves)
+        if kind == "breaks" and victim >= 0:
+            moves = [move for move in moves if move[0].actor == self.names[victim]]
         return [(move[0].actor, [(move[0], (*move[1][:-1], spent))].copy) for move in moves]
 
-    def _timeouts_of(self, state: State) -> list[Fault]:
+    def _timeouts_of(self, state: State, victim: int) -> list[Fault]:
         found: list[Fault] = []
-        for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
-            found.append((self.names[0], partial(self._lost, state, slot, name)))
-        for client in range(1, self.count):
+        if victim <= 0:
+            for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
+                found.append((self.names[0], partial(self._lost, state, slot, name)))
+        for client in range(1, self.count) if victim < 0 else range(max(1, victim), victim + 1):
             who = self.clients.parts[state[self.at_client + client]]
             if who.machine is None or who.idle:
                 continue
@@ -105,9 +171,6 @@ class SourcesWorld(World):
         moves: list[Move] = []
         self._give_up(state, client, bookie, request, moves)
         return moves
-
-    def _without_timeouts(self, state: State) -> Budget:
-        return self.budgets.parts[state[-1]]._replace(timeouts=0)
 
     def is_over(self, state: State) -> bool:
         """Whether nothing that is still to come decides anything."""

@@ -18,8 +18,8 @@ from quire.core.transcript import record_text
 from quire.proof.bookies import LEDGER, BookieState
 from quire.proof.clients import PATIENCE, bookie_name, bookie_number
 from quire.proof.faults import Faults
-from quire.proof.messages import Link, Request, reply_text, request_text
-from quire.proof.parts import Ask, Budget, Label, Move, State, Store, legal
+from quire.proof.messages import Link, Reply, Request, reply_text, request_text
+from quire.proof.parts import Ask, Budget, ClientMove, Label, Move, State, Store, legal
 from quire.proof.readers import ReaderState
 from quire.proof.reading import Reading
 
@@ -150,19 +150,22 @@ class World(Faults, Reading):
         asked: tuple[Request, bool],
         at_once: bool,
     ) -> Any:
+        label, after, own, others = self._taken(client, bookie, state, asked, at_once)
+        for reply in own:
+            link = link.answered(reply)
+        return label, after, self.links.number(link), others
+
+    def _taken(
+        self, client: int, bookie: int, state: BookieState, asked: tuple[Request, bool], at_once: bool
+    ) -> tuple[Label, int, list[Reply], list[tuple[int, Reply]]]:
+        """A request on a bookie: the bookie after it, its answers to who asked, and those to others."""
         request, waits = asked
         after, replies, what = self.bookie_driver.deliver(state, client, request, waits=waits)
         said = [what]
         if at_once:
             after, more = self._synced(after)
             replies = [*replies, *more]
-        others = []
-        for whom, reply in replies:
-            said.append(f"-> {self.names[whom]} {reply_text(reply)}")
-            if whom == client:
-                link = link.answered(reply)
-            else:
-                others.append((whom, reply))
+        said += [f"-> {self.names[whom]} {reply_text(reply)}" for whom, reply in replies]
         label = Label(
             bookie_name(bookie),
             f"takes {request_text(request)} from {self.names[client]}",
@@ -170,27 +173,31 @@ class World(Faults, Reading):
             self.names[client],
             request[0],
         )
-        return label, self.bookies.number(after), self.links.number(link), others
+        own = [reply for whom, reply in replies if whom == client]
+        return label, self.bookies.number(after), own, [each for each in replies if each[0] != client]
 
     def _hear(self, client: int, bookie: int, client_at: int, link_at: int) -> list[Any]:
         """The oldest reply of a connection reaches its client."""
         link = self.links.parts[link_at]
         if not link.replies:
             return []
-        reply, rest = link.replies[0], link._replace(replies=link.replies[1:])
+        heard = self._heard(client, bookie, client_at, link.replies[0])
+        if not heard:
+            return []
+        link_after = self.links.number(link._replace(replies=link.replies[1:]))
+        return [(move, link_after) for move in heard]
+
+    def _heard(self, client: int, bookie: int, client_at: int, reply: Reply) -> list[ClientMove]:
+        """What a client does with a reply."""
         who = self.clients.parts[client_at]
         driver = self.writer_driver if client == 0 else self.recovery_driver
         if not driver.heeds(who, reply):
             return []
-        outcomes = driver.answered(who, bookie, reply)
-        command = f"hears {reply_text(reply)} from {bookie_name(bookie)}"
-        link_after = self.links.number(rest)
+        name = bookie_name(bookie)
+        command = f"hears {reply_text(reply)} from {name}"
         return [
-            (
-                self._client_move(client, outcome, command, bookie_name(bookie), f"hears {reply[0][0]}"),
-                link_after,
-            )
-            for outcome in outcomes
+            self._client_move(client, outcome, command, name, f"hears {reply[0][0]}")
+            for outcome in driver.answered(who, bookie, reply)
         ]
 
     def _own_moves(self, state: State, moves: list[Move]) -> None:

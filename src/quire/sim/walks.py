@@ -20,7 +20,7 @@ from quire.proof.invariants import LOG_INVARIANTS, NAMES, Violation, Watch
 from quire.proof.log_watch import LogWatch
 from quire.proof.log_world import LogWorld
 from quire.proof.parts import Move, State
-from quire.proof.sources import FAULTS, SourceName, SourcesWorld
+from quire.proof.sources import FAULTS, Source, SourcesWorld
 from quire.proof.switches import SHIPPED, Switches
 from quire.sim.walk_mixes import WALK_MIXES
 
@@ -68,7 +68,7 @@ class _Plan:
     faults: list[tuple[str, bool, int]]
     victim: int
     change: float
-    order: list[SourceName]
+    order: list[Source]
 
 
 class LedgerWalks:
@@ -102,12 +102,13 @@ class LedgerWalks:
             plan.skipped = skipped
         path = list(self._after(plan.skipped))
         walk = Walk(seed, self._mix, path)
-        kinds: set[str] = set()
+        kinds: set[tuple[str, str]] = set()
         took_over = -1
+        recoverers = range(1, self.world.count)
         state = path[-1][1]
         walk.violation = self.watch(state)
         while walk.violation is None and len(path) < STEPS_MAX and not self.world.is_over(state):
-            if took_over < 0 and any(self.world.began(state, c) for c in range(1, self.world.count)):
+            if took_over < 0 and any(self.world.began(state, client) for client in recoverers):
                 took_over = len(path)
             move = self._fault(chance, plan, state, len(path), took_over) or self._step(chance, plan, state)
             if move is None:
@@ -115,9 +116,9 @@ class LedgerWalks:
                 break
             path.append(move)
             label, state = move
-            kinds.add(f"{label.actor.split()[0]} {label.kind}")
+            kinds.add((label.actor, label.kind))
             walk.violation = self.watch(state)
-        walk.seen = (*sorted(kinds), *self._results(state))
+        walk.seen = (*_seen(kinds), *self._results(state))
         return walk
 
     def _plan(self, chance: random.Random) -> _Plan:
@@ -159,7 +160,7 @@ class LedgerWalks:
 
     def _quiet_steps(self, state: State, wanted: str) -> list[Move]:
         if wanted:
-            found = self.world.steps_of(state, ("client", 0, 0))
+            found = self.world.steps_of(state, ("client", 0, 0, 0, -1))
             return [move for move in found if move[0].kind == wanted]
         for source in self._sources:
             if source[0] in ("request", "reply", "disk"):
@@ -177,10 +178,7 @@ class LedgerWalks:
             since = took_over if late else begun
             if since < 0 or steps - since < after:
                 continue
-            found = self.world.faults_of(state, kind)
-            if plan.victim >= 0 and kind in ("timeouts", "breaks"):
-                name = self.world.names[plan.victim]
-                found = [each for each in found if each[0] == name]
+            found = self.world.faults_of(state, kind, plan.victim)
             if found:
                 del plan.faults[number]
                 return chance.choice(chance.choice(found)[1]())
@@ -190,24 +188,27 @@ class LedgerWalks:
         """The step of the first source that can make one."""
         order = plan.order
         written = None
-        held_back: list[SourceName] = []
+        held_back: list[Source] = []
+        steps_of = self.world.steps_of
         for source in order:
+            if state[source[3]] == source[4]:
+                continue
             if source[0] == "client" and source[1] and not self.world.began(state, source[1]):
                 if written is None:
                     written = self.world.written(state) // self.configuration.run
                 if written < plan.takeovers[source[1] - 1]:
                     held_back.append(source)
                     continue
-            found = self.world.steps_of(state, source)
+            found = steps_of(state, source)
             if found:
                 return self._taken(chance, plan, source, found)
         for source in held_back:
-            found = self.world.steps_of(state, source)
+            found = steps_of(state, source)
             if found:
                 return self._taken(chance, plan, source, found)
         return None
 
-    def _taken(self, chance: random.Random, plan: _Plan, source: SourceName, found: Sequence[Move]) -> Move:
+    def _taken(self, chance: random.Random, plan: _Plan, source: Source, found: Sequence[Move]) -> Move:
         order = plan.order
         move = found[0]
         if len(found) > 1:
@@ -254,7 +255,7 @@ class LogWalks:
         ranks: dict[tuple[str, str], float] = {}
         state = self.world.initial()
         walk = Walk(seed, self._mix, [(None, state)])
-        kinds: set[str] = set()
+        kinds: set[tuple[str, str]] = set()
         while walk.violation is None and walk.steps < STEPS_MAX:
             moves = self.world.successors(state)
             if not moves:
@@ -270,10 +271,14 @@ class LogWalks:
                 ranks[chance.choice(keys)] = chance.random()
             walk.path.append(move)
             label, state = move
-            kinds.add(f"{label.actor.split()[0]} {label.kind}")
+            kinds.add((label.actor, label.kind))
             walk.violation = self.watch(state)
-        walk.seen = tuple(sorted(kinds))
+        walk.seen = _seen(kinds)
         return walk
+
+
+def _seen(kinds: set[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(sorted({f"{actor.split()[0]} {kind}" for actor, kind in kinds}))
 
 
 Walks = LedgerWalks | LogWalks
