@@ -17,6 +17,7 @@ from typing import Any
 import quire
 from jobs import adding, failing, lifecycle, reading, recovering, scaling, tailing
 from jobs.world import Job, World
+from quire.client.config import ClientConfig
 
 YOUNG_OBJECTS = 50_000
 JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
@@ -43,9 +44,9 @@ JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
 }
 
 
-async def serve(cluster: str, pids: list[int]) -> None:
+async def serve(cluster: str, pids: list[int], protocol: str) -> None:
     """Answer jobs until the input ends."""
-    async with quire.connect(cluster) as client:
+    async with quire.connect(cluster, config=ClientConfig(protocol=protocol)) as client:
         world = World(client, cluster, pids)
         _say({"ready": True})
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -71,15 +72,16 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--cluster", required=True)
     options.add_argument("--pids", default="")
+    options.add_argument("--protocol", default="auto", help="as ClientConfig.protocol")
     given = options.parse_args()
     pids = [int(pid) for pid in given.pids.split(",") if pid]
     try:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(given.cluster, pids))
+            runner.run(serve(given.cluster, pids, given.protocol))
     except ImportError:
-        asyncio.run(serve(given.cluster, pids))
+        asyncio.run(serve(given.cluster, pids, given.protocol))
 
 
 if __name__ == "__main__":

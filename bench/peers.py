@@ -172,8 +172,18 @@ class JavaPeer:
         """Start a bookie that was killed again, and wait until it serves; the first is number 1."""
         self._peer("start-bookie", str(number))
 
-    def client(self, *, v2: bool) -> LoadClient:
-        """Start a Java load client on this cluster, with the V2 or the V3 wire protocol."""
+    def uri(self, root: str = "ledgers") -> str:
+        """A cluster in this peer's ZooKeeper: its own, or one under another root."""
+        own = self._env_file()["JAVA_PEER_METADATA_URI"]
+        return f"{own.rpartition('/')[0]}/{root}"
+
+    def client(self, *, v2: bool, on: QuireCluster | None = None) -> LoadClient:
+        """Start a Java load client with the V2 or the V3 wire protocol.
+
+        Args:
+            v2: which.
+            on: a cluster of ours; this one when None.
+        """
         classes = self._compile()
         classpath = (self.directory / "classpath").read_text().strip()
         command = [
@@ -186,14 +196,24 @@ class JavaPeer:
             f"{classpath}:{classes}",
             "JavaBench",
             "--uri",
-            self._env_file()["JAVA_PEER_METADATA_URI"],
+            self.uri() if on is None else on.uri,
             "--v2",
             str(int(v2)),
             "--pids",
-            ",".join(map(str, self.pids)),
+            ",".join(map(str, (on or self).pids)),
         ]
-        name = f"Java {'V2' if v2 else 'V3'}{' tuned' if self.tuned else ''}"
-        return LoadClient(name, command, self.directory / "logs" / f"client-v{2 if v2 else 3}.log")
+        wire = "V2" if v2 else "V3"
+        name = f"Java {wire}{' tuned' if self.tuned else ''}{'' if on is None else ' on our bookies'}"
+        log = f"client-{wire}{'' if on is None else '-ours'}.log"
+        return LoadClient(name, command, self.directory / "logs" / log)
+
+    def our_client(self, *, v2: bool) -> LoadClient:
+        """Start our load client on this cluster, with the V2 or the V3 wire protocol."""
+        command = _our_client(self.uri(), self.pids, "auto-v2" if v2 else "auto")
+        wire = "V2" if v2 else "V3"
+        return LoadClient(
+            f"Quire {wire} on Java's bookies", command, self.directory / "logs" / f"client-ours-{wire}.log"
+        )
 
     def version(self) -> str:
         """The version of the bookies' server library."""
@@ -242,11 +262,13 @@ class QuireCluster:
     Args:
         name: the directory under out/bench.
         bookies: how many.
+        metadata: the metadata store's URI; None: a store of its own in its directory.
     """
 
-    def __init__(self, name: str, *, bookies: int = 3) -> None:
+    def __init__(self, name: str, *, bookies: int = 3, metadata: str | None = None) -> None:
         self.directory = OUT / name
         self._bookies = bookies
+        self._metadata = metadata
         self._ready: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -259,6 +281,7 @@ class QuireCluster:
         self._log = self.directory / "up.log"
         command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(self.directory / "cluster")]
         command += ["--bookies", str(self._bookies), "--json"]
+        command += ["--cluster", self._metadata] if self._metadata else []
         with self._log.open("w") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         line = _pipe(self._process.stdout).readline()
@@ -305,9 +328,14 @@ class QuireCluster:
 
     def client(self, *, account: bool = True) -> LoadClient:
         """Start our load client on this cluster; with `account` it also says what CPU time the bookies used."""
-        command = [sys.executable, str(ROOT / "bench" / "load_client.py"), "--cluster", self.uri]
-        command += ["--pids", ",".join(map(str, self.pids))] if account else []
+        command = _our_client(self.uri, self.pids if account else [])
         return LoadClient("Quire", command, self.directory / "client.log")
+
+
+def _our_client(cluster: str, pids: list[int], protocol: str = "auto") -> list[str]:
+    """How to start our load client."""
+    command = [sys.executable, str(ROOT / "bench" / "load_client.py"), "--cluster", cluster]
+    return [*command, "--protocol", protocol, "--pids", ",".join(map(str, pids))]
 
 
 def forget_cached(file: Path) -> None:

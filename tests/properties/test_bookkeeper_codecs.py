@@ -18,6 +18,11 @@ keys = st.binary(min_size=20, max_size=20)
 flags = st.integers(0, 7)
 
 
+def starts_of(data: bytes) -> tuple[list[int], int]:
+    stretches, end = bookkeeper.whole_frames(data)
+    return [start for stretch in stretches for start in stretch], end
+
+
 @given(keys, some_id, some_id, st.binary(max_size=64), flags)
 def test_v2_adds(key: bytes, ledger_id: int, entry_id: int, rest: bytes, flag: int) -> None:
     entry = v2.IDS.pack(ledger_id, entry_id) + rest
@@ -86,8 +91,9 @@ def test_v3_adds_by_hand_are_protobufs(
 def test_v3_add_answers_by_hand_are_protobufs(
     status: int, ledger_id: int, answers: list[tuple[int, int]]
 ) -> None:
-    made = v3.encode_add_answers(status, ledger_id, answers)
-    starts, end = bookkeeper.whole_frames(made)
+    txns, entry_ids = v3.numbers([txn for txn, _ in answers]), v3.numbers([entry for _, entry in answers])
+    made = v3.encode_add_answers(status, ledger_id, txns, entry_ids)
+    starts, end = starts_of(made)
     assert end == len(made)
     for start, (txn_id, entry_id) in zip(starts, answers, strict=True):
         size = int.from_bytes(made[start : start + 4], "big") + 4
@@ -96,6 +102,7 @@ def test_v3_add_answers_by_hand_are_protobufs(
         assert (message.addResponse.ledgerId, message.addResponse.entryId) == (ledger_id, entry_id)
         assert v3.frame_of(message) == made[start : start + size]
         assert v3.take_add_answer(made, start) == (txn_id, status)
+        assert v3.ledger_of_add_answer(made, start) == (ledger_id % 2**64 if status == 0 else -1)
 
 
 @given(st.binary(max_size=80))
@@ -122,11 +129,11 @@ def test_what_comes_is_read_or_refused(body: bytes) -> None:
 @given(st.binary(max_size=120), st.integers(0, 120))
 def test_frames_are_found_in_whatever_piece_they_come(data: bytes, cut: int) -> None:
     try:
-        starts, end = bookkeeper.whole_frames(data)
+        starts, end = starts_of(data)
     except MalformedFrameError:
         return
-    before, middle = bookkeeper.whole_frames(data[:cut])
-    after, last = bookkeeper.whole_frames(data[middle:])
+    before, middle = starts_of(data[:cut])
+    after, last = starts_of(data[middle:])
     assert before + [start + middle for start in after] == starts
     assert last + middle == end
 

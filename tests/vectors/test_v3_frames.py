@@ -120,8 +120,8 @@ def test_answers(case: dict[str, Any]) -> None:
     if "note" not in case:
         assert body_of(getattr(parsed, v3.RESPONSE_BODY[operation]), case) == wanted_of(case)
         if case["op"] == "ADD_ENTRY":
-            answers = [(case["txn_id"], case["entry_id"])] * 2
-            assert v3.encode_add_answers(status, case["ledger_id"], answers) == frame + frame
+            txns, entry_ids = [v3.number(case["txn_id"])] * 2, [v3.number(case["entry_id"])] * 2
+            assert v3.encode_add_answers(status, case["ledger_id"], txns, entry_ids) == frame + frame
             assert v3.take_add_answer(frame + frame, len(frame)) == (case["txn_id"], status)
 
 

@@ -5,6 +5,7 @@ Source: `docs/formats/bookkeeper-protocol.md`, "Entries become runs again".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.bookie.digest_types import DigestTypes
@@ -13,6 +14,7 @@ from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire import bookkeeper, v2, v3
+from quire.wire.add_columns import Adds
 from quire.wire.entry import HEADER, Buffer
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.opening import open_entries
@@ -31,33 +33,49 @@ class Adder(NamedTuple):
 class AddGroup:
     """Entries of one ledger that came together, their ids ascending."""
 
-    __slots__ = ("adder", "body_bytes", "entries", "ids", "lac", "txn_ids")
+    __slots__ = ("adder", "body_bytes", "entries", "ids", "lac", "txns")
 
-    def __init__(self, adder: Adder) -> None:
+    def __init__(
+        self,
+        adder: Adder,
+        ids: Sequence[int],
+        entries: Sequence[Buffer],
+        txns: Sequence[bytes],
+        lac: int = NO_ENTRY,
+    ) -> None:
         self.adder = adder
-        self.ids: list[int] = []
-        self.entries: list[Buffer] = []
-        self.txn_ids: list[int] = []
-        self.lac = int(NO_ENTRY)
+        self.ids = ids
+        self.entries = entries
+        self.txns = txns
+        self.lac = lac
         self.body_bytes = 0
 
     def part(self, start: int, end: int) -> AddGroup:
         """Some of the entries."""
         if end - start == len(self.ids):
             return self
-        part = AddGroup(self.adder)
-        part.ids, part.entries = self.ids[start:end], self.entries[start:end]
-        part.txn_ids = self.txn_ids[start:end]
-        part.lac = self.lac
-        return part
+        ids, entries, txns = self.ids[start:end], self.entries[start:end], self.txns[start:end]
+        return AddGroup(self.adder, ids, entries, txns, self.lac)
 
     def answers(self, answer: Answer) -> bytes:
         """The frames that answer all of them alike."""
         ledger_id, _, _, version = self.adder
         if version is None:
             status = bookkeeper.v3_code(answer)
-            return v3.encode_add_answers(status, ledger_id, list(zip(self.txn_ids, self.ids, strict=True)))
+            return v3.encode_add_answers(status, ledger_id, self.txns, v3.numbers(self.ids))
         return v2.encode_add_answers(bookkeeper.v2_code(answer), ledger_id, self.ids, version)
+
+
+class _Collected:
+    """Adds of one ledger that have come so far, their ids ascending."""
+
+    __slots__ = ("entries", "ids", "lac", "txns")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.entries: list[Buffer] = []
+        self.txns: list[bytes] = []
+        self.lac = int(NO_ENTRY)
 
 
 class AddCollector:
@@ -73,7 +91,7 @@ class AddCollector:
         self._ledgers = ledgers
         self._digests = digests
         self._waiter = waiter
-        self._groups: dict[Adder, AddGroup] = {}
+        self._collected: dict[Adder, _Collected] = {}
         self._period = 1
         self._refused: list[tuple[AddGroup, Answer]] = []
         self._admitted = 0
@@ -89,18 +107,24 @@ class AddCollector:
         ledger_id, own_id, lac, length = HEADER.unpack_from(entry)
         if own_id != entry_id or ledger_id != adder.ledger_id or ledger_id < 0 or length < 0:
             return Answer.BAD_REQUEST
-        group = self._groups.get(adder)
-        if group is None:
-            group = self._groups[adder] = AddGroup(adder)
-        elif entry_id <= group.ids[-1]:
-            self._put(self._groups.pop(adder))
-            group = self._groups[adder] = AddGroup(adder)
-        group.ids.append(entry_id)
-        group.entries.append(entry)
-        group.txn_ids.append(txn_id)
+        so_far = self._collected.get(adder)
+        if so_far is None:
+            so_far = self._collected[adder] = _Collected()
+        elif entry_id <= so_far.ids[-1]:
+            self._put_collected(adder, self._collected.pop(adder))
+            so_far = self._collected[adder] = _Collected()
+        so_far.ids.append(entry_id)
+        so_far.entries.append(entry)
+        so_far.txns.append(v3.number(txn_id))
         # No writer has confirmed the entry that it is sending; who says otherwise is not believed beyond it.
-        group.lac = max(group.lac, min(lac, entry_id - 1))
+        so_far.lac = max(so_far.lac, min(lac, entry_id - 1))
         return Answer.OK
+
+    def add_all(self, adds: Adds) -> None:
+        """Take adds that came together; their answers come with their group."""
+        self._put_all_collected()
+        adder = Adder(adds.ledger_id, adds.key, adds.recovery, adds.version)
+        self._put(AddGroup(adder, adds.entry_ids, adds.entries, adds.txns, max(adds.lac, NO_ENTRY)))
 
     def flush(self) -> tuple[int, list[tuple[AddGroup, Answer]]]:
         """Hand everything over.
@@ -108,12 +132,18 @@ class AddCollector:
         Returns:
             Bytes that are on their way to the disk now, and the groups that were refused, with the answers.
         """
-        groups, self._groups = self._groups, {}
-        for group in groups.values():
-            self._put(group)
+        self._put_all_collected()
         admitted, self._admitted = self._admitted, 0
         refused, self._refused = self._refused, []
         return admitted, refused
+
+    def _put_all_collected(self) -> None:
+        collected, self._collected = self._collected, {}
+        for adder, so_far in collected.items():
+            self._put_collected(adder, so_far)
+
+    def _put_collected(self, adder: Adder, so_far: _Collected) -> None:
+        self._put(AddGroup(adder, so_far.ids, so_far.entries, so_far.txns, so_far.lac))
 
     def _put(self, group: AddGroup) -> None:
         for start, end, period, residues in bookkeeper.run_shapes(group.ids, self._period):
@@ -134,7 +164,7 @@ class AddCollector:
             residues=residues,
         )
         run = RunView.parse(body)
-        group.entries = []
+        group.entries = ()
         group.body_bytes = len(body)
         if not self._intact(run, kind):
             self._refused.append((group, Answer.DAMAGED_IN_TRANSIT))

@@ -9,6 +9,7 @@ Source: `docs/formats/bookkeeper-protocol.md`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.bookie.bookkeeper_adds import AddCollector, Adder, AddGroup
@@ -18,7 +19,7 @@ from quire.bookie.client_connection import ClientConnection
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.wire import bookkeeper, v2, v3
+from quire.wire import add_columns, bookkeeper, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 
@@ -34,7 +35,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
     def __init__(self, server: BookieServer) -> None:
         super().__init__(server, bookkeeper.FRAME_BYTES_MAX)
         self._is_v2 = False
-        self._chunks: deque[tuple[Buffer, list[int]]] = deque()
+        self._chunks: deque[tuple[Buffer, Sequence[int]]] = deque()
         self._lookup = Lookup(server.ledgers)
         self._adds = AddCollector(server.ledgers, server.digest_types, self)
         self._v3 = V3Requests(server, self._lookup, self.answer, self._still_there)
@@ -51,7 +52,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             return
         self.chunk_done()
 
-    def frames_received(self, data: Buffer, starts: list[int]) -> None:
+    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
         self._chunks.append((data, starts))
 
     def has_requests(self) -> bool:
@@ -79,8 +80,14 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         if self._added:
             self._server.put(self)
 
-    def _serve(self, data: Buffer, starts: list[int]) -> int:
+    def _serve(self, data: Buffer, starts: Sequence[int]) -> int:
         """Serve frames until their answers have nowhere to go; returns how many were served."""
+        if isinstance(starts, range) and len(starts) >= add_columns.COLUMNS_MIN:
+            take = add_columns.take_v2 if self._is_v2 else add_columns.take_v3
+            adds = take(data, starts)
+            if adds is not None:
+                self._adds.add_all(adds)
+                return len(starts)
         limit = self._server.config.answer_bytes_max
         for served, at in enumerate(starts, 1):
             if not self._is_v2:
@@ -117,7 +124,8 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             answer = self._adds.add(adder, add.entry_id, add.body, add.txn_id)
             if answer is not Answer.OK:
                 status = bookkeeper.v3_code(answer)
-                self.answer([v3.encode_add_answers(status, add.ledger_id, [(add.txn_id, add.entry_id)])])
+                ids = [v3.number(add.txn_id)], [v3.number(add.entry_id)]
+                self.answer([v3.encode_add_answers(status, add.ledger_id, *ids)])
             return
         try:
             request = v3.decode_request(_frame(data, at))

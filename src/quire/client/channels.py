@@ -11,6 +11,7 @@ from quire.metadata.bookies import BookieInfo
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.channel import Channel
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.run_frames import RunEncoder
 from quire.net.v2_channel import V2Channel
 from quire.net.v3_channel import V3Channel
 
@@ -43,6 +44,7 @@ class Channels:
         self._cluster_instance = cluster_instance
         self._scratch = Scratch()
         self._budget = ReceiveBudget(receive_budget_bytes)
+        self._encoder = RunEncoder()
         self._protocol = protocol
         self._protocol_of = dict(protocol_of)
         self._connect = connect
@@ -58,18 +60,24 @@ class Channels:
                 bookie, self._cluster_instance, scratch=self._scratch, budget=self._budget, ended=ended
             )
         if not protocol.endswith("v2"):
-            return V3Channel(bookie, scratch=self._scratch, budget=self._budget, ended=ended)
+            return self._v3(bookie, ended)
         return V2Channel(
             bookie,
             scratch=self._scratch,
             budget=self._budget,
+            encoder=self._encoder,
             ended=ended,
             beside=lambda: self._make_beside(bookie),
         )
 
+    def _v3(self, bookie: BookieId, ended: Callable[[BookKeeperChannel, str], None]) -> V3Channel:
+        return V3Channel(
+            bookie, scratch=self._scratch, budget=self._budget, encoder=self._encoder, ended=ended
+        )
+
     def _make_beside(self, bookie: BookieId) -> V3Channel:
         """A V3 connection for what V2 cannot say; it lives and dies with the V2 one."""
-        channel = V3Channel(bookie, scratch=self._scratch, budget=self._budget, ended=_beside_ended)
+        channel = self._v3(bookie, _beside_ended)
         task = asyncio.get_running_loop().create_task(self._connect(bookie, channel))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
+from quire.net.run_frames import RunFrames
 from quire.wire import native
 from quire.wire.bookkeeper import run_shapes
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
@@ -77,23 +78,32 @@ class Asked:
 
 
 class RunAsked(Asked):
-    """A run on its way, entry by entry."""
+    """A run on its way, entry by entry.
 
-    __slots__ = ("_left",)
+    Attributes:
+        ids: its entries.
+        txn_id: the first one's transaction id in V3.
+        answers: the frames that say that all is well.
+        offset: where in them the next one begins, while they come in order.
+    """
+
+    __slots__ = ("answers", "ids", "offset", "txn_id")
 
     def __init__(
-        self, sender: Sender, sink: AnswerSink, tag: object, deadline: float, ledger_id: int, count: int
+        self, sender: Sender, sink: AnswerSink, tag: object, deadline: float, frames: RunFrames
     ) -> None:
-        super().__init__(sender, sink, tag, deadline, ledger_id)
-        self._left = count
+        super().__init__(sender, sink, tag, deadline, frames.ledger_id)
+        self.ids = frames.ids
+        self.txn_id = frames.txn_id
+        self.answers = frames.answers
+        self.offset = 0
+        self.expected = len(frames.ids)
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - any of the run
         if answer is not Answer.OK:
             # "Bad request" is also how Java says that adding failed inside: a bookie's failure, not the writer's.
             self.finish(Answer.ERROR if answer is Answer.BAD_REQUEST else answer)
-            return
-        self._left -= 1
-        if not self._left:
+        elif not self.expected:
             self.finish(Answer.OK)
 
 

@@ -19,10 +19,11 @@ from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, 
 from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.channel import WRITE_BUFFER_BYTES
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.run_frames import RunFrames
+from quire.net.runs_expected import RunsExpected
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
-from quire.wire.run import RunView
 
 
 class BookKeeperChannel(BookKeeperFrames):
@@ -30,6 +31,7 @@ class BookKeeperChannel(BookKeeperFrames):
 
     Args:
         meant: the bookie that should be at the other end; BookKeeper's protocols have no way to ask.
+        runs: those that will be on their way.
         ended: called once, when the connection is lost.
     """
 
@@ -39,10 +41,12 @@ class BookKeeperChannel(BookKeeperFrames):
         *,
         scratch: Scratch,
         budget: ReceiveBudget,
+        runs: RunsExpected,
         ended: Callable[[BookKeeperChannel, str], None],
     ) -> None:
         super().__init__(scratch, budget)
         self.meant = meant
+        self.runs = runs
         self._ended = ended
         self._ready = False
         self._paused = False
@@ -54,8 +58,8 @@ class BookKeeperChannel(BookKeeperFrames):
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
-    def send_run(self, asked: RunAsked, run: RunView, key: bytes, *, recovery: bool) -> None:
-        """Send a run's entries."""
+    def frames_of(self, body: Buffer, key: bytes, *, recovery: bool) -> RunFrames:
+        """The requests for a run's entries."""
         raise NotImplementedError
 
     def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
@@ -81,11 +85,20 @@ class BookKeeperChannel(BookKeeperFrames):
         raise NotImplementedError
 
     def forget(self, asked: Asked) -> None:
-        """Wait for nothing more of a request."""
+        """Wait for nothing more of a request that is no run."""
         raise NotImplementedError
 
-    def frames_received(self, data: Buffer, starts: list[int]) -> None:
+    def other_received(self, data: Buffer, at: int) -> None:
+        """A frame that begins at a place of a chunk, and is not the next answer to a run."""
         raise NotImplementedError
+
+    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        number, total = 0, len(starts)
+        while number < total:
+            number = self.runs.take(data, starts, number)
+            if number < total:
+                self.other_received(data, starts[number])
+                number += 1
 
     # --- sending -------------------------------------------------------------------------------------------------
 
@@ -116,10 +129,11 @@ class BookKeeperChannel(BookKeeperFrames):
         recovery = bool(flags & Flag.RECOVERY)
         fence_key = key if flags & Flag.FENCE else b""
         if kind is Kind.ADD:
-            run = RunView.parse(body[0])
-            asked = RunAsked(self, sink, tag, deadline, ledger_id, run.count)
+            frames = self.frames_of(body[0], key, recovery=recovery)
+            asked = RunAsked(self, sink, tag, deadline, frames)
             self._asked[asked] = None
-            self.send_run(asked, run, key, recovery=recovery)
+            self.runs.expect(asked)
+            self.write(asked, frames.data)
         elif kind is Kind.READ:
             first, last, bytes_max = native.decode_read(body[0])
             asked = RangeAsked(
@@ -159,7 +173,10 @@ class BookKeeperChannel(BookKeeperFrames):
         """A request has its answer, or is given up."""
         self._asked.pop(asked, None)
         if asked.expected:
-            self.forget(asked)
+            if isinstance(asked, RunAsked):
+                self.runs.forget(asked)
+            else:
+                self.forget(asked)
 
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""

@@ -6,6 +6,7 @@ is done with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
@@ -26,8 +27,11 @@ class BookKeeperFrames(FrameProtocol):
         self._greeted = True
         self._long_expected = False
 
-    def frames_received(self, data: Buffer, starts: list[int]) -> None:
-        """Whole frames, length fields included, and where in `data` each begins. The memory is the receiver's."""
+    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        """Whole frames, length fields included, and where in `data` each begins.
+
+        Frames of one size come as a `range`, and then `data` is `bytes`. The memory is the receiver's.
+        """
         raise NotImplementedError
 
     def frame_received(self, frame: memoryview) -> None:
@@ -35,13 +39,15 @@ class BookKeeperFrames(FrameProtocol):
 
     def _split(self, data: memoryview) -> None:
         self._long_expected = False  # small frames may follow a long one, many in a chunk
-        starts, end = whole_frames(data)
-        if starts:
+        stretches, end = whole_frames(data)
+        if stretches:
             self.partial_since = None
         rest = data[end:]
         if len(rest) >= 4 and int.from_bytes(rest[:4], "big") >= KEPT_BYTES_MAX:
             self._begin(rest)
         elif rest:
             self._keep(rest)
-        if starts:
-            self.frames_received(bytes(data[:end]), starts)
+        if stretches:
+            chunk = bytes(data[:end])
+            for starts in stretches:
+                self.frames_received(chunk, starts)

@@ -7,18 +7,19 @@ from typing import Any, Final
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked, header_lac
+from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, header_lac
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.run_frames import RunEncoder, RunFrames
+from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
 from quire.net.v3_channel import V3Channel
 from quire.wire import bookkeeper, v2
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
-from quire.wire.run import RunView
 
 _BATCH_BYTES_MAX = bookkeeper.FRAME_BYTES_MAX
-_RECOVERY = v2.Flag.RECOVERY_ADD | v2.Flag.HIGH_PRIORITY
 _OVER_V2: Final = frozenset({Kind.ADD, Kind.READ})
+_ADDED = v2.packet_header(v2.VERSION, v2.Op.ADD)
 _FENCING = v2.Flag.DO_FENCING | v2.Flag.HIGH_PRIORITY
 
 
@@ -26,6 +27,7 @@ class V2Channel(BookKeeperChannel):
     """A connection over V2.
 
     Args:
+        encoder: makes frames of runs, for all connections.
         beside: makes the V3 connection to the same bookie; called when it is needed.
     """
 
@@ -35,10 +37,13 @@ class V2Channel(BookKeeperChannel):
         *,
         scratch: Scratch,
         budget: ReceiveBudget,
+        encoder: RunEncoder,
         ended: Callable[[BookKeeperChannel, str], None],
         beside: Callable[[], V3Channel],
     ) -> None:
-        super().__init__(meant, scratch=scratch, budget=budget, ended=ended)
+        runs = RunsExpected(v2_ledger_of, v2_place_of)
+        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended)
+        self._encoder = encoder
         self._make_beside = beside
         self._beside: V3Channel | None = None
         self._expected: dict[tuple[int, int, int], list[Asked]] = {}
@@ -46,18 +51,8 @@ class V2Channel(BookKeeperChannel):
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send_run(self, asked: RunAsked, run: RunView, key: bytes, *, recovery: bool) -> None:
-        expected, ledger_id = self._expected, run.ledger_id
-        flags = _RECOVERY if recovery else 0
-        header = v2.packet_header(v2.VERSION, v2.Op.ADD, flags)
-        v2.check_key(key)
-        pack = v2.HEAD.pack
-        parts: list[Buffer] = []
-        for entry_id, entry in run.entries():
-            parts += (pack(v2.ADD_ENTRY_AT - 4 + len(entry), header), key, entry)
-            expected.setdefault((v2.Op.ADD, ledger_id, entry_id), []).append(asked)
-        asked.expected += run.count
-        self.write(asked, b"".join(parts))
+    def frames_of(self, body: Buffer, key: bytes, *, recovery: bool) -> RunFrames:
+        return self._encoder.adds_v2(body, key, recovery=recovery)
 
     def begin_range(self, asked: RangeAsked) -> None:
         count, size = asked.left
@@ -134,29 +129,27 @@ class V2Channel(BookKeeperChannel):
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def frames_received(self, data: Buffer, starts: list[int]) -> None:
-        unpack, view = v2.ANSWER.unpack_from, memoryview(data)
-        added = v2.packet_header(v2.VERSION, v2.Op.ADD)
-        for at in starts:
-            size, header = v2.HEAD.unpack_from(data, at)
-            if header == added and size == v2.ANSWER.size - 4:
-                _, _, code, ledger_id, entry_id = unpack(data, at)
-                asked = self._answered(v2.Op.ADD, ledger_id, entry_id)
-                if asked is not None:
-                    asked.got(entry_id, bookkeeper.v2_answer(code), b"", -1)
-                continue
-            answer = v2.decode_answer(view[at : at + 4 + size])
-            if isinstance(answer, v2.ReadAnswer):
-                asked = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
-                if asked is not None:
-                    lac = header_lac(answer.entry)
-                    asked.got(answer.entry_id, bookkeeper.v2_answer(answer.code), answer.entry, lac)
-            elif isinstance(answer, v2.BatchReadAnswer):
-                self._batch_came(answer)
-            elif isinstance(answer, v2.AddAnswer):
-                asked = self._answered(v2.Op.ADD, answer.ledger_id, answer.entry_id)
-                if asked is not None:
-                    asked.got(answer.entry_id, bookkeeper.v2_answer(answer.code), b"", -1)
+    def other_received(self, data: Buffer, at: int) -> None:
+        size, header = v2.HEAD.unpack_from(data, at)
+        if header == _ADDED and size == v2.ANSWER.size - 4:
+            _, _, code, ledger_id, entry_id = v2.ANSWER.unpack_from(data, at)
+            self._add_answered(code, ledger_id, entry_id)
+            return
+        answer = v2.decode_answer(memoryview(data)[at : at + 4 + size])
+        if isinstance(answer, v2.ReadAnswer):
+            asked = self._answered(v2.Op.READ, answer.ledger_id, answer.entry_id)
+            if asked is not None:
+                lac = header_lac(answer.entry)
+                asked.got(answer.entry_id, bookkeeper.v2_answer(answer.code), answer.entry, lac)
+        elif isinstance(answer, v2.BatchReadAnswer):
+            self._batch_came(answer)
+        elif isinstance(answer, v2.AddAnswer):
+            self._add_answered(answer.code, answer.ledger_id, answer.entry_id)
+
+    def _add_answered(self, code: int, ledger_id: int, entry_id: int) -> None:
+        found = self.runs.odd((ledger_id, entry_id))
+        if found is not None:
+            found[0].got(entry_id, bookkeeper.v2_answer(code), b"", -1)
 
     def _batch_came(self, answer: v2.BatchReadAnswer) -> None:
         asked = self._answered(v2.Op.BATCH_READ, answer.ledger_id, answer.request_id)

@@ -7,14 +7,15 @@ from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.net.bookkeeper_asked import Asked, LacAsked, PlainAsked, RangeAsked, RunAsked
+from quire.net.bookkeeper_asked import Asked, LacAsked, PlainAsked, RangeAsked
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.run_frames import RunEncoder, RunFrames
+from quire.net.runs_expected import RunsExpected, v3_place_of
 from quire.wire import bookkeeper, native, v3
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-from quire.wire.run import RunView
 
 _OF_A_POLL: Final = -2
 """Stands where other requests have an entry id."""
@@ -22,7 +23,11 @@ _AFTER_A_POLL_SECONDS: Final = 5.0
 
 
 class V3Channel(BookKeeperChannel):
-    """A connection over V3."""
+    """A connection over V3.
+
+    Args:
+        encoder: makes frames of runs, for all connections.
+    """
 
     def __init__(
         self,
@@ -30,34 +35,28 @@ class V3Channel(BookKeeperChannel):
         *,
         scratch: Scratch,
         budget: ReceiveBudget,
+        encoder: RunEncoder,
         ended: Callable[[BookKeeperChannel, str], None],
     ) -> None:
-        super().__init__(meant, scratch=scratch, budget=budget, ended=ended)
-        self._next_txn = 1
+        runs = RunsExpected(v3.ledger_of_add_answer, v3_place_of)
+        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended)
+        self._encoder = encoder
+        self._last_run_txn = 0
         self._expected: dict[int, tuple[Asked, int]] = {}
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send_run(self, asked: RunAsked, run: RunView, key: bytes, *, recovery: bool) -> None:
-        txn_id, expected = self._next_txn, self._expected
-        self._next_txn += run.count
-        ledger_id = run.ledger_id
-        priority = v3.HIGH_PRIORITY if recovery else 0
-        parts: list[Buffer] = []
-        for number, (entry_id, entry) in enumerate(run.entries(), txn_id):
-            parts += v3.encode_add(
-                number, ledger_id, entry_id, key, entry, recovery=recovery, priority=priority
-            )
-            expected[number] = (asked, entry_id)
-        asked.expected += run.count
-        self.write(asked, b"".join(parts))
+    def frames_of(self, body: Buffer, key: bytes, *, recovery: bool) -> RunFrames:
+        frames = self._encoder.adds_v3(body, key, recovery=recovery, after_txn=self._last_run_txn)
+        self._last_run_txn = frames.txn_id
+        return frames
 
     def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
         ledger_id = asked.ledger_id
         if not asked.key and not asked.recovery:
-            txn_id = self._next_txn
-            for entry_id in entry_ids:
-                self._expect(asked, entry_id)
+            txn_id = self._encoder.next_txns(len(entry_ids))
+            self._expected.update((txn, (asked, entry_id)) for txn, entry_id in enumerate(entry_ids, txn_id))
+            asked.expected += len(entry_ids)
             self.write(asked, v3.encode_plain_reads(txn_id, ledger_id, entry_ids))
             return
         flag = v3.FENCE_LEDGER if asked.key else None
@@ -120,8 +119,7 @@ class V3Channel(BookKeeperChannel):
         return True
 
     def _expect(self, asked: Asked, entry_id: int) -> int:
-        txn_id = self._next_txn
-        self._next_txn = txn_id + 1
+        txn_id = self._encoder.next_txns(1)
         self._expected[txn_id] = (asked, entry_id)
         asked.expected += 1
         return txn_id
@@ -133,25 +131,26 @@ class V3Channel(BookKeeperChannel):
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def frames_received(self, data: Buffer, starts: list[int]) -> None:
-        expected, view = self._expected, memoryview(data)
-        for at in starts:
-            added = v3.take_add_answer(data, at)
-            if added is not None:
-                txn_id, status = added
-                found = expected.pop(txn_id, None)
-                if found is not None:
-                    asked, entry_id = found
-                    asked.expected -= 1
-                    asked.got(entry_id, bookkeeper.v3_answer(status), b"", -1)
-                continue
-            size = int.from_bytes(data[at : at + 4], "big")
-            message = v3.decode_response(view[at : at + 4 + size])
-            found = expected.pop(message.header.txnId, None)
-            if found is not None:
-                found[0].expected -= 1
-                if not found[0].done:
-                    self._answered(message, *found)
+    def other_received(self, data: Buffer, at: int) -> None:
+        added = v3.take_add_answer(data, at)
+        if added is not None:
+            self._add_answered(*added)
+            return
+        size = int.from_bytes(data[at : at + 4], "big")
+        message = v3.decode_response(memoryview(data)[at : at + 4 + size])
+        found = self._expected.pop(message.header.txnId, None)
+        if found is not None:
+            found[0].expected -= 1
+            if not found[0].done:
+                self._answered(message, *found)
+        elif message.header.operation == pb.ADD_ENTRY:
+            self._add_answered(message.header.txnId, v3.status_of(message))
+
+    def _add_answered(self, txn_id: int, status: int) -> None:
+        found = self.runs.odd(txn_id)
+        if found is not None:
+            run, position = found
+            run.got(run.ids[position], bookkeeper.v3_answer(status), b"", -1)
 
     def _answered(self, message: pb.Response, asked: Asked, entry_id: int) -> None:
         answer = bookkeeper.v3_answer(v3.status_of(message))

@@ -31,6 +31,8 @@ _GROUP = struct.Struct(">qqii")
 _IDS_LISTED_MAX: Final = 1 << 22
 """More separate stretches than this are not unpacked from one list."""
 
+_STRETCH_MIN: Final = 4
+"""Fewer frames of one size are not a stretch."""
 _PERIODS: Final = range(2, 17)
 """Ensemble sizes that are looked for in the ids of a chunk."""
 _STRIPES_MIN: Final = 4
@@ -87,24 +89,67 @@ def v3_answer(status: int) -> Answer:
     return _V3_ANSWERS.get(status, Answer.ERROR)
 
 
-def whole_frames(data: Buffer) -> tuple[list[int], int]:
-    """Where the whole frames at the start of a buffer begin, and where the first one begins that is cut.
+def whole_frames(data: Buffer) -> tuple[list[Sequence[int]], int]:
+    """The whole frames at the start of a buffer, in order, and where the first one begins that is cut.
+
+    Returns:
+        Where each begins: a `range` for each stretch of frames of one size, its step, and lists for what is between.
 
     Raises:
         MalformedFrameError: a length that no frame has; said before anybody takes memory for it.
     """
-    starts: list[int] = []
-    at, end = 0, len(data)
-    unpack, add = _LENGTH.unpack_from, starts.append
+    stretches: list[Sequence[int]] = []
+    loose: list[int] = []
+    at, end, before = 0, len(data), 0
+    unpack = _LENGTH.unpack_from
     while end - at >= 4:
         size: int = unpack(data, at)[0] + 4
         if not 8 <= size <= FRAME_BYTES_MAX:
             check_length(size)
         if size > end - at:
             break
-        add(at)
+        if size == before:
+            # The second of its size: with the first, the beginning of a stretch, if there are more.
+            start = loose[-1]
+            alike = _alike(data, start, size)
+            if alike >= _STRETCH_MIN:
+                loose.pop()
+                if loose:
+                    stretches.append(loose)
+                    loose = []
+                at = start + alike * size
+                stretches.append(range(start, at, size))
+                before = 0
+                continue
+        loose.append(at)
+        before = size
         at += size
-    return starts, at
+    if loose:
+        stretches.append(loose)
+    return stretches, at
+
+
+def _alike(data: Buffer, start: int, size: int) -> int:
+    """How many whole frames of one size stand one after another from a place on; the first is known to be one.
+
+    Looks further only while all fit, so that nobody can make it look often at what does not.
+    """
+    view = memoryview(data)
+    length = bytes(view[start : start + 4])
+    most = (len(view) - start) // size
+    count, step = 1, _STRETCH_MIN
+    while count < most:
+        step = min(step, most - count)
+        at, end = start + count * size, start + (count + step) * size
+        found = step
+        for place in range(4):
+            column = view[at + place : end : size].tobytes()
+            found = min(found, len(column) - len(column.lstrip(length[place : place + 1])))
+        count += found
+        if found < step:
+            break
+        step *= 8
+    return count
 
 
 def check_length(size: int) -> None:

@@ -227,8 +227,9 @@ def encode_add_answer(code: int, ledger_id: int, entry_id: int, version: int = V
 def encode_add_answers(code: int, ledger_id: int, entry_ids: Sequence[int], version: int = VERSION) -> bytes:
     """The answers to many ADDs of one ledger, one after another."""
     head = struct.pack(">IIIq", ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id)
-    ids = struct.pack(f">{len(entry_ids)}q", *entry_ids)
-    return b"".join([head + ids[at : at + 8] for at in range(0, len(ids), 8)])
+    count = len(entry_ids)
+    ids = struct.pack(f">{count}q", *entry_ids)
+    return head + head.join(struct.unpack("8s" * count, ids)) if count else b""
 
 
 def encode_read_answer(

@@ -167,8 +167,30 @@ def _varint(value: int) -> bytes:
 _ONE_BYTE: Final = [bytes([value]) for value in range(0x80)]
 
 
-def _number(value: int) -> bytes:
+_MORE_FOLLOWS: Final = [bytes([value | 0x80]) for value in range(0x80)]
+
+
+def number(value: int) -> bytes:
+    """A number as protobuf writes it."""
     return _ONE_BYTE[value] if 0 <= value < 0x80 else _varint(value)
+
+
+def numbers(values: Sequence[int]) -> list[bytes]:
+    """Numbers as protobuf writes them; consecutive ones, a `range`, share the making of all bytes but the first."""
+    if not isinstance(values, range) or values.step != 1 or values.start < 0:
+        return list(map(number, values))
+    made: list[bytes] = []
+    at, end = values.start, values.stop
+    while at < end:
+        high, low = at >> 7, at & 0x7F
+        stop = min(0x80, low + end - at)
+        if high:
+            rest = number(high)
+            made += [first + rest for first in _MORE_FOLLOWS[low:stop]]
+        else:
+            made += _ONE_BYTE[low:stop]
+        at += stop - low
+    return made
 
 
 def encode_add(
@@ -183,18 +205,18 @@ def encode_add(
     write_flags: int = 0,
 ) -> list[Buffer]:
     """The buffers of an ADD_ENTRY; the entry stays by reference."""
-    header = b"\x08\x03\x10\x02\x18" + _number(txn_id)
+    header = b"\x08\x03\x10\x02\x18" + number(txn_id)
     if priority:
-        header += b"\x20" + _number(priority)
+        header += b"\x20" + number(priority)
     before = b"".join(
-        (b"\x08", _number(ledger_id), b"\x10", _number(entry_id), b"\x1a", _number(len(key)), key,
-         b"\x22", _number(len(body)))
+        (b"\x08", number(ledger_id), b"\x10", number(entry_id), b"\x1a", number(len(key)), key,
+         b"\x22", number(len(body)))
     )  # fmt: skip
-    after = b"\x28" + _number(write_flags) if write_flags else b""
+    after = b"\x28" + number(write_flags) if write_flags else b""
     if recovery:
         after += b"\xa0\x06\x01"
-    inner = _number(len(before) + len(body) + len(after))
-    head = b"".join((b"\x0a", _number(len(header)), header, b"\xaa\x06", inner, before))
+    inner = number(len(before) + len(body) + len(after))
+    head = b"".join((b"\x0a", number(len(header)), header, b"\xaa\x06", inner, before))
     size = len(head) + len(body) + len(after)
     parts: list[Buffer] = [_LENGTH.pack(size) + head, body]
     if after:
@@ -202,34 +224,85 @@ def encode_add(
     return parts
 
 
-def encode_add_answers(status: int, ledger_id: int, answers: Sequence[tuple[int, int]]) -> bytes:
+def around_add(
+    txn_size: int,
+    entry_id_size: int,
+    body_size: int,
+    ledger_id: int,
+    key: bytes,
+    *,
+    recovery: bool = False,
+    priority: int = 0,
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """What stands around the three parts of an ADD_ENTRY that differ from entry to entry.
+
+    Args:
+        txn_size, entry_id_size: the bytes of both numbers.
+        body_size: the bytes of the entry.
+
+    Returns:
+        What comes before the transaction id, between it and the entry id, behind that, and behind the entry.
+    """
+    urgent = b"\x20" + number(priority) if priority else b""
+    ledger = b"\x08" + number(ledger_id) + b"\x10"
+    behind = b"\x1a" + number(len(key)) + key + b"\x22" + number(body_size)
+    end = b"\xa0\x06\x01" if recovery else b""
+    inner = number(len(ledger) + entry_id_size + len(behind) + body_size + len(end))
+    header = number(5 + txn_size + len(urgent))
+    between = urgent + b"\xaa\x06" + inner + ledger
+    size = 1 + len(header) + 5 + txn_size + len(between) + entry_id_size + len(behind) + body_size + len(end)
+    before = _LENGTH.pack(size) + b"\x0a" + header + b"\x08\x03\x10\x02\x18"
+    return before, between, behind, end
+
+
+def encode_add_answers(
+    status: int, ledger_id: int, txns: Sequence[bytes], entry_ids: Sequence[bytes]
+) -> bytes:
     """Answers to adds of one ledger, one after another.
 
     Args:
         status: of all of them.
         ledger_id: the ledger.
-        answers: (transaction id, entry id) each.
+        txns: the transaction ids, as `number` writes them.
+        entry_ids: the entry ids, likewise.
     """
-    code = _number(status)
-    middle = b"\x10" + code + b"\xaa\x06"
-    ledger = b"\x08" + code + b"\x10" + _number(ledger_id) + b"\x18"
-    fixed = len(middle) + len(ledger) + 2 + 5 + 1
-    pack = _LENGTH.pack
-    out: list[bytes] = []
-    for txn_id, entry_id in answers:
-        txn, entry = _number(txn_id), _number(entry_id)
-        out += (
-            pack(fixed + len(txn) + len(entry)),
-            b"\x0a",
-            _ONE_BYTE[5 + len(txn)],
-            b"\x08\x03\x10\x02\x18",
-            txn,
-            middle,
-            _ONE_BYTE[len(ledger) + len(entry)],
-            ledger,
-            entry,
-        )
+    code = number(status)
+    inner = b"\x08" + code + b"\x10" + number(ledger_id) + b"\x18"
+
+    def around(txn_size: int, entry_id_size: int) -> tuple[bytes, bytes]:
+        between = b"\x10" + code + b"\xaa\x06" + _ONE_BYTE[len(inner) + entry_id_size] + inner
+        size = 7 + txn_size + len(between) + entry_id_size
+        return _LENGTH.pack(size) + b"\x0a" + _ONE_BYTE[5 + txn_size] + b"\x08\x03\x10\x02\x18", between
+
+    count = len(txns)
+    out = [b""] * (4 * count)
+    if len(set(map(len, txns))) == 1 == len(set(map(len, entry_ids))):
+        before, between = around(len(txns[0]), len(entry_ids[0]))
+        out[0::4], out[2::4] = [before] * count, [between] * count
+    else:
+        shapes = list(zip(map(len, txns), map(len, entry_ids), strict=True))
+        fixed = {shape: around(*shape) for shape in dict.fromkeys(shapes)}
+        out[0::4] = [fixed[shape][0] for shape in shapes]
+        out[2::4] = [fixed[shape][1] for shape in shapes]
+    out[1::4], out[3::4] = txns, entry_ids
     return b"".join(out)
+
+
+class AddPlaces(NamedTuple):
+    """Where the parts of an ADD_ENTRY are in a buffer, and what is the same in each add of a ledger."""
+
+    txn_at: int
+    txn_end: int
+    txn_id: int
+    priority: int
+    ledger_id: int
+    entry_at: int
+    entry_end: int
+    entry_id: int
+    key: bytes
+    body_at: int
+    body_end: int
+    recovery: bool
 
 
 def take_add(data: Buffer, at: int) -> Add | None:
@@ -238,12 +311,23 @@ def take_add(data: Buffer, at: int) -> Add | None:
     Returns:
         None for every other request, and for an add that looks otherwise: those are protobuf's.
     """
+    found = places_of_add(data, at)
+    if found is None:
+        return None
+    body = data[found.body_at : found.body_end]
+    return Add(found.txn_id, found.priority, found.ledger_id, found.entry_id, found.key, body, found.recovery)
+
+
+def places_of_add(data: Buffer, at: int) -> AddPlaces | None:
+    """The parts of an ADD_ENTRY that begins (with its length field) at a place of a buffer; None as for `take_add`."""
     if data[at + 4] != FIRST_BYTE or bytes(data[at + 6 : at + 11]) != b"\x08\x03\x10\x02\x18":
         return None
     end = at + 4 + _LENGTH.unpack_from(data, at)[0]
     try:
         header_end = at + 6 + data[at + 5]
-        txn_id, at = _take(data, at + 11)
+        txn_at = at + 11
+        txn_id, txn_end = _take(data, txn_at)
+        at = txn_end
         priority = 0
         if at != header_end:
             if data[at] != 0x20:
@@ -259,9 +343,11 @@ def take_add(data: Buffer, at: int) -> Add | None:
         ledger_id, at = _take(data, at + 1)
         if data[at] != 0x10:
             return None
-        entry_id, at = _take(data, at + 1)
+        entry_at = at + 1
+        entry_id, at = _take(data, entry_at)
         if data[at] != 0x1A or data[at + 1] != KEY_BYTES or data[at + 22] != 0x22:
             return None
+        entry_end = at
         key = bytes(data[at + 2 : at + 22])
         size, at = _take(data, at + 23)
         body_end = at + size
@@ -276,7 +362,9 @@ def take_add(data: Buffer, at: int) -> Add | None:
         return None
     if ledger_id >> 63 or entry_id >> 63 or txn_id >> 64:
         return None
-    return Add(txn_id, priority, ledger_id, entry_id, key, data[at:body_end], recovery)
+    return AddPlaces(
+        txn_at, txn_end, txn_id, priority, ledger_id, entry_at, entry_end, entry_id, key, at, body_end, recovery
+    )  # fmt: skip
 
 
 def _take(data: Buffer, at: int) -> tuple[int, int]:
@@ -312,6 +400,17 @@ def take_add_answer(data: Buffer, at: int) -> tuple[int, int] | None:
     return txn_id, status or inner
 
 
+def ledger_of_add_answer(data: Buffer, at: int) -> int:
+    """The ledger of an answer that says that an add is done; -1 if it is not clearly that."""
+    try:
+        at += 6 + data[at + 5]
+        if data[at : at + 2] == b"\x10\x00" and data[at + 5 : at + 8] == b"\x08\x00\x10":
+            return _take(data, at + 8)[0]
+    except IndexError:
+        pass
+    return -1
+
+
 # --- requests by name -------------------------------------------------------------------------------------------
 
 
@@ -344,15 +443,15 @@ def encode_read(
 def encode_plain_reads(txn_id: int, ledger_id: int, entry_ids: Sequence[int]) -> bytes:
     """Plain READ_ENTRY requests, one for each entry, with transaction ids from `txn_id` on."""
     out: list[bytes] = []
-    ledger = b"\x08" + _number(ledger_id) + b"\x10"
-    for txn, entry_id in enumerate(entry_ids, txn_id):
-        number, entry = _number(txn), _number(entry_id)
+    ledger = b"\x08" + number(ledger_id) + b"\x10"
+    txns = numbers(range(txn_id, txn_id + len(entry_ids)))
+    for txn, entry in zip(txns, numbers(entry_ids), strict=True):
         out += (
-            _LENGTH.pack(2 + 5 + len(number) + 3 + len(ledger) + len(entry)),
+            _LENGTH.pack(2 + 5 + len(txn) + 3 + len(ledger) + len(entry)),
             b"\x0a",
-            _ONE_BYTE[5 + len(number)],
+            _ONE_BYTE[5 + len(txn)],
             b"\x08\x03\x10\x01\x18",
-            number,
+            txn,
             b"\xa2\x06",
             _ONE_BYTE[len(ledger) + len(entry)],
             ledger,
