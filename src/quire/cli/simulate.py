@@ -54,6 +54,14 @@ def simulate(
             "--save", metavar="FILE", help="Write a failing run's history here, for `verify-history`."
         ),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            metavar="FILE",
+            help="Note each finished range of seeds here; a run that was cut goes on behind them.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the real client, log, bookie, journal and metadata programs in a simulated world and judge what clients were told.
@@ -101,6 +109,7 @@ def simulate(
         stop=bool(mutant),
         runs=some_walks if machines else some,
         progress=_reporter(schedules),
+        keep=keep,
     )
     _show(out, tally, mutant, save, level)
 
@@ -149,7 +158,7 @@ def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None) -> No
 
 
 def _show(out: Output, tally: Tally, mutant: str, save: Path | None, level: Level) -> None:
-    rate = tally.schedules / tally.seconds if tally.seconds else 0.0
+    rate = tally.schedules / tally.cpu_seconds if tally.cpu_seconds else 0.0
     facts: dict[str, Any] = {
         "level": level.value,
         "schedules": tally.schedules,
@@ -157,6 +166,7 @@ def _show(out: Output, tally: Tally, mutant: str, save: Path | None, level: Leve
         "events": tally.events,
         "virtual_seconds": tally.virtual_ns // 1_000_000_000,
         "seconds": round(tally.seconds, 2),
+        "cpu_seconds": round(tally.cpu_seconds, 2),
         "rate": round(rate, 1),
         "seen": dict(sorted(tally.seen.items())),
         "failures": [asdict(failure) for failure in tally.failures],
@@ -164,7 +174,7 @@ def _show(out: Output, tally: Tally, mutant: str, save: Path | None, level: Leve
     virtual = f", {tally.virtual_ns // 1_000_000_000:,} s of virtual time" if tally.virtual_ns else ""
     summary = (
         f"{tally.schedules:,} schedules, {tally.events:,} events{virtual} "
-        f"in {tally.seconds:.1f} s: {rate:.0f} schedules/s, {len(tally.failures)} failed"
+        f"in {tally.seconds:.1f} s: {rate:.0f} schedules a second of a core, {len(tally.failures)} failed"
     )
     lines = [summary]
     lines += [f"{count:>9,}  {what}" for what, count in sorted(tally.seen.items())]
@@ -212,8 +222,8 @@ def _reporter(schedules: int) -> Any:
         if time.monotonic() - last < (0.2 if terminal else 5.0):
             return
         last = time.monotonic()
-        rate = tally.schedules / tally.seconds if tally.seconds else 0.0
-        text = f"{tally.schedules:,} of {schedules:,} schedules, {rate:.0f}/s, {len(tally.failures)} failed"
+        rate = tally.schedules / tally.cpu_seconds if tally.cpu_seconds else 0.0
+        text = f"{tally.schedules:,} of {schedules:,} schedules, {rate:.0f}/s of a core, {len(tally.failures)} failed"
         sys.stderr.write(f"\r\033[K{text}" if terminal else f"{text}\n")
         sys.stderr.flush()
 

@@ -6,15 +6,17 @@ Source: checking reference 4; faults reference 4, R1.
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import islice
+from pathlib import Path
 
+from quire.core.errors import MisuseError
 from quire.sim.faults import Kind
 from quire.sim.loop import MS
 from quire.sim.mixes import MIXES
@@ -22,6 +24,8 @@ from quire.sim.mutants import parts_of
 from quire.sim.run import Outcome, settings_of, simulate
 
 CHUNK = 25
+KEPT_CHUNK = 500
+"""Seeds of a range whose figures are kept: what a campaign that is cut loses, for each process."""
 COLLECT_EVERY = 25
 """Worlds are full of cycles; the collector looks at them between runs only."""
 
@@ -45,7 +49,8 @@ class Tally:
         virtual_ns: all their time.
         seen: in how many runs each situation occurred.
         failures: the runs that broke something, by their seeds.
-        seconds: wall time.
+        seconds: wall time, of this process's campaign.
+        cpu_seconds: of all runs, also of those that an earlier campaign kept.
     """
 
     runs: Counter[str] = field(default_factory=Counter)
@@ -54,6 +59,7 @@ class Tally:
     seen: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def schedules(self) -> int:
@@ -66,6 +72,7 @@ class Tally:
         self.seen.update(other.seen)
         self.events += other.events
         self.virtual_ns += other.virtual_ns
+        self.cpu_seconds += other.cpu_seconds
         self.failures += other.failures
 
     def add(self, outcome: Outcome) -> None:
@@ -78,9 +85,58 @@ class Tally:
             self.failures.append(Failure(outcome.seed, outcome.mix, tuple(outcome.violations)))
 
 
+class Notes:
+    """The ranges of seeds that are finished, one JSON line each, below a line that says of which campaign.
+
+    Raises:
+        MisuseError: the file is of another campaign.
+    """
+
+    def __init__(self, path: Path, campaign: dict[str, object]) -> None:
+        self._path = path
+        self._parts: dict[range, Tally] = {}
+        text = path.read_text() if path.exists() else ""
+        whole = text.rpartition("\n")[0]  # a line that was cut is run again
+        lines = whole.splitlines()
+        if len(whole) + 1 < len(text):
+            path.write_text(whole + "\n" if whole else "")
+        if not lines:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(campaign) + "\n")
+            return
+        if json.loads(lines[0]) != campaign:
+            msg = f"{path} is of another campaign: {lines[0]}"
+            raise MisuseError(msg)
+        for line in lines[1:]:
+            first, after, part = json.loads(line)
+            part["failures"] = [Failure(seed, mix, tuple(found)) for seed, mix, found in part["failures"]]
+            self._parts[range(first, after)] = Tally(
+                Counter(part.pop("runs")), seen=Counter(part.pop("seen")), **part
+            )
+
+    def __contains__(self, seeds: range) -> bool:
+        return seeds in self._parts
+
+    def finished(self, chunks: Sequence[range]) -> Tally:
+        """What the finished ones among these ranges came to."""
+        tally = Tally()
+        for chunk in chunks:
+            if chunk in self._parts:
+                tally.take(self._parts[chunk])
+        return tally
+
+    def note(self, seeds: range, part: Tally) -> None:
+        """A range is finished."""
+        failures = [(each.seed, each.mix, each.violations) for each in part.failures]
+        facts = {each.name: getattr(part, each.name) for each in fields(part)} | {"failures": failures}
+        with self._path.open("a") as file:
+            file.write(json.dumps([seeds.start, seeds.stop, facts]) + "\n")
+
+
 def some(mixes: Sequence[str], seeds: Sequence[int], mutant: str = "") -> Tally:
     """Run some seeds, the mixes in turn. In a process of its own, or here."""
     tally = Tally()
+    began = time.process_time()
     parts = parts_of(mutant)
     for number, seed in enumerate(seeds):
         tally.add(simulate(seed, mixes[seed % len(mixes)], parts=parts))
@@ -88,6 +144,7 @@ def some(mixes: Sequence[str], seeds: Sequence[int], mutant: str = "") -> Tally:
             gc.collect()
         if mutant and tally.failures:
             break
+    tally.cpu_seconds = time.process_time() - began
     return tally
 
 
@@ -102,6 +159,7 @@ def campaign(
     stop: bool = False,
     runs: Callable[[Sequence[str], Sequence[int], str], Tally] = some,
     progress: Callable[[Tally], None] = lambda _: None,
+    keep: Path | None = None,
 ) -> Tally:
     """Run `schedules` seeds from `first_seed` on.
 
@@ -115,49 +173,67 @@ def campaign(
         stop: begin nothing new after a failure.
         runs: what runs some seeds of some mixes: whole programs, or walks of the machines.
         progress: told now and then.
+        keep: a file in which each finished range of seeds is noted; what it has of an earlier campaign is not run again.
+
+    Raises:
+        MisuseError: that file is of another campaign.
     """
     began = time.monotonic()
-    tally = Tally()
-    seeds = iter(range(first_seed, first_seed + schedules))
-    chunks = iter(lambda: list(islice(seeds, CHUNK)), [])
+    size = CHUNK if keep is None else KEPT_CHUNK
+    chunks = [
+        range(first, min(first + size, first_seed + schedules))
+        for first in range(first_seed, first_seed + schedules, size)
+    ]
+    notes = Notes(keep, {"mixes": [*mixes], "mutant": mutant, "runs": runs.__name__}) if keep else None
+    tally = notes.finished(chunks) if notes else Tally()
+    left = iter([chunk for chunk in chunks if notes is None or chunk not in notes])
 
     def goes_on() -> bool:
         tally.seconds = time.monotonic() - began
         return not (stop and tally.failures) and (seconds is None or tally.seconds < seconds)
 
-    if jobs == 1:
-        for chunk in chunks:
-            if not goes_on():
-                break
-            tally.take(runs(mixes, chunk, mutant))
-            progress(tally)
-    else:
-        for part in _side_by_side(jobs, chunks, goes_on, partial(runs, mixes), mutant):
-            tally.take(part)
-            goes_on()
-            progress(tally)
+    done = (
+        _one_by_one(left, goes_on, partial(runs, mixes), mutant)
+        if jobs == 1
+        else _side_by_side(jobs, left, goes_on, partial(runs, mixes), mutant)
+    )
+    for chunk, part in done:
+        if notes is not None:
+            notes.note(chunk, part)
+        tally.take(part)
+        goes_on()
+        progress(tally)
     tally.seconds = time.monotonic() - began
     tally.failures.sort(key=lambda failure: failure.seed)
     return tally
 
 
-def _side_by_side(
-    jobs: int,
-    chunks: Iterator[list[int]],
+def _one_by_one(
+    chunks: Iterator[range],
     goes_on: Callable[[], bool],
     runs: Callable[[Sequence[int], str], Tally],
     mutant: str,
-) -> Iterator[Tally]:
+) -> Iterator[tuple[range, Tally]]:
+    while goes_on() and (chunk := next(chunks, None)):
+        yield chunk, runs(chunk, mutant)
+
+
+def _side_by_side(
+    jobs: int,
+    chunks: Iterator[range],
+    goes_on: Callable[[], bool],
+    runs: Callable[[Sequence[int], str], Tally],
+    mutant: str,
+) -> Iterator[tuple[range, Tally]]:
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
-        waiting: set[Future[Tally]] = set()
+        waiting: dict[Future[Tally], range] = {}
         while True:
             while len(waiting) < 2 * jobs and goes_on() and (chunk := next(chunks, None)):
-                waiting.add(pool.submit(runs, chunk, mutant))
+                waiting[pool.submit(runs, chunk, mutant)] = chunk
             if not waiting:
                 return
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield future.result()
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                yield waiting.pop(future), future.result()
 
 
 def shrink(failure: Failure, mutant: str = "") -> Outcome:

@@ -25,7 +25,7 @@ from quire.proof.switches import SHIPPED, Switches
 from quire.sim.walk_mixes import WALK_MIXES
 
 STEPS_MAX = 400
-PARTS_MAX = 40_000
+PARTS_MAX = 20_000
 """States of clients after which a world's tables begin anew; no walk depends on them."""
 
 CHANGES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
