@@ -9,6 +9,7 @@ Source: decision F-31; design, "A log, and what a reader calls a position".
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from quire.client.client import Client
@@ -122,6 +123,14 @@ def view_of(record: LedgerMetadata, entry: Entry) -> BatchView:
     except MalformedBatchError as error:
         msg = f"ledger {record.ledger_id} entry {entry.entry_id}: {error.message}"
         raise MalformedBatchError(msg, ledger_id=record.ledger_id, entry_id=entry.entry_id) from error
+
+
+async def read_views(reader: LedgerReader, last: int) -> AsyncGenerator[tuple[int, BatchView], None]:
+    """Every entry of a ledger up to one, with its id, as a batch."""
+    async with contextlib.aclosing(reader.read_runs(0, last)) as runs:
+        async for entries in runs:
+            for entry in entries:
+                yield entry.entry_id, view_of(reader.metadata, entry)
 
 
 async def read_one(reader: LedgerReader, entry_id: int) -> BatchView:

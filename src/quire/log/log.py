@@ -302,6 +302,7 @@ class Log:
             head.leader.host,
             head.created_ms,
             head.generation,
+            head.marks,
         )
 
     async def truncate(self, before: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.core.ids import LedgerId
-from quire.core.log_list import ItemState, LogSettings, Place
+from quire.core.log_list import ItemState, LogSettings, Mark, Place
 from quire.wire.batch import BatchView
 
 
@@ -83,6 +83,7 @@ class LogDescription:
         start_offset: the earliest record that can be read.
         end_offset: behind the last record that was confirmed when this was asked.
         items: its ledgers, oldest first.
+        marks: per query the last batch that is in the log.
     """
 
     name: str
@@ -95,6 +96,7 @@ class LogDescription:
     leader_host: str = ""
     created_ms: int = 0
     generation: int = 0
+    marks: tuple[Mark, ...] = ()
 
 
 class LogRange(NamedTuple):

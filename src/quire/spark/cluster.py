@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import quire
@@ -66,12 +66,22 @@ def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[Entrie
         piece: what to read.
         replica: which of an entry's bookies to ask first, so that tasks spread over them.
     """
-    client, background = _client(options.cluster), loop.current()
-    reader = reader_of(client, piece.record, piece.last_entry, replica)
-    source = reader.read_runs(piece.first_entry, piece.last_entry)
+    return iterate(
+        options.cluster,
+        lambda client: reader_of(client, piece.record, piece.last_entry, replica).read_runs(
+            piece.first_entry, piece.last_entry
+        ),
+    )
+
+
+def iterate(uri: str, function: Callable[[QuireClient], AsyncGenerator[T, None]]) -> Iterator[T]:
+    """What an async generator of the cluster's client yields; it goes on only while it is asked for more."""
+    background = loop.current()
+    source = function(_client(uri))
     try:
-        while (run := background.run(anext, source, None)) is not None:
-            yield run
+        # Nothing that is asked for here is None, so that can stand for the end.
+        while (item := background.run(anext, source, None)) is not None:
+            yield item
     finally:
         background.run(source.aclose)
 

@@ -63,6 +63,15 @@ DESCRIPTIONS: Final = {
         "log string, ledger bigint, state string, ensemble_size int, write_quorum int, ack_quorum int, digest string, "
         "last_entry bigint, bytes bigint, fragments int, created timestamp"
     ),
+    Describe.ENTRIES: (
+        "log string, ledger bigint, entry bigint, first_offset bigint, records bigint, bytes bigint, codec string, "
+        "min_time timestamp, max_time timestamp"
+    ),
+    Describe.CURSORS: (
+        "log string, cursor string, first_offset bigint, offset bigint, lag bigint, hold boolean, created timestamp, "
+        "moved timestamp"
+    ),
+    Describe.MARKS: "log string, query string, batch bigint, written timestamp, incarnation string",
     Describe.FRAGMENTS: (
         "log string, ledger bigint, position int, first_entry bigint, last_entry bigint, bookies array<string>"
     ),
