@@ -18,6 +18,10 @@ import exhibits
 import gallery
 import plots
 
+from quire.spark.given import Use
+from quire.spark.options import READ_OPTIONS
+from quire.spark.write_options import WRITE_OPTIONS
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "quire"
 PLOTS = ROOT / "docs" / "plots"
@@ -218,7 +222,26 @@ def proof() -> str:
     return "\n".join(rows) + "\n"
 
 
+def spark_options(use: str) -> str:
+    """The options of the Spark format for one use, `read` or `write`."""
+    wanted = {"read": Use.READ, "write": Use.WRITE}[use]
+    rows = {
+        Use.READ: ["| option | default | batch | stream | meaning |", "| --- | --- | --- | --- | --- |"],
+        Use.WRITE: ["| option | default | meaning |", "| --- | --- | --- |"],
+    }[wanted]
+    for option in (*READ_OPTIONS, *WRITE_OPTIONS):
+        if not option.use & wanted:
+            continue
+        default = (
+            option.default if option.default.startswith("`") or not option.default else f"`{option.default}`"
+        )
+        uses = ["●" if option.use & each else "" for each in (Use.BATCH, Use.STREAM) if wanted is Use.READ]
+        rows.append("| " + " | ".join([f"`{option.name}`", default, *uses, option.meaning]) + " |")
+    return "\n".join(rows) + "\n"
+
+
 KINDS: dict[str, Callable[..., str]] = {
+    "spark_options": spark_options,
     "machine": machine,
     "formats": formats,
     "decisions": decisions,

@@ -68,6 +68,8 @@ class Log(Handle[AsyncLog]):
     describe = awaited(AsyncLog.describe)
     plan = awaited(AsyncLog.plan)
     truncate = awaited(AsyncLog.truncate)
+    cursors = awaited(AsyncLog.cursors)
+    remove_cursor = awaited(AsyncLog.remove_cursor)
     complete_items = awaited(AsyncLog.complete_items)
 
     @property

@@ -15,7 +15,7 @@ from quire.core.errors import MisuseError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-app = typer.Typer(help="Logs: create, append, read, tail, list, show, roll, truncate.")
+app = typer.Typer(help="Logs: create, append, read, tail, list, show, roll, truncate, cursors.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
 DelimitedOption = Annotated[
@@ -237,6 +237,48 @@ def truncate(
             await log.truncate(before=before)
             about = await log.describe()
         out.result(_shown(about), f"Log {name} starts at offset {about.start_offset:,}.")
+
+    run(work())
+
+
+@app.command()
+def cursors(
+    name: NameArgument,
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="CURSOR", help="Forget this one; a reader that uses it makes it anew."),
+    ] = None,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a log's cursors, the named positions of its readers, and how far behind each is."""
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            log = client.log(name)
+            if remove is not None:
+                removed = await log.remove_cursor(remove)
+                text = f"Cursor {remove} of log {name} is removed." if removed else f"No cursor {remove}."
+                out.result({"log": name, "cursor": remove, "removed": removed}, text)
+                return
+            end = (await log.describe()).end_offset
+            rows = [
+                {
+                    "log": name,
+                    "cursor": cursor.name,
+                    "first_offset": cursor.first_offset,
+                    "offset": cursor.offset,
+                    "lag": max(end - cursor.offset, 0),
+                    "hold": cursor.hold,
+                    "moved_ms": cursor.moved_ms,
+                }
+                for cursor in await log.cursors()
+            ]
+        if not out.rows("", ("cursor", "first_offset", "offset", "lag", "hold"), rows):
+            out.note("No cursors.")
 
     run(work())
 

@@ -39,6 +39,7 @@ from quire.log.writer import LogWriter
 from quire.metadata.election import Election
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import digest_type_of
+from quire.wire.log_cursors import Cursor
 from quire.wire.log_records import LOG_ID_BYTES
 
 _DESCRIBE_TRIES = 5
@@ -325,6 +326,22 @@ class Log:
             end = await confirmed_end(head, self._ledgers)
         machine = TrimMachine(max(before, 0), end=end, now_ms=self._client.clock.wall_ms())
         await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
+
+    async def cursors(self) -> list[Cursor]:
+        """The named positions of readers in this log, by name.
+
+        Raises:
+            NoSuchLogError: there is no such log.
+        """
+        return await self._cursors.of((await self._head()).log_id.hex())
+
+    async def remove_cursor(self, name: str) -> bool:
+        """Forget a reader's position; whether there was one.
+
+        Raises:
+            NoSuchLogError: there is no such log.
+        """
+        return await self._cursors.remove((await self._head()).log_id.hex(), name)
 
     async def complete_items(self) -> int:
         """Write into the list what ledgers hold that it calls open and that somebody else has closed (F-31).

@@ -42,7 +42,8 @@ def test_a_cursor_holds_where_it_began_and_moves(tmp_path: Path) -> None:
         await log.truncate(before=30)
         await cursors.begin(log_id, CursorUse("audit", "three"), 0)
         assert [cursor.name for cursor in await cursors.of(log_id)] == ["audit", "copy"]
-        assert await cursors.remove(log_id, "audit")
+        assert await log.cursors() == await cursors.of(log_id)
+        assert await log.remove_cursor("audit")
         assert not await cursors.remove(log_id, "audit")
         await log.delete()
         assert await cursors.of(log_id) == []
