@@ -79,6 +79,10 @@ def check(
         Path | None,
         typer.Option("--diagram", metavar="FILE", help="Draw a counterexample: FILE.svg, or FILE.html."),
     ] = None,
+    again: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="FILE", help="Judge a saved failure again, also one of `simulate`."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explore the shipped state machines breadth first and show the shortest way to a broken invariant, if there is one.
@@ -92,6 +96,9 @@ def check(
     out = Output(as_json=as_json)
     if list_mutants:
         out.rows("", ("name", "what", "violated", "configuration"), _mutants())
+        return
+    if again is not None:
+        _judge_again(out, again)
         return
     if continuous:
         _continuous(out, workers)
@@ -132,6 +139,25 @@ def check(
         _refuse_unknown(proof.EVERY_INVARIANT, invariant or [])
         done = proof.check(configuration, invariants=invariant or None, count_kinds=True, **limits)
     _show(out, done, save, diagram)
+
+
+def _judge_again(out: Output, path: Path) -> None:
+    """Do a saved failure again; exit code 1 where it still breaks something, or its mutant does not any more."""
+    from quire.replay.saved import judge_again
+
+    try:
+        text = path.read_text()
+    except OSError as error:
+        msg = f"cannot read {path}: {error}"
+        raise MisuseError(msg) from error
+    again = judge_again(text)
+    facts = {**asdict(again), "as_it_should": again.is_as_it_should}
+    what = f"mutant {again.mutant}" if again.mutant else "what ships"
+    lines = [f"{what}, {again.steps} steps", *(f"not possible any more: {step}" for step in again.skipped)]
+    lines += [f"VIOLATED   {violation}" for violation in again.violations] or ["nothing violated"]
+    out.result(facts, "\n".join(lines))
+    if not again.is_as_it_should:
+        raise typer.Exit(1)
 
 
 def _refuse_other_pictures(diagram: Path | None) -> None:

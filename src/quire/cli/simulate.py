@@ -62,6 +62,14 @@ def simulate(
             help="Note each finished range of seeds here; a run that was cut goes on behind them.",
         ),
     ] = None,
+    told: Annotated[
+        Path | None,
+        typer.Option(
+            "--transcript",
+            metavar="FILE",
+            help="Write a failing run's transcript here; under tests/golden/saved it is a regression test.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the real client, log, bookie, journal and metadata programs in a simulated world and judge what clients were told.
@@ -95,9 +103,9 @@ def simulate(
     if schedules == 1:
         one = names[seed % len(names)]
         if machines:
-            _one_walk(out, seed, one, mutant)
+            _one_walk(out, seed, one, mutant, told)
         else:
-            _one(out, seed, one, mutant, save)
+            _one(out, seed, one, mutant, save, told)
         return
     tally = campaign(
         seed,
@@ -111,10 +119,10 @@ def simulate(
         progress=_reporter(schedules),
         keep=keep,
     )
-    _show(out, tally, mutant, save, level)
+    _show(out, tally, mutant, save, told, level)
 
 
-def _one_walk(out: Output, seed: int, mix: str, mutant: str) -> None:
+def _one_walk(out: Output, seed: int, mix: str, mutant: str, told: Path | None) -> None:
     from quire.sim.walk_campaign import switches_of, walk_text
     from quire.sim.walks import walks_of
 
@@ -128,12 +136,14 @@ def _one_walk(out: Output, seed: int, mix: str, mutant: str) -> None:
         "steps": walk.steps,
         "seen": list(walk.seen),
     }
-    out.result(facts, walk_text(walk, mutant))
+    text = walk_text(walk, mutant)
+    out.result(facts, text)
     if found is not None:
+        _tell(out, text, told)
         raise typer.Exit(1)
 
 
-def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None) -> None:
+def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None, told: Path | None) -> None:
     from quire.sim.campaign import transcript
     from quire.sim.mutants import parts_of
     from quire.sim.run import simulate as run
@@ -150,15 +160,17 @@ def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None) -> No
         "faults": [str(fault) for fault in outcome.faults],
         "seen": dict(sorted(outcome.seen.items())),
     }
-    out.result(facts, f"{transcript(outcome)}\ndigest {outcome.digest}")
+    text = f"{transcript(outcome, mutant)}\ndigest {outcome.digest}\n"
+    out.result(facts, text.rstrip())
     if save is not None:
         _save(out, outcome.history, save)
     if outcome.violations:
+        _tell(out, text, told)
         raise typer.Exit(1)
 
 
-def _show(out: Output, tally: Tally, mutant: str, save: Path | None, level: Level) -> None:
-    rate = tally.schedules / tally.cpu_seconds if tally.cpu_seconds else 0.0
+def _show(out: Output, tally: Tally, mutant: str, save: Path | None, told: Path | None, level: Level) -> None:
+    rate = tally.schedules / tally.seconds if tally.seconds else 0.0
     facts: dict[str, Any] = {
         "level": level.value,
         "schedules": tally.schedules,
@@ -181,6 +193,7 @@ def _show(out: Output, tally: Tally, mutant: str, save: Path | None, level: Leve
     if tally.failures:
         failed = tally.failures[0]
         facts["transcript"], history = _smallest(failed, mutant, level)
+        _tell(out, facts["transcript"], told)
         again = f"again: quire simulate --seed {failed.seed} --mix {failed.mix}"
         again += f" --level {level.value}" if level is not Level.PROGRAMS else ""
         again += f" --mutant {mutant}" if mutant else ""
@@ -202,7 +215,13 @@ def _smallest(failed: Failure, mutant: str, level: Level) -> tuple[str, list[Any
         walk = walks_of(failed.mix, switches_of(mutant)).walk(failed.seed)
         return walk_text(shortest(walk, mutant), mutant), []
     outcome = shrink(failed, mutant)
-    return transcript(outcome), outcome.history
+    return transcript(outcome, mutant) + "\n", outcome.history
+
+
+def _tell(out: Output, text: str, path: Path | None) -> None:
+    if path is not None:
+        path.write_text(text)
+        out.note(f"transcript written to {path}")
 
 
 def _save(out: Output, events: list[Any], path: Path) -> None:

@@ -34,7 +34,7 @@ from quire.log.ledgers import LogLedgers, summary
 from quire.log.plan import plan
 from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
-from quire.log.trimming import LogTrimmer
+from quire.log.trimming import LogTrimmer, MakeTrimMachine
 from quire.log.writer import LogWriter
 from quire.metadata.election import Election
 from quire.metadata.store import VersionConflictError
@@ -54,6 +54,7 @@ class Log:
         password: of its ledgers.
         config: settings of its handles.
         machine: makes their machines; see `LogLeader`.
+        trim: makes the machines of its truncations and of its deletion.
     """
 
     _leader_kind = LogLeader
@@ -67,10 +68,12 @@ class Log:
         config: LogConfig | None = None,
         *,
         machine: MakeLogMachine = LogMachine,
+        trim: MakeTrimMachine = TrimMachine,
     ) -> None:
         name_key(name)
         self.name = name
         self._machine = machine
+        self._trim = trim
         self._client = client
         self._config = config or LogConfig()
         self._heads = self._heads_kind(client.store, self._config.cached_pages_max)
@@ -115,7 +118,7 @@ class Log:
         await self._delete(head)
 
     async def _delete(self, head: LogHead) -> None:
-        machine = TrimMachine(None, now_ms=self._client.clock.wall_ms())
+        machine = self._trim(None, now_ms=self._client.clock.wall_ms())
         await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
         await self._cursors.remove_all(head.log_id.hex())
 
@@ -324,7 +327,7 @@ class Log:
         end = head.closed_end
         if before > end:
             end = await confirmed_end(head, self._ledgers)
-        machine = TrimMachine(max(before, 0), end=end, now_ms=self._client.clock.wall_ms())
+        machine = self._trim(max(before, 0), end=end, now_ms=self._client.clock.wall_ms())
         await LogTrimmer(head, self._heads, self._ledgers, self._config).run(machine)
 
     async def cursors(self) -> list[Cursor]:

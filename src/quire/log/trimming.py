@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from quire.core import log_trimming as t
 from quire.core.errors import MetadataUnknownError, MisuseError, NoSuchLogError, PastEndError, QuireError
@@ -15,6 +16,9 @@ from quire.log.ledgers import LogLedgers
 from quire.metadata.store import VersionConflictError
 
 _PAUSE_MS = 20
+
+MakeTrimMachine: TypeAlias = Callable[..., TrimMachine]
+"""Makes the machine of one truncation or deletion; called as `TrimMachine` is."""
 
 
 class LogTrimmer:

@@ -15,7 +15,7 @@ Source: protocol reference 10, "Counts of the public specifications"; 11, S2 to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -63,14 +63,23 @@ class ClassicWorld:
     Args:
         ack_quorum: Qa; the write quorum is the number of bookies.
         entries: the specification's SendLimit, with one add in flight.
+        mended: slips that are left out, of "S2", "S5" and "S6" (protocol reference 11).
     """
 
-    def __init__(self, bookies: int = 2, clients: int = 2, ack_quorum: int = 1, entries: int = 1) -> None:
+    def __init__(
+        self,
+        bookies: int = 2,
+        clients: int = 2,
+        ack_quorum: int = 1,
+        entries: int = 1,
+        mended: Collection[str] = (),
+    ) -> None:
         self.bookies = bookies
         self.clients = clients
         self.ack_quorum = ack_quorum
         self.entries = entries
         self.coverage = bookies - ack_quorum + 1
+        self.mended = frozenset(mended)
 
     def initial(self) -> Classic:
         """`Init`."""
@@ -126,7 +135,7 @@ class ClassicWorld:
                 if not refused:
                     entries, lacs = [*state.entries], [*state.lacs]
                     entries[bookie] |= 1 << entry
-                    lacs[bookie] = lac
+                    lacs[bookie] = max(lac, lacs[bookie]) if "S6" in self.mended else lac
                     after = state._replace(entries=tuple(entries), lacs=tuple(lacs))
                 answer: Message = ("added", bookie, client, entry, recovery, not refused)
                 yield from ((f"bookie {kind}", each) for each in self._send(after, sent, [answer], message))
@@ -183,7 +192,7 @@ class ClassicWorld:
                 continue
             confirmed = [*client.confirmed]
             confirmed[entry - 1] |= 1 << bookie
-            lac = 0
+            lac = client.lac if "S2" in self.mended else 0
             while lac < self.entries and confirmed[lac].bit_count() >= self.ack_quorum:
                 lac += 1
             pending = tuple(
@@ -252,12 +261,22 @@ class ClassicWorld:
             after = self._verdict(sent, who, client, responses)
             if after is None:
                 after = client._replace(responses=responses)
-            elif any(
-                other != message and count == DELIVERED and other[0] in ("read", "answer") and other[2] == who
+                yield "answer", self._processed(self._with(state, who, after), message)
+                continue
+            others = [
+                other
                 for other, count in sent.items()
-            ):
+                if other != message
+                and count == DELIVERED
+                and other[0] in ("read", "answer")
+                and other[2] == who
+            ]
+            if others and "S5" not in self.mended:
                 continue  # S5: two equations for the messages, which agree only when no other read is outstanding
-            yield "answer", self._processed(self._with(state, who, after), message)
+            judged = self._processed(self._with(state, who, after), message)
+            for other in others:  # nobody listens to them any more
+                judged = self._processed(judged, other)
+            yield "answer", judged
 
     def _verdict(
         self,

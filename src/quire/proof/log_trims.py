@@ -100,18 +100,14 @@ class Trims:
         machine.check()
         work, said = list(trimmer.work), []
         for effect in machine.out:
+            said.append(trim_text(effect))
             match effect:
                 case t.TrimReadHead():
                     work.append(("read",))
-                    said.append("-> store read")
                 case t.TrimWriteHead(head, version):
                     work.append(("swap", self.heads.number(head), version))
-                    said.append(f"-> store write v{version}: {list(head.ledger_ids)}")
                 case t.TrimDeleteLedger(item):
                     work.append(("delete", int(item.ledger_id)))
-                    said.append(f"-> delete ledger {item.ledger_id}")
-                case t.TrimEnded(outcome):
-                    said.append(f"=> {outcome.value}")
         machine.out = []
         after = Trimmer(machine, self._trim_states.number(machine), tuple(work))
         label = Label(f"truncation {who}", command, tuple(said), kind=command.split(maxsplit=1)[0])
@@ -135,3 +131,17 @@ class Trims:
             fault=fault,
             dropped=(*state.dropped, *map(int, before[: max(0, count)])),
         )
+
+
+def trim_text(effect: t.TrimEffect) -> str:
+    """An effect on one line of a transcript."""
+    match effect:
+        case t.TrimReadHead():
+            return "-> store read"
+        case t.TrimWriteHead(head, version):
+            return f"-> store write v{version}: {list(head.ledger_ids)}"
+        case t.TrimDeleteLedger(item):
+            return f"-> delete ledger {item.ledger_id}"
+        case t.TrimEnded(outcome):
+            return f"=> {outcome.value}"
+    return f"-> {type(effect).__name__}"

@@ -231,7 +231,11 @@ class LogWorld(Trims):
         elif kind == "recover":
             yield self._recovers(state, who, rest, work[1])
         elif kind == "recovered":
-            summary = LedgerSummary(len(state.ledgers[work[1] - 1].records))
+            ledger = state.ledgers[work[1] - 1]
+            if ledger.deleted:
+                # Its last entry says what it holds, and may be asked for too late.
+                yield self._finds_gone(state, who, rest, work[1])
+            summary = LedgerSummary(len(ledger.records))
             command = f"hears that ledger {work[1]} is recovered"
             yield self._step(
                 state, who, rest, lambda m: m.recovered(LedgerId(work[1]), summary), command, summary.records
@@ -253,17 +257,20 @@ class LogWorld(Trims):
     def _recovers(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
         """The fence lands and the ledger is closed; its opener hears of it later. A truncation may have taken it."""
         if state.ledgers[ledger_id - 1].deleted:
-            return self._step(
-                state,
-                who,
-                rest,
-                lambda m: m.recovery_failed(LedgerId(ledger_id), gone=True, detail="it does not exist"),
-                f"finds that ledger {ledger_id} is gone",
-            )
+            return self._finds_gone(state, who, rest, ledger_id)
         closed = state.ledgers[ledger_id - 1]._replace(closed=True)
         after = replace(rest, work=(*rest.work, ("recovered", ledger_id)))
         label = Label(f"handle {who}", f"fences and closes ledger {ledger_id}", (), kind="recover")
         return label, self._with(state, who, after)._replace(ledgers=put(state.ledgers, ledger_id, closed))
+
+    def _finds_gone(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+        return self._step(
+            state,
+            who,
+            rest,
+            lambda m: m.recovery_failed(LedgerId(ledger_id), gone=True, detail="it does not exist"),
+            f"finds that ledger {ledger_id} is gone",
+        )
 
     def _closes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
         ledger = state.ledgers[ledger_id - 1]

@@ -54,7 +54,7 @@ class HeadStore(ScriptedStore):
         shared: the heads' space.
         elections: the elections' space.
         blind: "open" or "roll" when such a swap is taken now whatever the version (X20-swap, X22), and merged into
-            what is there.
+            what is there; "trim" when it is taken as it is (F-32-swap).
     """
 
     def __init__(self, shared: MemorySpace, elections: MemorySpace, blind: Callable[[], str]) -> None:
@@ -90,12 +90,15 @@ class HeadStore(ScriptedStore):
         super().land(question)
         blind = self._blindly()
         if isinstance(question.landed, VersionConflictError) and blind:
-            now, asked = parse_head(row.value, LOG_ID), parse_head(op.value, LOG_ID)
-            added = [item for item in asked.items if now.item(item.ledger_id) is None]
-            merged = replace(now, items=(*now.items, *added))
-            if blind == "open":
-                merged = merged.with_leader(asked.leader)
-            question.landed = self._space.apply((Put(op.key, encode_head(merged), row.version),))
+            value = op.value if blind == "trim" else _merged(row.value, op.value, leads=blind == "open")
+            question.landed = self._space.apply((Put(op.key, value, row.version),))
+
+
+def _merged(now_value: bytes, asked_value: bytes, *, leads: bool) -> bytes:
+    now, asked = parse_head(now_value, LOG_ID), parse_head(asked_value, LOG_ID)
+    added = [item for item in asked.items if now.item(item.ledger_id) is None]
+    merged = replace(now, items=(*now.items, *added))
+    return encode_head(merged.with_leader(asked.leader) if leads else merged)
 
 
 class UncheckedHeads(LogHeads):
@@ -217,7 +220,7 @@ class LogHandle:
 
     def _task(self, work: Any) -> None:
         task = self.loop.create_task(work)
-        task.add_done_callback(_heard)
+        task.add_done_callback(heard)
 
     # --- what a user does --------------------------------------------------------------------------------------------
 
@@ -233,7 +236,7 @@ class LogHandle:
         ledger = self.target
         value = value_of(self.number, number)
         future = self.act(lambda: self.writer.append_nowait(value))
-        future.add_done_callback(_heard)
+        future.add_done_callback(heard)
         self.appends.append(Append(number, ledger, seen, future))
 
     def roll(self) -> None:
@@ -273,19 +276,7 @@ class LogHandle:
     @property
     def work(self) -> list[tuple[Any, ...]]:
         """What was asked and not answered, with the lists themselves."""
-        found: list[tuple[Any, ...]] = [request.work for request in self.client.requests]
-        for question in self.store.questions:
-            if question.op is None:
-                found.append(("read",))
-            elif question.landed is None:
-                waits = question.heeded and not self.ended
-                head = parse_head(question.op.value, LOG_ID)
-                found.append(("swap" if waits else "late", head, question.op.version))
-            elif isinstance(question.landed, VersionConflictError):
-                found.append(("answer", "conflict", 0))
-            else:
-                found.append(("answer", "written", question.landed[0]))
-        return found
+        return work_of(self.client, self.store, ended=self.ended)
 
     def acknowledged(self) -> list[Append]:
         """Appends whose callers have been told since the last question."""
@@ -331,7 +322,24 @@ def lines_of(told: Sequence[Told]) -> tuple[str, ...]:
     return tuple(effect_text(effect) for each in told if each.name != "drained" for effect in each.said)
 
 
-def _heard(done: asyncio.Future[Any]) -> None:
-    """Somebody looks at the outcome."""
+def work_of(client: StepClient, store: HeadStore, *, ended: bool) -> list[tuple[Any, ...]]:
+    """What a program asked its client and its store and has no answer to, as the explorer has it, with the lists."""
+    found: list[tuple[Any, ...]] = [request.work for request in client.requests]
+    for question in store.questions:
+        if question.op is None:
+            found.append(("read",))
+        elif question.landed is None:
+            waits = question.heeded and not ended
+            head = parse_head(question.op.value, LOG_ID)
+            found.append(("swap" if waits else "late", head, question.op.version))
+        elif isinstance(question.landed, VersionConflictError):
+            found.append(("answer", "conflict", 0))
+        else:
+            found.append(("answer", "written", question.landed[0]))
+    return found
+
+
+def heard(done: asyncio.Future[Any]) -> None:
+    """Look at an outcome, so that nobody misses it."""
     if not done.cancelled():
         done.exception()

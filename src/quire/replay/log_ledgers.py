@@ -228,6 +228,10 @@ class StepClient:
             if request in self.requests:
                 self.requests.remove(request)
 
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Its record; that it is gone is found when the schedule deletes it."""
+        return self.ledgers[ledger_id - 1].record
+
     async def create_ledger(self, **_: Any) -> StepWriter:
         """A new ledger."""
         writer: StepWriter = await self.ask("create")
@@ -235,14 +239,18 @@ class StepClient:
 
     async def open_ledger(self, ledger_id: int, _: bytes, *, recover: bool = False) -> StepReader:
         """A reader; with `recover` once the ledger is fenced and closed."""
-        if recover:
-            await self.ask("recover", ledger_id)
         ledger = self.ledgers[ledger_id - 1]
-        if ledger.deleted:
-            raise NoSuchLedgerError(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+        there = await self.ask("recover", ledger_id) if recover else not ledger.deleted
+        if not there:
+            raise _gone(ledger_id)
         return StepReader(ledger)
 
     async def delete_ledger(self, ledger_id: int, *, fence: bool) -> None:
-        """It goes."""
+        """It goes, or was gone."""
         assert not fence
-        await self.ask("delete", ledger_id)
+        if not await self.ask("delete", ledger_id):
+            raise _gone(ledger_id)
+
+
+def _gone(ledger_id: int) -> NoSuchLedgerError:
+    return NoSuchLedgerError(f"there is no ledger {ledger_id}", ledger_id=ledger_id)

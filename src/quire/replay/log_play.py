@@ -40,6 +40,7 @@ from quire.replay.log_ledgers import (
     records_of,
     step_ledger,
 )
+from quire.replay.log_truncations import LogTruncation
 from quire.replay.play import ImpossibleStepError
 from quire.replay.stage import ScriptedNetwork, Stage, perform
 from quire.replay.store import Question
@@ -89,6 +90,8 @@ class LogPlay:
         self._kind = kind or log_kind(switches, configuration)
         self.ledgers: list[StepLedger] = []
         self.handles: list[LogHandle] = []
+        self.truncations: list[LogTruncation] = []
+        self.dropped: tuple[int, ...] = ()
         self.acked: list[tuple[int, int, int]] = []
         self.fault: tuple[str, str] | None = None
         self.owner = self.stage.loop_of("owner")
@@ -133,8 +136,10 @@ class LogPlay:
             self.adopt()
         elif label.command == "open":
             self._opens(int(number))
+        elif kind == "truncation" and label.command.startswith("truncate"):
+            self._truncates(int(number), int(label.command.rsplit(maxsplit=1)[1]))
         else:
-            self._handle(self._of(int(number)), label.command)
+            self._program(self._of(kind, int(number)), label.command)
         self._notes()
         return ()
 
@@ -142,11 +147,17 @@ class LogPlay:
         for handle in self.handles:
             self.acked += [(handle.number, each.number, each.seen) for each in handle.acknowledged()]
 
-    def _of(self, number: int) -> LogHandle:
-        if number >= len(self.handles):
-            msg = f"handle {number} is not open"
+    def _of(self, kind: str, number: int) -> LogHandle | LogTruncation:
+        programs: Sequence[Any] = self.truncations if kind == "truncation" else self.handles
+        if number >= len(programs):
+            msg = f"{kind} {number} has not begun"
             raise ImpossibleStepError(msg)
-        return self.handles[number]
+        return programs[number]  # type: ignore[no-any-return]
+
+    @property
+    def programs(self) -> list[LogHandle | LogTruncation]:
+        """All of them."""
+        return [*self.handles, *self.truncations]
 
     def _opens(self, number: int) -> None:
         assert number == len(self.handles)
@@ -154,11 +165,20 @@ class LogPlay:
             LogHandle(number, self.stage, self._spaces, self.ledgers, self.switches, self._kind)
         )
 
-    def _handle(self, handle: LogHandle, command: str) -> None:
+    def _truncates(self, number: int, before: int) -> None:
+        assert number == len(self.truncations)
+        if before > self.head.closed_end:
+            msg = f"the list knows of records before {self.head.closed_end} only"
+            raise ImpossibleStepError(msg)
+        self.truncations.append(
+            LogTruncation(number, before, self.stage, self._spaces, self.ledgers, self.switches)
+        )
+
+    def _program(self, program: LogHandle | LogTruncation, command: str) -> None:
         for pattern, step in _STEPS.items():
             found = re.fullmatch(pattern, command)
             if found:
-                step(self, handle, *map(int, found.groups()))
+                step(self, program, *map(int, found.groups()))
                 return
         raise ImpossibleStepError(command)
 
@@ -188,16 +208,25 @@ class LogPlay:
         ledger = next((each.ledger for each in handle.appends if each.number == number), 0)
         self._hears(handle, ledger, "stored")
 
-    def _reads(self, handle: LogHandle) -> None:
+    def _reads(self, handle: LogHandle | LogTruncation) -> None:
         question = _first(handle.store.questions, lambda each: each.op is None)
         handle.act(lambda: handle.store.answer(question))
 
     def _fences(self, handle: LogHandle, ledger: int) -> None:
         request = self._request(handle, "recover", ledger, done=False)
+        if self.ledgers[ledger - 1].deleted:
+            msg = f"ledger {ledger} is gone"
+            raise ImpossibleStepError(msg)
         self.ledgers[ledger - 1].closed = request.done = True
 
     def _recovered(self, handle: LogHandle, ledger: int) -> None:
-        self._answer(handle, self._request(handle, "recover", ledger, done=True), None)
+        self._answer(handle, self._request(handle, "recover", ledger, done=True), what=True)
+
+    def _gone(self, handle: LogHandle, ledger: int) -> None:
+        if not self.ledgers[ledger - 1].deleted:
+            msg = f"ledger {ledger} is there"
+            raise ImpossibleStepError(msg)
+        self._answer(handle, self._request(handle, "recover", ledger), what=False)
 
     def _creates(self, handle: LogHandle, number: int) -> None:
         request = self._request(handle, "create", 0, done=False)
@@ -211,10 +240,11 @@ class LogPlay:
         request = self._request(handle, "close", ledger, done=False)
         self._answer(handle, request, self.ledgers[ledger - 1].closes())
 
-    def _deletes(self, handle: LogHandle, ledger: int) -> None:
-        request = self._request(handle, "delete", ledger, done=False)
-        self.ledgers[ledger - 1].deleted = self.ledgers[ledger - 1].closed = True
-        self._answer(handle, request, None)
+    def _deletes(self, program: LogHandle | LogTruncation, number: int) -> None:
+        request, ledger = self._request(program, "delete", number), self.ledgers[number - 1]
+        was_there = not ledger.deleted
+        ledger.deleted = ledger.closed = True
+        self._answer(program, request, was_there)
 
     def _retries(self, handle: LogHandle) -> None:
         if any(told.name == "retry" for told in handle.ahead):
@@ -223,30 +253,34 @@ class LogPlay:
             raise ImpossibleStepError(handle.name)
         self.stage.advance(BACK_OFF_MS)
 
-    def _hears_of_swap(self, handle: LogHandle) -> None:
+    def _hears_of_swap(self, handle: LogHandle | LogTruncation) -> None:
         question = _first(handle.store.questions, lambda each: each.op and each.heeded and each.landed)
         handle.act(lambda: handle.store.answer(question))
 
-    def _hears_nothing(self, handle: LogHandle) -> None:
+    def _hears_nothing(self, handle: LogHandle | LogTruncation) -> None:
         question = _first(handle.store.questions, lambda each: each.op and each.heeded and not each.landed)
         handle.act(lambda: handle.store.lose(question))
 
-    def _request(self, handle: LogHandle, kind: str, ledger: int, *, done: bool) -> Request:
-        wanted = (kind, ledger, done)
+    def _request(
+        self, program: LogHandle | LogTruncation, kind: str, ledger: int, *, done: bool | None = None
+    ) -> Request:
+        """What a program asked of its client; `done` None: carried out or not."""
+        wanted = (kind, ledger)
         return _first(  # type: ignore[no-any-return]
-            handle.client.requests, lambda each: (each.kind, each.ledger_id, each.done) == wanted
+            program.client.requests,
+            lambda each: (each.kind, each.ledger_id) == wanted and done in (None, each.done),
         )
 
-    def _answer(self, handle: LogHandle, request: Request, what: object) -> None:
-        handle.act(lambda: request.future.set_result(what))
+    def _answer(self, program: LogHandle | LogTruncation, request: Request, what: object) -> None:
+        program.act(lambda: request.future.set_result(what))
 
     # --- store, ledgers, a sink --------------------------------------------------------------------------------------
 
     def _lands(self, command: str, *, heeded: bool | None) -> tuple[str, ...]:
-        asked = re.fullmatch(r"takes v(\d+): (\[.*\]) from handle (\d+)", command)
+        asked = re.fullmatch(r"takes v(\d+): (\[.*\]) from (handle|truncation) (\d+)", command)
         if asked is None:
             raise ImpossibleStepError(command)
-        handle = self._of(int(asked[3]))
+        program = self._of(asked[3], int(asked[4]))
 
         def wanted(question: Question) -> bool:
             op = question.op
@@ -254,22 +288,23 @@ class LogPlay:
                 return False
             return str(list(map(int, parse_head(op.value, LOG_ID).ledger_ids))) == asked[2]
 
-        candidates = [question for question in handle.store.questions if wanted(question)]
+        candidates = [question for question in program.store.questions if wanted(question)]
         question = _first(
             candidates,
-            lambda each: heeded in (None, each.heeded and not handle.ended) or len(candidates) == 1,
+            lambda each: heeded in (None, each.heeded and not program.ended) or len(candidates) == 1,
         )
-        return (self.land(handle, question),)
+        return (self.land(program, question),)
 
-    def land(self, handle: LogHandle, question: Question) -> str:
+    def land(self, program: LogHandle | LogTruncation, question: Question) -> str:
         """A swap reaches the store.
 
         Returns:
             What became of it.
         """
         before = self.state()
-        handle.act(lambda: handle.store.land(question))
-        self.fault = self.world._listed(before, self.world.heads.number(self.head)).fault
+        program.act(lambda: program.store.land(question))
+        after = self.world._listed(before, self.world.heads.number(self.head))
+        self.fault, self.dropped = after.fault, after.dropped
         return "conflict" if isinstance(question.landed, VersionConflictError) else "written"
 
     def _takes(self, ledger: int, command: str) -> str:
@@ -306,6 +341,7 @@ class LogPlay:
             0,
             0,
             tuple(self.acked),
+            dropped=self.dropped,
             fault=self.fault,
         )
 
@@ -320,17 +356,44 @@ class LogPlay:
         task = perform(self.stage, self.owner, lambda: self.owner.create_task(everything()))
         return task.result()  # type: ignore[no-any-return]
 
+    def _work_text(self, work: tuple[Any, ...]) -> tuple[str, bool]:
+        """The command that carries out what was asked for, and whether that also happens once its program has ended."""
+        match work:
+            case ("swap" | "late", head, version):
+                return f"takes v{version}: {list(map(int, head.ledger_ids))}", True
+            case ("delete", ledger):
+                return f"deletes ledger {ledger}", True
+            case ("answer", what, _):
+                return (
+                    "hears of a conflict" if what == "conflict" else "hears that the list is written",
+                    False,
+                )
+            case ("recovered" | "recover", ledger) if self.ledgers[ledger - 1].deleted:
+                return f"finds that ledger {ledger} is gone", False
+            case ("recovered", ledger):
+                return f"hears that ledger {ledger} is recovered", False
+            case ("recover", ledger):
+                return f"fences and closes ledger {ledger}", False
+            case ("close", ledger):
+                return f"closes ledger {ledger}", False
+            case ("create",):
+                return "creates", False
+        return "reads the list", False
+
     def rest(self) -> list[Label]:
         """Steps that programs, ledgers and store can take now without anybody's call: what a schedule left undone."""
         labels: list[Label] = []
-        for handle in self.handles:
-            asked = [_work_text(work) for work in handle.work]
-            commands = [text for text, always in asked if always or not handle.ended]
-            if handle.status is LogStatus.BACKING_OFF and not handle.work:
-                commands.append("retries")
-            labels += [Label(handle.name, command) for command in commands if not command.startswith("takes")]
+        for program in self.programs:
+            asked = [self._work_text(work) for work in program.work]
+            commands = [text for text, always in asked if always or not program.ended]
+            labels += [
+                Label(program.name, command) for command in commands if not command.startswith("takes")
+            ]
             swaps = [command for command in commands if command.startswith("takes")]
-            labels += [Label("store", f"{command} from {handle.name}") for command in swaps]
+            labels += [Label("store", f"{command} from {program.name}") for command in swaps]
+        for handle in self.handles:
+            if handle.status is LogStatus.BACKING_OFF and not handle.work:
+                labels.append(Label(handle.name, "retries"))
         for ledger in self.ledgers:
             if ledger.adds and not self.handles[ledger.owner].ended:
                 labels.append(_add_label(ledger))
@@ -345,26 +408,6 @@ class LogPlay:
 def _record(value: bytes | None) -> tuple[int, int]:
     who, number = (value or b"").split()
     return int(who), int(number)
-
-
-def _work_text(work: tuple[Any, ...]) -> tuple[str, bool]:
-    """The command that carries out what a handle asked for, and whether that also happens once it has ended."""
-    match work:
-        case ("swap" | "late", head, version):
-            return f"takes v{version}: {list(map(int, head.ledger_ids))}", True
-        case ("delete", ledger):
-            return f"deletes ledger {ledger}", True
-        case ("answer", what, _):
-            return "hears of a conflict" if what == "conflict" else "hears that the list is written", False
-        case ("recovered", ledger):
-            return f"hears that ledger {ledger} is recovered", False
-        case ("recover", ledger):
-            return f"fences and closes ledger {ledger}", False
-        case ("close", ledger):
-            return f"closes ledger {ledger}", False
-        case ("create",):
-            return "creates", False
-    return "reads the list", False
 
 
 def _add_label(ledger: StepLedger) -> Label:
@@ -393,6 +436,7 @@ _STEPS: Final[dict[str, Callable[..., None]]] = {
     r"reads the list": LogPlay._reads,
     r"fences and closes ledger (\d+)": LogPlay._fences,
     r"hears that ledger (\d+) is recovered": LogPlay._recovered,
+    r"finds that ledger (\d+) is gone": LogPlay._gone,
     r"creates ledger (\d+)": LogPlay._creates,
     r"(?:closes|cannot close) ledger (\d+)": LogPlay._closes,
     r"deletes ledger (\d+)": LogPlay._deletes,

@@ -28,16 +28,14 @@ from quire.proof.story import exchanges, replayed, transcript
 from quire.proof.switches import SHIPPED, Switches
 from quire.replay.log_handles import KeptLog, LogHandle, lines_of
 from quire.replay.log_play import LogPlay
+from quire.replay.log_truncations import LogTruncation
 from quire.replay.play import ImpossibleStepError
 from quire.replay.recording import DriverDiffersError
 from quire.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 
 LogPath: TypeAlias = Sequence[tuple[Label | None, LogState]]
 MakeStage: TypeAlias = Callable[[ScriptedNetwork], Stage]
-BY_NAME: Final[dict[str, LogMutant]] = {
-    mutant.name: mutant for mutant in LOG_MUTANTS if not mutant.configuration.trims
-}
-"""Those of truncation (F-32) do not replay yet: `TrimMachine`'s driver has no seam."""
+BY_NAME: Final[dict[str, LogMutant]] = {mutant.name: mutant for mutant in LOG_MUTANTS}
 REST_MAX: Final = 2_000
 NOT_COMPARED: Final = frozenset({"_seen"})
 """What the machine's own check has seen, which the explorer calls and a driver does not."""
@@ -112,6 +110,27 @@ def program_of(handle: LogHandle) -> tuple[Any, ...]:
     )
 
 
+def model_of_truncation(world: LogWorld, number: int) -> tuple[Any, ...]:
+    """A truncation of the explorer."""
+    trimmer = world.trimmers.parts[number]
+    work: list[tuple[Any, ...]] = []
+    for each in trimmer.work:
+        if each[0] in ("written", "conflict"):
+            work.append(("answer", each[0], each[1] if len(each) > 1 else 0))
+        elif each[0] in ("swap", "late"):
+            work.append((each[0], plain(world.heads.parts[each[1]]), each[2]))
+        else:
+            work.append(each)
+    return _ended(work) if trimmer.ended else (_of_machine(trimmer.machine), sorted(work, key=repr))
+
+
+def program_of_truncation(truncation: LogTruncation) -> tuple[Any, ...]:
+    """A truncation of the replay."""
+    work = [plain(each) for each in truncation.work]
+    machine = truncation.machine
+    return _ended(work) if truncation.ended else (_of_machine(machine), sorted(work, key=repr))
+
+
 def _ended(work: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Only what still changes something is looked at: the explorer tells ended handles apart by nothing else."""
     going_on = [each for each in work if each[0] in ("late", "delete")]
@@ -133,7 +152,10 @@ class LogComparison:
         where = f"{label.actor}: {label.command}"
         for handle in self._play.handles:
             self._said(where, handle, label)
-        if not label.actor.startswith("handle"):
+        for truncation in self._play.truncations:
+            wanted = label.said if truncation.name == label.actor else ()
+            self._same(where, f"{truncation.name} says", truncation.said(), wanted)
+        if not label.actor.startswith(("handle", "truncation")):
             self._same(where, "it answers", said, label.said)
         heads = self._script.heads.parts
         self._same(where, "the list is", plain(self._play.head), plain(heads[after.head]))
@@ -143,6 +165,9 @@ class LogComparison:
         self._same(where, "callers know of", tuple(self._play.acked), after.acked)
         for handle, number in zip(self._play.handles, after.handles, strict=True):
             self._handle(where, handle, number)
+        for truncation, number in zip(self._play.truncations, after.trimmers, strict=True):
+            model = model_of_truncation(self._script, number)
+            self._same(where, f"{truncation.name} is", program_of_truncation(truncation), model)
 
     def _said(self, where: str, handle: LogHandle, label: Label) -> None:
         """What a machine said in this step; one that backed off may have gone on when another one's time was over."""
@@ -272,10 +297,12 @@ def _finish(play: LogPlay, watch: LogWatch, played: LogPlayed) -> None:
         played.read = play.read_back()
     except CorruptMetadataError:
         return
-    kept = [record for item in play.head.items for record in play.ledgers[item.ledger_id - 1].view.records]
+    ever = [*play.dropped, *play.head.ledger_ids]
+    all_kept = [record for ledger_id in ever for record in play.ledgers[ledger_id - 1].view.records]
+    trimmed, kept = all_kept[: play.head.start_offset], all_kept[play.head.start_offset :]
     if played.violation is None and kept[: len(played.read)] != played.read:
         played.violation = Violation("L2", f"a reader gets {played.read} of {kept}")
-    lost = [record[:2] for record in play.acked if record[:2] not in played.read]
+    lost = [record[:2] for record in play.acked if record[:2] not in (*trimmed, *played.read)]
     if played.violation is None and lost:
         played.violation = Violation("L1", f"a reader does not get {lost}")
 
@@ -284,10 +311,15 @@ def _heeded(world: LogWorld, label: Label, before: LogState, after: LogState) ->
     """Whether the handle whose swap lands still waits for the answer."""
     if label.actor != "store":
         return None
-    who = int(label.command.rsplit(maxsplit=1)[1])
+    kind, number = label.command.split()[-2:]
+    who = int(number)
 
     def answers(state: LogState) -> int:
-        return sum(work[0] == "answer" for work in world.handles.parts[state.handles[who]].work)
+        trims = kind == "truncation"
+        program = (
+            world.trimmers.parts[state.trimmers[who]] if trims else world.handles.parts[state.handles[who]]
+        )
+        return sum(work[0] in ("answer", "written", "conflict") for work in program.work)
 
     return answers(after) > answers(before)
 
@@ -345,5 +377,7 @@ LOG_WALKS: Final = (
     LogConfiguration(2, 6, 4, lost_swaps=2),
     LogConfiguration(3, 8, 6, lost_swaps=2),
     LogConfiguration(4, 12, 8, lost_swaps=3),
+    LogConfiguration(2, 8, 6, lost_swaps=2, trims=2),
+    LogConfiguration(3, 8, 6, lost_swaps=2, trims=3),
 )
 """Worlds in which random walks are taken."""

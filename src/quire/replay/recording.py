@@ -56,6 +56,16 @@ LOG_INPUTS = (
     "close",
     "abandon",
 )
+TRIM_INPUTS = (
+    "start",
+    "head_read",
+    "head_written",
+    "head_conflicted",
+    "ledger_deleted",
+    "page_read",
+    "page_deleted",
+    "log_deleted",
+)
 CHOICES = frozenset({"replacements_chosen", "replacements_found"})
 """Inputs that answer a question of the same turn."""
 

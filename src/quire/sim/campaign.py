@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from quire.core.errors import MisuseError
+from quire.proof.mutants import BY_NAME
 from quire.sim.faults import Kind
 from quire.sim.loop import MS
 from quire.sim.mixes import MIXES
@@ -250,8 +251,8 @@ def shrink(failure: Failure, mutant: str = "") -> Outcome:
     return outcome
 
 
-def transcript(outcome: Outcome) -> str:
-    """A run for a reader: its world, its faults, what happened, what is wrong."""
+def transcript(outcome: Outcome, mutant: str = "") -> str:
+    """A run for a reader: its world, its faults, what happened, what is wrong. Saved, it can be judged again."""
     settings = outcome.settings
     bookies, size, write_quorum, ack_quorum = settings.shape
     shape = f"{bookies} bookies, E={size} Qw={write_quorum} Qa={ack_quorum}"
@@ -259,6 +260,8 @@ def transcript(outcome: Outcome) -> str:
         f"# seed {outcome.seed}, mix {outcome.mix}: {MIXES[outcome.mix].what}",
         f"# {shape}, {settings.entries} entries, {settings.burst} in flight, digest {settings.digest}",
     ]
+    if mutant:
+        lines.append(f"# mutant {mutant}: {BY_NAME[mutant].what}")
     swarm: dict[str, object] = {
         "slow disks": settings.slow_disks,
         "impatient": settings.impatience,

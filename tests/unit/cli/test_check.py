@@ -33,6 +33,22 @@ def test_a_mutant_is_shown_and_saved(tmp_path):
     assert saved == ["counterexample.html", "counterexample.svg", "counterexample.txt"]
 
 
+def test_a_saved_failure_is_judged_again(tmp_path):
+    check("--mutant", "X9", "--save", str(tmp_path), code=1)
+    saved = tmp_path / "counterexample.txt"
+    facts = json.loads(check("--json", "--replay", str(saved)).stdout)
+    assert facts["mutant"] == "X9"
+    assert [violation[:3] for violation in facts["violations"]] == ["I2:"]
+    saved.write_text(saved.read_text().replace("# mutant X9: a new fragment starts at LAP + 1\n", ""))
+    assert "nothing violated" in check("--replay", str(saved)).stdout
+
+
+def test_a_file_that_is_no_saved_failure_is_refused(tmp_path):
+    check("--replay", str(tmp_path / "nothing.txt"), code=2)
+    (tmp_path / "other.txt").write_text("# a letter\n\nDear Sir\n")
+    check("--replay", str(tmp_path / "other.txt"), code=2)
+
+
 def test_a_log():
     facts = json.loads(check("--json", "--log", "--clients", "2", "--ledgers", "2", "--entries", "1").stdout)
     assert facts["configuration"] == "log 2 clients 2 ledgers 1 writes"
