@@ -22,6 +22,7 @@ from quire.core.errors import MisuseError
 from quire.core.transcript import NOTHING
 from quire.proof.check import EVERY_MUTANT, AnyConfiguration, Setting, setting_of
 from quire.proof.configuration import Configuration
+from quire.proof.explorer import Explorable
 from quire.proof.log_parts import LogConfiguration
 from quire.proof.log_world import LogWorld
 from quire.proof.story import exchanges
@@ -124,7 +125,8 @@ def _steps_again(again: Again, configuration: AnyConfiguration, text: str) -> No
 def _walked(
     again: Again, setting: Setting, steps: Sequence[tuple[str, tuple[str, ...]]]
 ) -> list[tuple[Any, Any]]:
-    world, state = setting.world, setting.world.initial()
+    world: Explorable = setting.world
+    state = world.initial()
     path: list[tuple[Any, Any]] = [(None, state)]
     for command, said in steps:
         moves = [move for move in world.successors(state) if f"{move[0].actor}: {move[0].command}" == command]
