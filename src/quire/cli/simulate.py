@@ -170,7 +170,7 @@ def _one(out: Output, seed: int, mix: str, mutant: str, save: Path | None, told:
 
 
 def _show(out: Output, tally: Tally, mutant: str, save: Path | None, told: Path | None, level: Level) -> None:
-    rate = tally.schedules / tally.seconds if tally.seconds else 0.0
+    rate = tally.schedules / tally.cpu_seconds if tally.cpu_seconds else 0.0
     facts: dict[str, Any] = {
         "level": level.value,
         "schedules": tally.schedules,
