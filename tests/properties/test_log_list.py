@@ -206,6 +206,7 @@ def test_the_largest_page_fits() -> None:
         4,
         "batch1",
         2**31,
+        archive=b"a" * 16,
     )
     assert len(encode_page(LogPage(LOG_ID, 0, (item,) * FAN_OUT_MAX))) <= PAGE_BYTES_MAX
     reference = PageRef("f" * 32, 9, big, big, big, big, big, -big, -big)

@@ -77,6 +77,7 @@ class LogItem:
         count: records; 0 while open.
         payload_bytes: bytes of its entries; 0 while open.
         state: whether the list calls it open.
+        archive: of an archived item the digest in its file's name.
     """
 
     ledger_id: LedgerId
@@ -93,6 +94,7 @@ class LogItem:
     format: str = "batch1"
     flags: int = 0
     unknown: bytes = b""
+    archive: bytes = b""
 
     @property
     def is_open(self) -> bool:
@@ -262,6 +264,7 @@ class LogHead:
         dropped_items: items that left the list at its front since the log began.
         pages: older items, oldest first; levels never rise from one to the next.
         items: the newest items, oldest first.
+        archive: the directory of the files of archived items.
     """
 
     log_id: bytes
@@ -278,6 +281,7 @@ class LogHead:
     intents: tuple[Intent, ...] = ()
     created_ms: int = 0
     unknown: bytes = b""
+    archive: str = ""
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -307,6 +307,7 @@ class Log:
             head.created_ms,
             head.generation,
             head.marks,
+            head.archive,
         )
 
     async def truncate(self, before: int) -> None:
@@ -419,4 +420,5 @@ def _item(item: LogItem, last_entry: int | None) -> ItemDescription:
         item.format,
         item.flags,
         last_entry,
+        item.archive,
     )

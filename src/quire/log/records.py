@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quire.core.ids import LedgerId
 from quire.core.log_list import ItemState, LogSettings, Mark, Place
 from quire.wire.batch import BatchView
+
+Bytes: TypeAlias = bytes
+"""For classes that have a field of that name."""
 
 
 class Record(NamedTuple):
@@ -55,6 +58,7 @@ class ItemDescription:
     Attributes:
         bytes: payload bytes of its entries.
         last_entry: of an open ledger its last confirmed entry; None for a closed one (its metadata has it).
+        archive: of an archived one the digest in its file's name.
     """
 
     ledger_id: LedgerId
@@ -71,6 +75,7 @@ class ItemDescription:
     format: str
     flags: int
     last_entry: int | None = None
+    archive: Bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class LogDescription:
         end_offset: behind the last record that was confirmed when this was asked.
         items: its ledgers, oldest first.
         marks: per query the last batch that is in the log.
+        archive: the directory of the files of archived items.
     """
 
     name: str
@@ -97,6 +103,7 @@ class LogDescription:
     created_ms: int = 0
     generation: int = 0
     marks: tuple[Mark, ...] = ()
+    archive: str = ""
 
 
 class LogRange(NamedTuple):

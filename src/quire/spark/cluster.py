@@ -66,9 +66,11 @@ def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[Entrie
         piece: what to read.
         replica: which of an entry's bookies to ask first, so that tasks spread over them.
     """
+    record = piece.record
+    assert record is not None, "archived records are not in a ledger"
     return iterate(
         options.cluster,
-        lambda client: reader_of(client, piece.record, piece.last_entry, replica).read_runs(
+        lambda client: reader_of(client, record, piece.last_entry, replica).read_runs(
             piece.first_entry, piece.last_entry
         ),
     )

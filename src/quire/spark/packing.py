@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.log.archive import ArchivePlace
 from quire.spark.decode import Origin
 from quire.spark.pushdown import EVERYTHING, Spans
 
@@ -23,20 +24,22 @@ class Piece:
 
     Attributes:
         origin: which log and ledger, and the offset of the ledger's first record.
-        record: the ledger's metadata as it was when the read was planned: ensembles and digest.
+        record: the ledger's metadata as it was when the read was planned: ensembles and digest; None when archived.
         first_entry: the first entry to read; `last_entry` is the last one, both included.
         size: about how many bytes that is.
         batches: whether the entries are batch entries of a log; else each one is a record.
         offsets: the records to keep of what is read.
+        archive: the file with the records; the entries then are its row groups.
     """
 
     origin: Origin
-    record: LedgerMetadata
+    record: LedgerMetadata | None
     first_entry: int
     last_entry: int
     size: int
     batches: bool
     offsets: Spans = EVERYTHING
+    archive: ArchivePlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.log_list import Place
 from quire.log.ledgers import entry_holding, is_batched, read_one
-from quire.spark import cluster
+from quire.spark import archived, cluster
 from quire.spark.decode import Origin
 from quire.spark.extents import (
     Extent,
@@ -115,6 +116,9 @@ async def pieces_between(
     for item in extent.log.items:
         inside = intersect(spans, between(item.first_offset, item.next_offset))
         if not inside or not _touches(wanted, item):
+            continue
+        if item.place is Place.ARCHIVE:
+            pieces += archived.pieces(options, wanted, extent.log, item, inside)
             continue
         record = await _record(client, options, extent.log, item)
         if record is None:
@@ -226,6 +230,8 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
     for item in extent.log.items:
         if item.max_time_ms is None or item.max_time_ms < from_ms or item.first_offset >= extent.end:
             continue
+        if item.place is Place.ARCHIVE:
+            return max(archived.offset_since(extent.log, item, from_ms), extent.start)
         record = await _record(client, options, extent.log, item)
         if record is None:
             continue

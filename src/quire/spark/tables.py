@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.log_list import Place
 from quire.log.cursors import LogCursors
 from quire.log.ledgers import is_batched, read_views
 from quire.spark import cluster
@@ -135,6 +136,8 @@ def _of_each_ledger(table: LedgerTable) -> LogTable:
 
     async def rows(client: QuireClient, log: LogDescription) -> AsyncGenerator[Row, None]:
         for item in log.items:
+            if item.place is Place.ARCHIVE:
+                continue
             record = await client.ledger_metadata(item.ledger_id)
             last = record.last_entry if item.last_entry is None else item.last_entry
             async with contextlib.aclosing(

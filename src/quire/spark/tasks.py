@@ -17,7 +17,7 @@ from quire.core.errors import (
     ReadUnavailableError,
 )
 from quire.log.ledgers import view_of
-from quire.spark import cluster
+from quire.spark import archived, cluster
 from quire.spark.decode import ArrowBuilder, check_follows
 from quire.spark.given import SparkUseError
 from quire.spark.options import ReadOptions
@@ -36,6 +36,10 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
     )
     wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
     for piece in task.pieces:
+        if piece.archive is not None:
+            yield from builder.take()
+            yield from archived.read(piece, options, projection, wanted)
+            continue
         yield from _read_piece(piece, task.number, wanted, options, builder)
     yield from builder.take()
 
@@ -67,6 +71,8 @@ def _read_entries(
 ) -> Iterator[pa.RecordBatch]:
     origin = piece.origin
     expected: int | None = None
+    record = piece.record
+    assert record is not None
     for run in cluster.runs(options, piece, replica=number):
         if not piece.batches:
             builder.add_entries(origin, run.entry_ids[0], run.payloads)
@@ -74,7 +80,7 @@ def _read_entries(
                 yield from builder.take()
             continue
         for entry in run:
-            view = view_of(piece.record, entry)
+            view = view_of(record, entry)
             expected = check_follows(origin, entry.entry_id, view, expected)
             header = view.header
             if not wanted.touches(header.min_ms, header.max_ms):

@@ -74,6 +74,7 @@ def encode_head(head: LogHead) -> bytes:
         start_offset=head.start_offset,
         dropped_items=head.dropped_items,
         created_ms=head.created_ms,
+        archive=head.archive,
         pages=map(_page_ref, head.pages),
         items=map(_item, head.items),
         intents=map(_intent, head.intents),
@@ -168,6 +169,7 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
         tuple(_read_intent(each, where) for each in message.intents),
         message.created_ms,
         _unknown(message),
+        message.archive,
     )
 
 
@@ -235,6 +237,7 @@ def _item(item: LogItem) -> pb.LogItem:
         digest=item.digest,
         format=item.format,
         flags=item.flags,
+        archive=item.archive,
     )
     return _with_unknown(message, item.unknown)
 
@@ -257,6 +260,7 @@ def _read_items(messages: Iterable[pb.LogItem], where: str) -> tuple[LogItem, ..
                 each.format,
                 each.flags,
                 _unknown(each),
+                each.archive,
             )
             for each in messages
         )

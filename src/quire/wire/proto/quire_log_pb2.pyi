@@ -15,7 +15,7 @@ class LogName(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ...) -> None: ...
 
 class LogHead(_message.Message):
-    __slots__ = ("format_version", "log_id", "name", "settings", "generation", "leader", "start_offset", "dropped_items", "pages", "items", "adoptions", "marks", "intents", "created_ms")
+    __slots__ = ("format_version", "log_id", "name", "settings", "generation", "leader", "start_offset", "dropped_items", "pages", "items", "adoptions", "marks", "intents", "created_ms", "archive")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class LogHead(_message.Message):
     MARKS_FIELD_NUMBER: _ClassVar[int]
     INTENTS_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     log_id: bytes
     name: str
@@ -44,7 +45,8 @@ class LogHead(_message.Message):
     marks: _containers.RepeatedCompositeFieldContainer[LogMark]
     intents: _containers.RepeatedCompositeFieldContainer[LogIntent]
     created_ms: int
-    def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[LogSettings, _Mapping]] = ..., generation: _Optional[int] = ..., leader: _Optional[_Union[LogLeader, _Mapping]] = ..., start_offset: _Optional[int] = ..., dropped_items: _Optional[int] = ..., pages: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., adoptions: _Optional[_Iterable[_Union[LogAdoption, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[LogMark, _Mapping]]] = ..., intents: _Optional[_Iterable[_Union[LogIntent, _Mapping]]] = ..., created_ms: _Optional[int] = ...) -> None: ...
+    archive: str
+    def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[LogSettings, _Mapping]] = ..., generation: _Optional[int] = ..., leader: _Optional[_Union[LogLeader, _Mapping]] = ..., start_offset: _Optional[int] = ..., dropped_items: _Optional[int] = ..., pages: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., adoptions: _Optional[_Iterable[_Union[LogAdoption, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[LogMark, _Mapping]]] = ..., intents: _Optional[_Iterable[_Union[LogIntent, _Mapping]]] = ..., created_ms: _Optional[int] = ..., archive: _Optional[str] = ...) -> None: ...
 
 class LogPage(_message.Message):
     __slots__ = ("format_version", "log_id", "level", "items", "children")
@@ -61,7 +63,7 @@ class LogPage(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ..., level: _Optional[int] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., children: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ...) -> None: ...
 
 class LogItem(_message.Message):
-    __slots__ = ("ledger_id", "token", "first_offset", "next_offset", "count", "payload_bytes", "min_time_ms", "max_time_ms", "state", "place", "digest", "format", "flags")
+    __slots__ = ("ledger_id", "token", "first_offset", "next_offset", "count", "payload_bytes", "min_time_ms", "max_time_ms", "state", "place", "digest", "format", "flags", "archive")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +77,7 @@ class LogItem(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     FLAGS_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     token: int
     first_offset: int
@@ -88,7 +91,8 @@ class LogItem(_message.Message):
     digest: int
     format: str
     flags: int
-    def __init__(self, ledger_id: _Optional[int] = ..., token: _Optional[int] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., min_time_ms: _Optional[int] = ..., max_time_ms: _Optional[int] = ..., state: _Optional[int] = ..., place: _Optional[int] = ..., digest: _Optional[int] = ..., format: _Optional[str] = ..., flags: _Optional[int] = ...) -> None: ...
+    archive: bytes
+    def __init__(self, ledger_id: _Optional[int] = ..., token: _Optional[int] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., min_time_ms: _Optional[int] = ..., max_time_ms: _Optional[int] = ..., state: _Optional[int] = ..., place: _Optional[int] = ..., digest: _Optional[int] = ..., format: _Optional[str] = ..., flags: _Optional[int] = ..., archive: _Optional[bytes] = ...) -> None: ...
 
 class LogPageRef(_message.Message):
     __slots__ = ("name", "level", "first_offset", "next_offset", "items", "count", "payload_bytes", "min_time_ms", "max_time_ms")

@@ -1,0 +1,137 @@
+"""Reading what a log has archived: row groups of Parquet files in the place of entries, the same columns to Spark.
+
+Source: spark.md 4.3: "archived segment → Parquet row groups of the same offsets; same schema"; `docs/formats/archive.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quire.core.errors import QuireError
+from quire.log.archive import ArchivePlace, open_archive
+from quire.spark import cluster
+from quire.spark.decode import Origin
+from quire.spark.given import SparkUseError
+from quire.spark.options import ReadOptions
+from quire.spark.packing import Piece
+from quire.spark.pushdown import Spans, Wanted, between, intersect
+from quire.spark.schema import Projection
+
+if TYPE_CHECKING:
+    from quire.log.records import ItemDescription, LogDescription
+
+
+def _place(log: LogDescription, item: ItemDescription) -> ArchivePlace:
+    return ArchivePlace(log.archive, log.log_id, item.first_offset, item.next_offset, item.archive)
+
+
+def pieces(
+    options: ReadOptions, wanted: Wanted, log: LogDescription, item: ItemDescription, spans: Spans
+) -> list[Piece]:
+    """The row groups of an archived item that hold wanted records, consecutive ones as one piece.
+
+    Raises:
+        SparkUseError: the file is missing or damaged, unless that is to be stepped over.
+    """
+    place = _place(log, item)
+    try:
+        groups = open_archive(place).manifest.groups
+    except QuireError as error:
+        _lost(options, log.name, error)
+        return []
+    origin = Origin(log.name, item.ledger_id, item.first_offset)
+    found: list[Piece] = []
+    for number, group in enumerate(groups):
+        inside = intersect(spans, between(group.first, group.next))
+        if not inside or not wanted.touches(group.min_ms, group.max_ms):
+            continue
+        size, first = group.end - group.start, number
+        if found and found[-1].last_entry == number - 1:
+            before = found.pop()
+            size, first, inside = before.size + size, before.first_entry, (*before.offsets, *inside)
+        found.append(Piece(origin, None, first, number, size, batches=False, offsets=inside, archive=place))
+    return found
+
+
+def offset_since(log: LogDescription, item: ItemDescription, from_ms: int) -> int:
+    """The offset of an archived item's first record that is as late as a time; there is one.
+
+    Raises:
+        ArchiveError: the file is missing or damaged.
+    """
+    file = open_archive(_place(log, item))
+    number = next(number for number, group in enumerate(file.manifest.groups) if group.max_ms >= from_ms)
+    table = file.read(number, ["offset", "timestamp"])
+    late = table.filter(pc.greater_equal(table.column("timestamp").cast(pa.int64()), from_ms))
+    offset: int = late.column("offset")[0].as_py()
+    return offset
+
+
+def read(
+    piece: Piece, options: ReadOptions, projection: Projection, wanted: Wanted
+) -> Iterator[pa.RecordBatch]:
+    """A piece's records, in batches of at most `rowsPerBatch`.
+
+    Raises:
+        SparkUseError: the file is missing or damaged, unless that is to be stepped over.
+    """
+    assert piece.archive is not None
+    stored = {"key", "value", "headers", "timestamp", "ledger", "entry", "index"} & set(projection.names)
+    try:
+        file = open_archive(piece.archive)
+        for number in range(piece.first_entry, piece.last_entry + 1):
+            group = file.manifest.groups[number]
+            if not wanted.touches(group.min_ms, group.max_ms):
+                continue
+            times = (
+                {"timestamp"} if options.starting_ms is not None or options.ending_ms is not None else set()
+            )
+            table = _kept(file.read(number, sorted(stored | times | {"offset"})), piece.offsets, options)
+            yield from _projected(table, piece.origin.log, projection).to_batches(options.rows_per_batch)
+    except QuireError as error:
+        _lost(options, piece.origin.log, error)
+
+
+def _kept(table: pa.Table, spans: Spans, options: ReadOptions) -> pa.Table:
+    """The records in the spans, and in the range of times that the user asked for."""
+    offsets = table.column("offset")
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    inside = intersect(spans, between(first, last + 1))
+    masks = []
+    if inside != between(first, last + 1):
+        parts = [
+            pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, behind)) for start, behind in inside
+        ]
+        masks.append(reduce(pc.or_, parts))
+    if "timestamp" in table.column_names:
+        millis = table.column("timestamp").cast(pa.int64())
+        if options.starting_ms is not None:
+            masks.append(pc.greater_equal(millis, options.starting_ms))
+        if options.ending_ms is not None:
+            masks.append(pc.less(millis, options.ending_ms))
+    return table.filter(reduce(pc.and_, masks)) if masks else table
+
+
+def _projected(table: pa.Table, log: str, projection: Projection) -> pa.Table:
+    constants: dict[str, Any] = {"log": log, "topic": log, "term": 0, "partition": 0, "timestampType": 0}
+    arrays = [
+        pa.repeat(pa.scalar(constants[field.name], field.type), table.num_rows)
+        if field.name in constants
+        else table.column(field.name).cast(field.type)
+        for field in projection.arrow
+    ]
+    return pa.Table.from_arrays(arrays, schema=projection.arrow)
+
+
+def _lost(options: ReadOptions, log: str, error: QuireError) -> None:
+    text = f"log '{log}': {error}."
+    if options.fail_on_data_loss:
+        raise SparkUseError(
+            f"quire: {text} failOnDataLoss=false skips what cannot be read.", **error.ids
+        ) from error
+    cluster.warn(text)

@@ -1,0 +1,203 @@
+"""Archived records: the same columns as from a ledger, and no changed byte gets through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import StructField, StructType
+
+from quire.core.log_list import ItemState, LedgerSummary, LogItem, Place
+from quire.log.archive import (
+    SCHEMA,
+    ArchiveError,
+    ArchivePlace,
+    footer_digest,
+    open_archive,
+    read_footer,
+    write_archive,
+)
+from quire.log.heads import LogHeads
+from quire.spark import tasks
+from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.planning import _pieces, tasks_of
+from quire.spark.pushdown import Wanted
+from quire.spark.schema import COLUMNS, project
+from quire.spark.stream import Limits, Stream
+from support.log_cluster import in_world, numbers
+
+T0 = 1_795_000_000_000
+COUNT = 300
+
+
+def table(first, end):
+    """Records; three offsets in ten are missing, as after compaction."""
+    offsets = [offset for offset in range(first, end) if offset % 10 < 7]
+    return pa.Table.from_pylist(
+        [
+            {
+                "offset": offset,
+                "timestamp": T0 + offset,
+                "key": None if offset % 3 else b"k%d" % offset,
+                "value": b"%d" % offset,
+                "headers": [{"key": "h", "value": None}] if offset % 5 == 0 else None,
+                "ledger": 7,
+                "entry": offset // 100,
+                "index": offset % 100,
+            }
+            for offset in offsets
+        ],
+        SCHEMA.set(1, pa.field("timestamp", pa.int64())),
+    ).cast(SCHEMA)
+
+
+def write(directory: Path, log_id="ab" * 16) -> ArchivePlace:
+    """A file of three row groups, as an archive job would leave it."""
+    made = directory / "made"
+    with made.open("wb") as sink:
+        write_archive(sink, [table(0, 100), table(100, 200), table(200, COUNT)], log="orders", log_id=log_id)
+    with pa.OSFile(str(made)) as source:
+        _, footer = read_footer(source)
+    place = ArchivePlace(str(directory), log_id, 0, COUNT, footer_digest(footer))
+    Path(place.path).parent.mkdir(exist_ok=True)
+    made.rename(place.path)
+    return place
+
+
+def test_the_file_is_plain_parquet_and_says_where_its_row_groups_are(tmp_path):
+    place = write(tmp_path)
+    assert place.name == f"{'ab' * 16}/{0:019d}-{COUNT:019d}-{place.digest.hex()}.parquet"
+    plain = pq.read_table(place.path, partitioning=None)
+    assert plain.schema.equals(SCHEMA)
+    assert plain.equals(pa.concat_tables([table(0, 100), table(100, 200), table(200, COUNT)]))
+    manifest = open_archive(place).manifest
+    assert [(group.first, group.next, group.rows) for group in manifest.groups] == [
+        (0, 97, 70),
+        (100, 197, 70),
+        (200, 297, 70),
+    ]
+    parquet = pq.read_metadata(place.path)
+    for number, group in enumerate(manifest.groups):
+        columns = [parquet.row_group(number).column(place) for place in range(parquet.num_columns)]
+        starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+        assert group.start == min(starts)
+        assert group.end - group.start == sum(column.total_compressed_size for column in columns)
+        assert open_archive(place).read(number, ["value", "offset"]).num_columns == 2
+
+
+def test_no_changed_byte_passes(tmp_path):
+    place = write(tmp_path)
+    path, good = Path(place.path), Path(place.path).read_bytes()
+    expected = [open_archive(place).read(number, SCHEMA.names) for number in range(3)]
+
+    def read_all():
+        file = open_archive(place)
+        return [file.read(number, SCHEMA.names) for number in range(3)]
+
+    # Every 37th byte, and the ends; the first four are only a mark.
+    for at in [*range(4, len(good), 37), len(good) - 1, len(good) - 5]:
+        path.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+        try:
+            found = read_all()
+        except ArchiveError:
+            continue
+        else:
+            # Bytes between row groups and footer (page indexes) are not read.
+            assert found == expected
+            assert at >= open_archive(place).manifest.groups[-1].end
+    for size in (0, 5, len(good) - 1, len(good) // 2):
+        path.write_bytes(good[:size])
+        with pytest.raises(ArchiveError, match="its footer is not the one"):
+            open_archive(place)
+    path.unlink()
+    with pytest.raises(ArchiveError, match="cannot be read"):
+        open_archive(place)
+    with pytest.raises(ArchiveError, match="cannot be read"):
+        open_archive(replace(place, directory=tmp_path.joinpath("nowhere").as_uri()))
+
+
+def options(use=Use.BATCH, **given):
+    return parse(Given({"cluster": "sqlite:/c.db", "path": "orders", **given}, READ_OPTIONS), use)
+
+
+EVERY = project(StructType([StructField(name, COLUMNS[name]) for name in COLUMNS]))
+
+
+def test_a_log_that_is_partly_archived_reads_as_one(tmp_path):
+    async def work(at):
+        log = await at.made("orders")
+        async with await log.open_writer() as writer:
+            for first, end in ((0, COUNT), (COUNT, 350), (350, 400)):
+                times = range(T0 + first, T0 + end)
+                await writer.append_many(numbers(first, end), timestamps_ms=list(times))
+                if end < 400:
+                    await writer.roll()
+        heads = LogHeads(at.store)
+        log_id = await heads.find("orders")
+        place = write(tmp_path, log_id.hex())
+        head, version = await heads.read(log_id)
+        rows = 210
+        item = LogItem(7, place=Place.ARCHIVE, archive=place.digest).completed(
+            0, LedgerSummary(rows, 5_000, T0, T0 + 296)
+        )
+        item = replace(item, next_offset=COUNT, state=ItemState.CLOSED)
+        # The swap of an archive job, and its deletion.
+        await heads.write(replace(head, items=(item, *head.items[1:]), archive=str(tmp_path)), version)
+        await at.client.delete_ledger(head.items[0].ledger_id)
+        about = await log.describe()
+        assert (about.archive, about.items[0].archive) == (str(tmp_path), place.digest)
+
+        async def read(wanted=Wanted(), **given):  # noqa: B008
+            chosen = options(**given)
+            planned = tasks_of(chosen, wanted, await _pieces(at.client, chosen, wanted))
+            batches = []
+            for task in planned:
+                for piece in task.pieces:
+                    if piece.archive is not None:
+                        alone = replace(task, pieces=(piece,))
+                        batches += tasks.read(alone, chosen, EVERY)
+            return planned, pa.Table.from_batches(batches, EVERY.arrow) if batches else None
+
+        planned, found = await read(rowsPerBatch="16")
+        assert [[piece.archive is not None for piece in task.pieces] for task in planned] == [
+            [True, False, False]
+        ]
+        plain = table(0, COUNT)
+        for name in ("offset", "key", "value", "ledger", "entry", "index"):
+            assert found.column(name).to_pylist() == plain.column(name).to_pylist()
+        assert found.column("timestamp").cast(pa.int64()).to_pylist() == [
+            1000 * (T0 + offset) for offset in plain.column("offset").to_pylist()
+        ]
+        assert set(found.column("log").to_pylist()) == {"orders"}
+        # Only the row groups that are needed, only the records that are wanted.
+        planned, found = await read(startingOffsets='{"orders": 105}', endingOffsets='{"orders": 203}')
+        assert [(piece.first_entry, piece.last_entry) for piece in planned[0].pieces] == [(1, 2)]
+        assert found.column("offset").to_pylist() == [o for o in range(105, 203) if o % 10 < 7]
+        _, found = await read(startingTimestamp=str(T0 + 250), endingTimestamp=str(T0 + 260))
+        assert found.column("offset").to_pylist() == list(range(250, 257))
+        planned, _ = await read(splitBytes="1k")
+        assert len(planned) > 2
+        # A stream begins inside it, by time, and counts its records, not its offsets.
+        stream = Stream(options(Use.STREAM, startingTimestamp=str(T0 + 198)))
+        start = await stream.initial(at.client)
+        assert start["logs"]["orders"]["offset"] == 200
+        end = await stream.latest(at.client, start, Limits(records=35))
+        assert end["logs"]["orders"]["offset"] == 250
+        # A damaged file is named, or stepped over.
+        data = Path(place.path).read_bytes()
+        Path(place.path).write_bytes(data[:100] + b"?" + data[101:])
+        with pytest.raises(
+            SparkUseError, match=r"quire: log 'orders': archive file .* row group 0 \(offsets 0 to 96\)"
+        ):
+            await read()
+        _, found = await read(failOnDataLoss="false")
+        assert found is None
+        Path(place.path).unlink()
+        with pytest.raises(SparkUseError, match="cannot be read"):
+            await read()
+
+    in_world(tmp_path, work)
