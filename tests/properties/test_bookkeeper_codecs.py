@@ -147,7 +147,15 @@ def test_lists_of_striped_entries(first: int, count: int, ensemble: int, quorum:
     if not ids:
         return
     made = bookkeeper.encode_entry_list([(ids[0], ids[-1], period, residues)])
-    listed = [
-        entry_id for low, high in bookkeeper.decode_entry_list(made) for entry_id in range(low, high + 1)
-    ]
-    assert listed == ids
+    listed = [entry_id for held in bookkeeper.decode_entry_list(made) for entry_id in ids_in(*held)]
+    assert sorted(listed) == ids
+
+
+def test_a_list_of_few_bytes_stays_small_whatever_it_stands_for() -> None:
+    head = struct.pack(">II56x", 0, 1)
+    striped = head + struct.pack(">qqii", 5, 5 + 10 * (1 << 40), 3, 10)
+    assert bookkeeper.decode_entry_list(striped) == [(5, 7 + 10 * (1 << 40), 10, 0b11100000)]
+    with pytest.raises(MalformedFrameError, match="stretches"):
+        bookkeeper.decode_entry_list(head + struct.pack(">qqii", 5, 5 + 1000 * (1 << 40), 3, 1000))
+    few = bookkeeper.decode_entry_list(head + struct.pack(">qqii", 5, 2005, 3, 1000))
+    assert few == [(5, 7, 1, 1), (1005, 1007, 1, 1), (2005, 2007, 1, 1)]

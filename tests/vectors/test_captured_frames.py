@@ -99,4 +99,4 @@ def test_lists_of_entries(case: dict[str, Any]) -> None:
     data = bytes.fromhex(case["serialized_hex"])
     made = bookkeeper.encode_entry_list((first, last, 1, 1) for first, last in stretches)
     assert made.hex() == data.hex()
-    assert bookkeeper.decode_entry_list(data) == stretches
+    assert bookkeeper.decode_entry_list(data) == [(first, last, 1, 1) for first, last in stretches]

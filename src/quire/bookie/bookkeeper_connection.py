@@ -38,7 +38,15 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         self._chunks: deque[tuple[Buffer, Sequence[int]]] = deque()
         self._lookup = Lookup(server.ledgers)
         self._adds = AddCollector(server.ledgers, server.digest_types, self)
-        self._v3 = V3Requests(server, self._lookup, self.answer, self._still_there)
+        self._v3 = V3Requests(
+            server,
+            self._lookup,
+            self.answer,
+            self._still_there,
+            self._polls,
+            self.unless_congested,
+            self.is_congested,
+        )
         self._added = False
 
     # --- receiving -------------------------------------------------------------------------------------------------
@@ -57,6 +65,9 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
 
     def has_requests(self) -> bool:
         return bool(self._chunks)
+
+    def serve_again(self, frame: Buffer) -> None:
+        self._chunks.append((frame, [0]))
 
     def drop_requests(self) -> None:
         self._chunks.clear()
@@ -163,7 +174,9 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self._answer_v2(request, bookkeeper.v2_code(Answer.BAD_REQUEST))
         elif flags & v2.Flag.DO_FENCING and request.ledger_id >= 0:
             asked = as_request(Kind.READ, request.ledger_id, key=request.key, flags=Flag.FENCE)
-            self._ledgers.fence_then(asked, lambda answer: self._read_v2(request, answer))
+            again = bytes(_frame(data, at))
+            answer_to = self.unless_congested(lambda: again, lambda answer: self._read_v2(request, answer))
+            self._ledgers.fence_then(asked, answer_to)
         else:
             self._read_v2(request, Answer.OK)
 
@@ -180,7 +193,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             code = bookkeeper.v2_code(answer)
             self.answer(v2.encode_read_answer(code, ledger_id, first, entry, request.version))
         else:
-            limit = min(request.bytes_max, bookkeeper.FRAME_BYTES_MAX)
+            limit = min(request.bytes_max, self._batch_bytes_max())
             if first == bookkeeper.LAST_ENTRY:
                 answer, entry, _ = self._lookup.entry(ledger_id, first)
                 entries = [entry] if answer is Answer.OK else []
@@ -192,6 +205,12 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
                     code, ledger_id, first, request.request_id, entries, request.version
                 )
             )
+
+    def _batch_bytes_max(self) -> int:
+        """The longest answer to a batch read: what fits into a frame, or less while others' answers are not read."""
+        unread, config = self._server.unread, self._server.config
+        plenty = unread.answer_bytes_max >= config.read_bytes_max
+        return bookkeeper.FRAME_BYTES_MAX if plenty else unread.answer_bytes_max
 
     def _answer_v2(self, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest, code: int) -> None:
         """An answer that brings nothing but its code."""

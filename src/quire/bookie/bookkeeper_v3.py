@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from quire.bookie.bookkeeper_adds import AddCollector, Adder
 from quire.bookie.bookkeeper_lookup import Lookup, as_request
+from quire.bookie.polls import Polls
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.wire import bookkeeper, v3
-from quire.wire.entry import Buffer, explicit_lac_of
+from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
 
-POLLS_MAX: Final = 1024
-"""Long polls of one connection that may wait at one time."""
-_LAC_BODY_BYTES_MIN: Final = 16
-_LAC_BODY_BYTES_MAX: Final = 16 + 20
+Then: TypeAlias = Callable[[Answer], None]
 _WITHOUT_VERSION: Final = frozenset({pb.AUTH, pb.START_TLS})
 
 
@@ -36,6 +34,8 @@ class V3Requests:
         lookup: the entries that this turn's requests have seen.
         send: takes the buffers of an answer.
         there: whether the client still is.
+        polls: its long polls.
+        unless_congested, is_congested: what becomes of answers to a client that does not read; see `ClientConnection`.
     """
 
     def __init__(
@@ -44,13 +44,18 @@ class V3Requests:
         lookup: Lookup,
         send: Callable[[list[Buffer]], None],
         there: Callable[[], bool],
+        polls: Polls,
+        unless_congested: Callable[[Callable[[], Buffer], Then], Then],
+        is_congested: Callable[[], bool],
     ) -> None:
         self._server = server
         self._ledgers = server.ledgers
         self._lookup = lookup
         self._send = send
         self._there = there
-        self._polls = 0
+        self._unless_congested = unless_congested
+        self._is_congested = is_congested
+        self._polls = polls
         self._handlers: dict[int, Callable[[pb.Request], None]] = {
             pb.READ_ENTRY: self._read,
             pb.WRITE_LAC: self._write_lac,
@@ -128,7 +133,10 @@ class V3Requests:
         elif read.HasField("flag") and read.flag == v3.FENCE_LEDGER:
             key = read.masterKey if len(read.masterKey) == bookkeeper.KEY_BYTES else b""
             asked = as_request(Kind.READ, ledger_id, key=key, flags=Flag.FENCE)
-            self._ledgers.fence_then(asked, lambda answer: self._after_fence(request, answer))
+            answer_to = self._unless_congested(
+                lambda: v3.frame_of(request), lambda answer: self._after_fence(request, answer)
+            )
+            self._ledgers.fence_then(asked, answer_to)
         elif read.HasField("previousLAC"):
             self._long_poll(request)
         else:
@@ -163,18 +171,14 @@ class V3Requests:
         wait = min(max(read.timeOut, 0) / 1000, self._server.config.long_poll_seconds_max)
         if known is None or known > read.previousLAC or not wait:
             self._end_poll(request, waited=False)
-        elif self._polls >= POLLS_MAX:
-            self._refuse(request, Answer.TOO_BUSY)
         else:
-            self._polls += 1
 
             def wake() -> None:
-                self._polls -= 1
-                if self._there():
-                    self._end_poll(request, waited=True)
-                    self._lookup.clear()
+                self._end_poll(request, waited=True)
+                self._lookup.clear()
 
-            self._ledgers.poll(read.ledgerId, read.previousLAC, wait, wake)
+            if not self._polls.wait(read.ledgerId, read.previousLAC, wait, wake):
+                self._refuse(request, Answer.TOO_BUSY)
 
     def _end_poll(self, request: pb.Request, *, waited: bool) -> None:
         read = request.readRequest
@@ -186,7 +190,7 @@ class V3Requests:
             answer, _, _ = self._lookup.entry(read.ledgerId, 0)
             self._refuse(request, answer)
             return
-        if lac > read.previousLAC:
+        if lac > read.previousLAC and not self._is_congested():
             answer, entry, _ = self._lookup.entry(read.ledgerId, read.previousLAC + 1)
             if answer is Answer.OK:
                 fields: dict[str, Any] = {
@@ -204,18 +208,12 @@ class V3Requests:
 
     def _write_lac(self, request: pb.Request) -> None:
         asked = request.writeLacRequest
-        body = asked.body
-        if (
-            asked.ledgerId < 0
-            or not _LAC_BODY_BYTES_MIN <= len(body) <= _LAC_BODY_BYTES_MAX
-            or explicit_lac_of(body) < NO_ENTRY
-            or int.from_bytes(body[:8], "big") != asked.ledgerId
-        ):
+        if asked.ledgerId < 0:
             self._refuse(request, Answer.BAD_REQUEST)
             return
         key = asked.masterKey if len(asked.masterKey) == bookkeeper.KEY_BYTES else b""
         self._ledgers.explicit_lac_then(
-            as_request(Kind.WRITE_LAC, asked.ledgerId, key=key, body=body),
+            as_request(Kind.WRITE_LAC, asked.ledgerId, key=key, body=asked.body),
             lambda answer: self._refuse(request, answer),
         )
 
@@ -244,6 +242,9 @@ class V3Requests:
 
     def _force(self, request: pb.Request) -> None:
         ledger_id = request.forceLedgerRequest.ledgerId
+        if ledger_id < 0:
+            self._refuse(request, Answer.BAD_REQUEST)
+            return
         self._ledgers.force(ledger_id, lambda answer: self._refuse(request, answer))
 
     def _info(self, request: pb.Request) -> None:

@@ -7,9 +7,11 @@ unfinished. What cannot be understood closes the connection with one log line.
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from quire.bookie.polls import Polls
+from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.net.framing import FrameProtocol
 from quire.wire.entry import Buffer
@@ -17,9 +19,8 @@ from quire.wire.entry import Buffer
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
 
-log = logging.getLogger(__name__)
-
-WRITE_BUFFER_BYTES = 1024 * 1024
+WRITE_BUFFER_BYTES = 256 * 1024
+WRITE_BUFFER_LOW_BYTES = 192 * 1024
 
 
 class ClientConnection(FrameProtocol):
@@ -32,6 +33,7 @@ class ClientConnection(FrameProtocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._peer = "?"
+        self._polls = Polls(server.ledgers)
         self.not_read_since: float | None = None
 
     # --- for subclasses ------------------------------------------------------------------------------------------
@@ -44,6 +46,10 @@ class ClientConnection(FrameProtocol):
         """The client is gone: forget what it asked."""
         raise NotImplementedError
 
+    def serve_again(self, frame: Buffer) -> None:
+        """Put a request behind those that wait."""
+        raise NotImplementedError
+
     def _work(self) -> None:
         """Serve the requests that have arrived, as long as their answers have somewhere to go."""
         raise NotImplementedError
@@ -54,28 +60,53 @@ class ClientConnection(FrameProtocol):
         super().connection_made(transport)
         assert self.transport is not None
         self._peer = str(transport.get_extra_info("peername"))
-        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         if not self._server.connected(self):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.drop_requests()
+        self._polls.drop()
         self._out.clear()
+        self._server.unread.done(self)
         self._server.disconnected(self)
 
     def broken(self, error: MalformedFrameError) -> None:
-        log.warning("closing the connection of %s: %s", self._peer, error.message)
+        self._server.ended("closing the connection of %s: %s", self._peer, error.message)
 
     def pause_writing(self) -> None:
         self.not_read_since = asyncio.get_running_loop().time()
         if self.transport is not None:
             self.transport.pause_reading()
+            self._server.unread.wait(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self.not_read_since = None
+        self._server.unread.done(self)
         self._work()
         self.resume_reading()
+
+    def is_congested(self) -> bool:
+        """Whether the client has more to read already than is good: what it did not wait for can wait."""
+        return self.not_read_since is not None or self._out_bytes >= self._server.config.answer_bytes_max
+
+    def unless_congested(
+        self, frame: Callable[[], Buffer], then: Callable[[Answer], None]
+    ) -> Callable[[Answer], None]:
+        """What to call when something that an answer waited for has happened: `then`, if the client reads its answers.
+
+        Else the request, which `frame` gives, is served again when it does: by then nothing is to be waited for.
+        """
+
+        def happened(answer: Answer) -> None:
+            if not self.is_congested():
+                then(answer)
+            elif self.transport is not None:
+                self.serve_again(frame())
+                asyncio.get_running_loop().call_soon(self.chunk_done)
+
+        return happened
 
     def hold(self) -> None:
         """Read no more for now: too much is on its way to the disk."""
@@ -88,7 +119,7 @@ class ClientConnection(FrameProtocol):
         self.resume_reading()
 
     def resume_reading(self) -> None:
-        if self.transport is None or self.not_read_since is not None or self._starved or self.has_requests():
+        if self.transport is None or self.not_read_since is not None or self.waits or self.has_requests():
             return
         if not self._server.holding:
             self.transport.resume_reading()

@@ -23,7 +23,10 @@ class BookieConfig:
         pending_bytes_max: admitted entries that are not on disk yet; above it, connections are not read.
         read_bytes_max: longest answer to one read.
         answer_bytes_max: answers that wait for one connection before its next request is looked at.
-        partial_frame_seconds: how long a frame may stay unfinished, and a client not read, before it is cut off.
+        answer_budget_bytes: memory for answers of all connections that are not read; the more of it is taken, the
+            shorter answers become.
+        partial_frame_seconds: how long an opening or a frame may stay unfinished, and answers unread, before the
+            connection is cut off.
         long_poll_seconds_max: longest wait of a long poll.
         garbage_seconds: how often deleted ledgers are looked for; 0 = never.
         garbage_grace_seconds: how long a record must be gone before its entries go.
@@ -40,7 +43,8 @@ class BookieConfig:
     receive_budget_bytes: int = 64 * 1024 * 1024
     pending_bytes_max: int = 32 * 1024 * 1024
     read_bytes_max: int = 4 * 1024 * 1024
-    answer_bytes_max: int = 8 * 1024 * 1024
+    answer_bytes_max: int = 1024 * 1024
+    answer_budget_bytes: int = 128 * 1024 * 1024
     partial_frame_seconds: float = 30.0
     long_poll_seconds_max: float = 60.0
     garbage_seconds: float = 60.0

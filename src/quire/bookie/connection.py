@@ -7,7 +7,7 @@ Source: `docs/formats/native-protocol.md`.
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,6 @@ from quire.wire.run import RunView
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
 
-log = logging.getLogger(__name__)
-
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
 
@@ -43,6 +41,11 @@ class Connection(ClientConnection):
 
     # --- the connection ------------------------------------------------------------------------------------------
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # The opening is to come soon, as the rest of a frame is.
+        self.partial_since = asyncio.get_running_loop().time()
+
     def _split_first(self, data: memoryview) -> None:
         """The first bytes that came: whoever does not say hello speaks V2 or V3."""
         del self.__dict__["_split"]
@@ -51,6 +54,7 @@ class Connection(ClientConnection):
             return
         transport, self.transport = self.transport, None
         heir = BookKeeperConnection(self._server)
+        self._budget.leave(self)
         self._server.disconnected(self)
         transport.set_protocol(heir)
         heir.connection_made(transport)
@@ -80,7 +84,7 @@ class Connection(ClientConnection):
             )
         )
         if version == 0:
-            log.warning("refused %s: %s", self._peer, message)
+            self._server.ended("refused %s: %s", self._peer, message)
             self.transport.close()
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -90,6 +94,9 @@ class Connection(ClientConnection):
 
     def has_requests(self) -> bool:
         return bool(self._requests)
+
+    def serve_again(self, frame: Buffer) -> None:
+        self._requests.append(memoryview(frame))
 
     def drop_requests(self) -> None:
         self._requests.clear()
@@ -110,13 +117,23 @@ class Connection(ClientConnection):
 
     def _serve(self, frame: memoryview) -> None:
         request = native.decode_request(frame)
-        kind = request.kind
         if not request.is_intact():
             self._answer(request, Answer.DAMAGED_IN_TRANSIT)
-        elif kind is Kind.ADD:
+        elif not request.is_possible():
+            self._answer(request, Answer.BAD_REQUEST)
+        else:
+            try:
+                self._serve_intact(request, frame)
+            except MalformedFrameError:
+                # It came as it was sent: whoever asks for what cannot be is told so, and may go on.
+                self._answer(request, Answer.BAD_REQUEST)
+
+    def _serve_intact(self, request: Request, frame: memoryview) -> None:
+        kind = request.kind
+        if kind is Kind.ADD:
             self._add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
-            self._ledgers.fence_then(request, self._look(request))
+            self._ledgers.fence_then(request, self.unless_congested(lambda: frame, self._look(request)))
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
         elif kind is Kind.LONG_POLL:
@@ -132,6 +149,11 @@ class Connection(ClientConnection):
         run.check_identity()
         if run.ledger_id != request.ledger_id:
             msg = f"an add to ledger {request.ledger_id} brings a run of ledger {run.ledger_id}"
+            raise MalformedFrameError(msg)
+        if request.lac >= run.last and not request.flags & Flag.RECOVERY:
+            msg = (
+                f"an add of entry {run.last} of ledger {run.ledger_id} says that {request.lac} is confirmed"
+            )
             raise MalformedFrameError(msg)
         answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:
@@ -163,7 +185,7 @@ class Connection(ClientConnection):
         if answer is not Answer.OK:
             self._answer(request, answer)
             return
-        found = self._ledgers.read(request, first, last, min(bytes_max, self._server.config.read_bytes_max))
+        found = self._ledgers.read(request, first, last, min(bytes_max, self._server.unread.answer_bytes_max))
         if found.answer is not Answer.OK:
             self._answer(request, found.answer, lac=found.lac)
             return
@@ -180,18 +202,20 @@ class Connection(ClientConnection):
 
     def _long_poll(self, request: Request) -> None:
         previous, first, last, bytes_max, wait_ms = native.decode_long_poll(request.body)
+        if request.ledger_id < 0:
+            self._answer(request, Answer.BAD_REQUEST)
+            return
 
         def wake() -> None:
-            if self.transport is None:
-                return
             lac = self._ledgers.lac(request.ledger_id)
-            if lac is not None and min(last, lac) < first:
+            if lac is not None and (min(last, lac) < first or self.is_congested()):
                 self._answer(request, Answer.OK, lac=lac, body=(native.encode_told(first - 1, ()),))
             else:
                 self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
 
         wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
-        self._ledgers.poll(request.ledger_id, previous, wait, wake)
+        if not self._polls.wait(request.ledger_id, previous, wait, wake):
+            self._answer(request, Answer.TOO_BUSY)
 
     def _serve_rest(self, request: Request) -> None:
         kind, ledgers = request.kind, self._ledgers

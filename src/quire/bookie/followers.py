@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 
 SWEEPS = 2
 """A ledger is forgotten at the so many-th call of `sweep` after its last poll."""
+FOLLOWED_MAX = 65_536
 
 
 @dataclass(slots=True, eq=False)
-class _Poll:
+class Poll:
+    """One reader that waits for the LAC of one ledger."""
+
+    ledger_id: int
     previous_lac: int
     wake: Callable[[], None]
     timer: asyncio.TimerHandle = field(init=False)
@@ -33,17 +37,26 @@ class Followers:
 
     def __init__(self) -> None:
         self.followed: dict[int, int] = {}
-        self._polls: dict[int, list[_Poll]] = {}
+        self._polls: dict[int, list[Poll]] = {}
 
     def saw(self, ledger_id: int) -> None:
-        """A reader polls this ledger."""
-        self.followed[ledger_id] = SWEEPS
+        """A reader polls this ledger. It is a hint: where too many are followed, the newest are not."""
+        if len(self.followed) < FOLLOWED_MAX or ledger_id in self.followed:
+            self.followed[ledger_id] = SWEEPS
 
-    def wait(self, ledger_id: int, previous_lac: int, seconds: float, wake: Callable[[], None]) -> None:
+    def wait(self, ledger_id: int, previous_lac: int, seconds: float, wake: Callable[[], None]) -> Poll:
         """Call `wake` once: when the LAC has passed `previous_lac`, or the time is over."""
-        poll = _Poll(previous_lac, wake)
-        poll.timer = asyncio.get_running_loop().call_later(seconds, self._time_over, ledger_id, poll)
+        poll = Poll(ledger_id, previous_lac, wake)
+        poll.timer = asyncio.get_running_loop().call_later(seconds, self._time_over, poll)
         self._polls.setdefault(ledger_id, []).append(poll)
+        return poll
+
+    def forget(self, poll: Poll) -> None:
+        """Whoever waited is gone."""
+        poll.timer.cancel()
+        polls = self._polls.get(poll.ledger_id, [])
+        if poll in polls:
+            self._take(polls, poll)
 
     def waits(self, ledger_id: int) -> bool:
         """Whether anybody waits for this ledger."""
@@ -70,9 +83,11 @@ class Followers:
             if left > 1 or ledger_id in self._polls
         }
 
-    def _time_over(self, ledger_id: int, poll: _Poll) -> None:
-        polls = self._polls[ledger_id]
+    def _time_over(self, poll: Poll) -> None:
+        self._take(self._polls[poll.ledger_id], poll)
+        poll.wake()
+
+    def _take(self, polls: list[Poll], poll: Poll) -> None:
         polls.remove(poll)
         if not polls:
-            del self._polls[ledger_id]
-        poll.wake()
+            del self._polls[poll.ledger_id]

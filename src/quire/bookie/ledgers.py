@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quire.bookie.followers import Followers
+from quire.bookie.followers import Followers, Poll
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.rules import RULES, Rules
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire.entry import Buffer, explicit_lac_of
+from quire.wire.entry import LAC_BODY_BYTES, MAC_BYTES, Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
 from quire.wire.run import RunView
 
@@ -64,6 +64,15 @@ LACS_UNSAVED_MAX = 1024
 NOBODY = _Nobody()
 UNTIL_TAKEN = _UntilTaken()
 WHEN_DURABLE = _WhenDurable()
+
+
+def _is_lac_body(body: bytes, ledger_id: int) -> bool:
+    """Whether this can be a ledger's explicit LAC: its id, a LAC, and a digest, which the bookie cannot check."""
+    return (
+        LAC_BODY_BYTES <= len(body) <= LAC_BODY_BYTES + max(MAC_BYTES.values())
+        and int.from_bytes(body[:8], "big") == ledger_id
+        and explicit_lac_of(body) >= NO_ENTRY
+    )
 
 
 @dataclass(slots=True)
@@ -162,8 +171,10 @@ class Ledgers:
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
         body = bytes(request.body)
-        if len(body) < 16 or request.ledger_id < 0:
+        if not _is_lac_body(body, request.ledger_id):
             return Answer.BAD_REQUEST
+        if not request.key:
+            return Answer.UNAUTHORISED
         machine = self._machine(request.ledger_id)
         before = machine.facts.lac
         answer = machine.explicit_lac(
@@ -178,8 +189,8 @@ class Ledgers:
 
     def explicit_lac_then(self, request: Request, then: Callable[[Answer], None]) -> None:
         """Take a writer's explicit LAC as `explicit_lac` does, and call `then` once it is durable, as Java answers."""
-        if not request.key or self.read_only or not self._storage.writable:
-            then(Answer.READ_ONLY if request.key else Answer.UNAUTHORISED)
+        if request.key and (self.read_only or not self._storage.writable):
+            then(Answer.READ_ONLY)
             return
         answer = self.explicit_lac(request)
         if answer is not Answer.OK:
@@ -204,6 +215,10 @@ class Ledgers:
 
     def fence_then(self, request: Request, then: Callable[[Answer], None]) -> None:
         """Fence, and call `then` with the answer once the fence is durable (at once if it was, or on a refusal)."""
+        if not request.key:
+            # Without a key nothing can be fenced, and nothing is to be remembered of a ledger that may not exist.
+            then(Answer.UNAUTHORISED)
+            return
         machine = self._machine(request.ledger_id)
         answer = machine.set_fence(
             key=request.key, token=request.token, digest_type=request.digest_type, term=request.term
@@ -276,10 +291,15 @@ class Ledgers:
                     evidence = run.entry(run.position(entry_id))
         return Answer.OK, facts.lac, facts.explicit_lac, evidence
 
-    def poll(self, ledger_id: int, previous_lac: int, wait_seconds: float, wake: Callable[[], None]) -> None:
+    def poll(
+        self, ledger_id: int, previous_lac: int, wait_seconds: float, wake: Callable[[], None]
+    ) -> Poll | None:
         """Call `wake` once: at once if the LAC is beyond `previous_lac`, else when it is or the time is over.
 
         A ledger of which nothing is here is waited for only by who knows of no entry: others may have them all.
+
+        Returns:
+            What waits now, to be forgotten with its reader; None if `wake` has been called.
         """
         self.followers.saw(ledger_id)
         machine = self._known(ledger_id)
@@ -288,9 +308,9 @@ class Ledgers:
         else:
             waits = machine.facts.lac <= previous_lac and not machine.facts.deleted_until_ms
         if waits:
-            self.followers.wait(ledger_id, previous_lac, wait_seconds, wake)
-        else:
-            wake()
+            return self.followers.wait(ledger_id, previous_lac, wait_seconds, wake)
+        wake()
+        return None
 
     def lac(self, ledger_id: int) -> int | None:
         """How far a ledger is known to be confirmed; None when nothing is known of it."""

@@ -17,11 +17,13 @@ import random
 from typing import Any
 
 from quire.bookie.client_connection import ClientConnection
+from quire.bookie.closing_log import ClosingLog
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.digest_types import DigestTypes
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import WHEN_DURABLE, Ledgers
+from quire.bookie.unread import UnreadAnswers
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import (
@@ -81,6 +83,8 @@ class BookieServer:
         # The newest runs stay in the memory that they were received into, beside those on their way to the disk.
         self.scratch = Scratch(frames_bytes_max=config.storage.recent_bytes_max + config.pending_bytes_max)
         self.receive_budget = ReceiveBudget(config.receive_budget_bytes)
+        self.unread = UnreadAnswers(config.answer_budget_bytes, config.read_bytes_max)
+        self._closing_log = ClosingLog(log)
         self.cluster_instance = ""
         self.bookie_id = BookieId("")
         self.holding = False
@@ -253,17 +257,23 @@ class BookieServer:
         announced = self._writable()
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now, limit = loop.time(), self.config.partial_frame_seconds
-            for connection in list(self._connections):
-                since = [at for at in (connection.partial_since, connection.not_read_since) if at is not None]
-                if since and now - min(since) > limit and connection.transport is not None:
-                    log.warning("cut off a connection that stood still for %.0f s", limit)
-                    connection.transport.abort()
+            self._cut_off_who_stalls(loop.time())
+            self._closing_log.sweep()
             self.ledgers.followers.sweep()
             self._writers.clear()
             self.storage.check_space()
             if self._writable() != announced:
                 announced = await self._announce(writable=not announced)
+
+    def _cut_off_who_stalls(self, now: float) -> None:
+        partial_max = self.config.partial_frame_seconds
+        unread_max = self.unread.patience(partial_max)
+        for connection in list(self._connections):
+            partial, unread = connection.partial_since, connection.not_read_since
+            if partial is not None and now - partial > partial_max:
+                connection.give_up(f"what it began to send was unfinished for {partial_max:g} s")
+            elif unread is not None and now - unread > unread_max:
+                connection.give_up(f"it did not read its answers for {unread_max:g} s")
 
     async def _announce(self, *, writable: bool) -> bool:
         reason = self.storage.failure
@@ -323,7 +333,7 @@ class BookieServer:
     def connected(self, connection: ClientConnection) -> bool:
         """A client came; False when there are too many already."""
         if len(self._connections) >= self.config.connections_max:
-            log.warning("refused a connection: %d are open already", len(self._connections))
+            self.ended("refused a connection: %d are open already", len(self._connections))
             return False
         self._connections[connection] = None
         return True
@@ -332,6 +342,10 @@ class BookieServer:
         """A client is gone."""
         self._connections.pop(connection, None)
         self._writers.discard(connection)
+
+    def ended(self, text: str, *args: object) -> None:
+        """One line for a connection that is refused, or ends because of what its client did."""
+        self._closing_log.say(text, *args)
 
     def put(self, connection: ClientConnection) -> None:
         """A connection has put entries: one that lately was alone to do so has nobody to share a sync with."""

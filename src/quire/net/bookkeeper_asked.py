@@ -73,8 +73,12 @@ class Asked:
         self.sink.answered(self.tag, native.AnswerFrame(0, 0, answer, 0, self.ledger_id, 0, lac, 0, joined))
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
-        """A bookie's answer about one entry, and the LAC that came with it."""
-        raise NotImplementedError
+        """A bookie's answer about one entry, and the LAC that came with it.
+
+        Whoever did not ask for an entry has an answer to something else there, which says nothing.
+        """
+        del entry_id, entry, lac
+        self.finish(Answer.ERROR if answer is Answer.OK else answer)
 
 
 class RunAsked(Asked):

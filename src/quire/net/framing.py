@@ -26,6 +26,10 @@ HEAD_BYTES = 4096
 """What is received of a frame that is expected to be long, to know its size."""
 LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
 """How much memory of long frames is kept to be used again, unless somebody keeps the frames themselves."""
+STALL_SECONDS = 1.0
+"""How long a frame may be unfinished while others wait for the memory that it takes."""
+LOOK_SECONDS = STALL_SECONDS / 4
+"""How often that is looked at, while somebody waits."""
 LOOKED_AT = 4
 """How many buffers are tried at either end: the newest are still in the processor's cache, the oldest likely free."""
 _LENGTH = struct.Struct(">I")
@@ -35,35 +39,130 @@ _LENGTH_BYTES = _LENGTH.size
 class ReceiveBudget:
     """Bounds the memory of unfinished frames over all connections of one process.
 
+    While less than half of it is taken, whoever begins a frame gets memory for all of it. Beyond that a frame gets
+    memory as its bytes come, twice what has come: so announcing alone takes nothing from anybody. Where there is no
+    room even for that, a connection is not read; and a frame that has been unfinished for a second then ends with its
+    connection, the oldest first, until nobody waits.
+
     Args:
         bytes_max: how many bytes unfinished frames may take together.
+
+    Attributes:
+        taken: how many they take.
+        sips_from: with so many taken, little is received at one time.
     """
 
-    __slots__ = ("_waiting", "bytes_max", "taken")
+    __slots__ = ("_members", "_timer", "_waiting", "_whole_max", "bytes_max", "sips_from", "taken")
 
     def __init__(self, bytes_max: int = 128 * 1024 * 1024) -> None:
         self.bytes_max = bytes_max
+        self.sips_from = bytes_max - bytes_max // 8
         self.taken = 0
+        self._whole_max = bytes_max // 2
+        self._members: dict[FrameProtocol, None] = {}
         self._waiting: deque[FrameProtocol] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
-    def take(self, protocol: FrameProtocol, size: int) -> bool:
-        """Take `size` bytes; False if there is no room now: `protocol.budget_available()` is called later."""
-        if self.taken and self.taken + size > self.bytes_max:
-            self._waiting.append(protocol)
-            return False
-        self.taken += size
-        return True
+    def join(self, protocol: FrameProtocol) -> None:
+        """A connection begins."""
+        self._members[protocol] = None
+
+    def leave(self, protocol: FrameProtocol) -> None:
+        """A connection is gone."""
+        self._members.pop(protocol, None)
+        if protocol.waits:
+            protocol.waits = False
+            self._waiting.remove(protocol)
+
+    def grant(
+        self, protocol: FrameProtocol, received: int, left: int, *, sends: bool, waited: bool = False
+    ) -> int:
+        """Take memory for a frame.
+
+        Args:
+            protocol: whose; what it has of the budget counts as its own.
+            received: bytes of the frame that came.
+            left: bytes that are still to come.
+            sends: it has filled what it got before, so it waits before those that may send nothing.
+            waited: it has done so, and is spared a second time if that is possible.
+
+        Returns:
+            For how many bytes more there is memory; 0: for none now, and `protocol.go_on()` is called later.
+        """
+        whole_max = self.bytes_max if waited and sends else self._whole_max
+        if self.taken + left <= whole_max or self.taken == protocol.budgeted:
+            more = left
+        else:
+            more = min(left, received)
+            if self.taken + more > self.bytes_max:
+                self.wait(protocol, first=sends)
+                return 0
+        self.taken += more
+        protocol.budgeted += more
+        return more
+
+    def has_plenty(self, size: int) -> bool:
+        """Whether a frame of this size gets memory for all of it."""
+        return self.taken + size <= self._whole_max or not self.taken
+
+    def is_full_for(self, protocol: FrameProtocol) -> bool:
+        """Whether no more may be taken; alone, a connection may always."""
+        return self.taken > self.bytes_max and self.taken > protocol.budgeted
+
+    def wait(self, protocol: FrameProtocol, *, first: bool = False) -> None:
+        """Call `protocol.go_on()` when there is room again; before all that wait now, or behind them."""
+        if not protocol.waits:
+            protocol.waits = True
+            if first:
+                self._waiting.appendleft(protocol)
+            else:
+                self._waiting.append(protocol)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._make_room)
 
     def give(self, size: int) -> None:
-        """Give bytes back and let the next that waits try again."""
+        """Give bytes back; whoever waits tries again."""
         self.taken -= size
         if self._waiting:
-            self._waiting.popleft().budget_available()
+            self._try_again()
 
-    def forget(self, protocol: FrameProtocol) -> None:
-        """A connection that waited is gone."""
-        if protocol in self._waiting:
-            self._waiting.remove(protocol)
+    def _try_again(self) -> None:
+        for _ in range(len(self._waiting)):
+            if self.taken >= self.bytes_max and self.taken > self._waiting[0].budgeted:
+                return
+            protocol = self._waiting.popleft()
+            protocol.waits = False
+            protocol.go_on()
+            if protocol.waits:
+                # Still too much for it: it keeps its place.
+                self._waiting.remove(protocol)
+                self._waiting.appendleft(protocol)
+                return
+
+    def _make_room(self) -> None:
+        """Frames that have been unfinished for long, while others wait for memory, end with their connections."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        latest = loop.time() - STALL_SECONDS
+        held = [
+            (protocol.partial_since, protocol)
+            for protocol in self._members
+            if protocol.budgeted and not protocol.waits and protocol.partial_since is not None
+        ]
+        for_others = [
+            protocol for since, protocol in sorted(held, key=lambda pair: pair[0]) if since <= latest
+        ]
+        if not held:
+            # All that is taken is with those that wait for more: the last in the queue make room for the first.
+            for_others = list(self._waiting)[:0:-1]
+        for protocol in for_others:
+            if not self._waiting:
+                break
+            protocol.give_up(
+                f"its frame was unfinished for {STALL_SECONDS:.0f} s while others waited for memory"
+            )
+        if self._waiting:
+            self._timer = loop.call_later(LOOK_SECONDS, self._make_room)
 
 
 class Scratch:
@@ -115,6 +214,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
     """One connection's incoming half: a hello, then frames.
 
     Subclasses say what to do with them in `hello_received`, `frame_received`, `chunk_done` and `broken`.
+
+    Attributes:
+        budgeted: bytes of the budget that its unfinished frame takes.
+        waits: it is not read because there is no memory for its frame.
+        partial_since: loop time at which the frame began that is not finished; None if there is none.
     """
 
     def __init__(self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int) -> None:
@@ -126,9 +230,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._stub = b""
         self._frame: memoryview | None = None
         self._filled = 0
+        self._frame_bytes = 0
         self._long_expected = False
-        self._budgeted = 0
-        self._starved = b""
+        self.budgeted = 0
+        self.waits = False
         self.partial_since: float | None = None
         self.transport: asyncio.Transport | None = None
 
@@ -154,12 +259,15 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not an isinstance check: uvloop's transports have all methods of asyncio.Transport, but not the class.
         self.transport = cast("asyncio.Transport", transport)
+        self._budget.join(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         if self._frame is not None:
             return self._frame[self._filled :]
         if not self._stub:
-            return self._scratch[:HEAD_BYTES] if self._long_expected else self._scratch
+            if self._long_expected or self._budget.taken > self._budget.sips_from:
+                return self._scratch[:HEAD_BYTES]
+            return self._scratch
         self._scratch[: len(self._stub)] = self._stub
         return self._scratch[len(self._stub) :]
 
@@ -169,10 +277,16 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self._filled += nbytes
                 if self._filled < len(self._frame):
                     return
+                if self._filled < self._frame_bytes:
+                    self._grow()
+                    return
                 self._frame_complete()
             else:
-                end = len(self._stub) + nbytes
-                self._stub = b""
+                end = nbytes
+                if self._stub:
+                    end += len(self._stub)
+                    self._stub = b""
+                    self._release()
                 self._split(self._scratch[:end])
         except MalformedFrameError as error:
             self._fail(error)
@@ -180,17 +294,32 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.chunk_done()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._budget.forget(self)
+        self._budget.leave(self)
+        self._stub = b""
         self._release()
         self.transport = None
 
-    def budget_available(self) -> None:
-        """Memory is free again: go on with the frame that had to wait."""
+    def go_on(self) -> None:
+        """There may be memory again for the frame that had to wait."""
         if self.transport is None or self.transport.is_closing():
             return
-        waiting, self._starved = self._starved, b""
-        if self._begin(memoryview(waiting)):
+        if self._frame is not None:
+            self._grow(waited=True)
+        elif self._frame_bytes:
+            stub, self._stub = self._stub, b""
+            self._charge(-len(stub))
+            self._begin(memoryview(stub))
+        elif self._budget.is_full_for(self):
+            self._budget.wait(self)
+        if not self.waits:
+            # It had to wait; now it has a moment to make use of what it got.
+            self.partial_since = asyncio.get_running_loop().time() - STALL_SECONDS + LOOK_SECONDS
             self.resume_reading()
+
+    def give_up(self, reason: str) -> None:
+        """End the connection because of its unfinished frame."""
+        self._budget.leave(self)
+        self._fail(MalformedFrameError(reason))
 
     def resume_reading(self) -> None:
         """Read on. Subclasses that have reasons of their own not to read check them here."""
@@ -210,6 +339,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             body, at = hello
             self._greeted = True
             self.hello_received(body)
+            if self.transport is not None and self.transport.is_closing():
+                return  # whoever is refused is not served
         while end - at >= _LENGTH_BYTES:
             size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size > self._frame_bytes_max:
@@ -228,24 +359,53 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.partial_since = None
 
     def _keep(self, rest: memoryview) -> None:
-        """Keep what is too short to tell the size of its frame."""
+        """Keep what is too short to tell the size of its frame, or to deserve memory for all of it."""
         self._stub = bytes(rest)
+        self._frame_bytes = 0
         self._mark_partial(partial=True)
+        self._charge(len(rest))
+        if self._budget.is_full_for(self):
+            self._budget.wait(self)
+            self._pause()
 
-    def _begin(self, start: memoryview) -> bool:
-        """Give the frame that starts here its own buffer; False if the budget has none now."""
+    def _begin(self, start: memoryview) -> None:
+        """Give the frame that starts here its own buffer, or wait for one."""
+        received = len(start)
         size = _LENGTH_BYTES + _LENGTH.unpack_from(start)[0]
+        if received < HEAD_BYTES <= len(self._scratch) // 2 and not self._budget.has_plenty(size):
+            self._keep(start)
+            return
         self._mark_partial(partial=True)
-        if not self._budget.take(self, size):
-            self._starved = bytes(start)
-            if self.transport is not None:
-                self.transport.pause_reading()
-            return False
-        self._budgeted = size
-        self._frame = self._memory.frame(size)
-        self._frame[: len(start)] = start
-        self._filled = len(start)
-        return True
+        self._frame_bytes = size
+        self._charge(received)
+        more = self._budget.grant(self, received, size - received, sends=False)
+        if not more:
+            self._stub = bytes(start)
+            self._pause()
+            return
+        self._frame = self._memory.frame(received + more)
+        self._frame[:received] = start
+        self._filled = received
+
+    def _grow(self, *, waited: bool = False) -> None:
+        """Give a frame that has filled its memory more of it, or wait for that."""
+        filled, frame = self._filled, self._frame
+        assert frame is not None
+        more = self._budget.grant(self, filled, self._frame_bytes - filled, sends=True, waited=waited)
+        if not more:
+            self._pause()
+            return
+        self._frame = self._memory.frame(filled + more)
+        self._frame[:filled] = frame
+
+    def _charge(self, size: int) -> None:
+        """Count bytes that are here, whether there is room or not; fewer, when they are to be counted anew."""
+        self._budget.taken += size
+        self.budgeted += size
+
+    def _pause(self) -> None:
+        if self.transport is not None:
+            self.transport.pause_reading()
 
     def _frame_complete(self) -> None:
         frame, self._frame = self._frame, None
@@ -258,8 +418,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _release(self) -> None:
         self._frame = None
-        if self._budgeted:
-            size, self._budgeted = self._budgeted, 0
+        if self.budgeted:
+            size, self.budgeted = self.budgeted, 0
             self._budget.give(size)
 
     def _mark_partial(self, partial: bool) -> None:

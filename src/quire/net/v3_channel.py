@@ -160,6 +160,8 @@ class V3Channel(BookKeeperChannel):
             lac = read.maxLAC if read.HasField("maxLAC") else -1
             if isinstance(asked, _PollAsked) and entry_id == _OF_A_POLL:
                 self._woken(asked, answer, read, lac)
+            elif isinstance(asked, RunAsked):
+                asked.got(entry_id, Answer.ERROR if answer is Answer.OK else answer, b"", -1)
             else:
                 asked.got(entry_id, answer, read.body, lac)
         elif operation == pb.READ_LAC and isinstance(asked, LacAsked):
@@ -200,8 +202,7 @@ class _ListAsked(Asked):
         if answer is not Answer.OK:
             self.finish(answer)
             return
-        held = [(first, last, 1, 1) for first, last in bookkeeper.decode_entry_list(data)]
-        self.finish(answer, body=[native.encode_intervals(held)])
+        self.finish(answer, body=[native.encode_intervals(bookkeeper.decode_entry_list(data))])
 
 
 class _PollAsked(Asked):

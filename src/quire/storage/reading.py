@@ -279,7 +279,7 @@ class RunReader:
                 for extent in extents(piece for piece in batch if not self._in_memory(piece)):
                     self._files.expect(*extent)
             yield from batch
-            if size < bytes_max:
+            if size < bytes_max or not batch:
                 return
 
     def _in_memory(self, piece: Piece) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.ids import ID_MAX
+from quire.core.ids import ENSEMBLE_MAX, ID_MAX
 from quire.wire.entry import Buffer
 from quire.wire.run import count_ids
 
@@ -28,8 +28,8 @@ AUTH_DISABLED: Final = "AuthDisabledPlugin"
 _LENGTH = struct.Struct(">I")
 _LIST_HEADER = struct.Struct(">II56x")
 _GROUP = struct.Struct(">qqii")
-_IDS_LISTED_MAX: Final = 1 << 22
-"""More separate stretches than this are not unpacked from one list."""
+_STRETCHES_LISTED_MAX: Final = 1 << 16
+"""So many stretches are unpacked from groups that stand for several, which no known bookie writes."""
 
 _STRETCH_MIN: Final = 4
 """Fewer frames of one size are not a stretch."""
@@ -254,11 +254,14 @@ def _striped(
         yield (whole_from, whole_to), size
 
 
-def decode_entry_list(data: Buffer) -> list[tuple[int, int]]:
-    """The ids in an answer to GET_LIST_OF_ENTRIES_OF_LEDGER, as ascending stretches (first, last).
+def decode_entry_list(data: Buffer) -> list[tuple[int, int, int, int]]:
+    """The ids in an answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
+
+    Returns:
+        Intervals (first, last, period, residues) by ascending first id; consecutive ids have period and residues 1.
 
     Raises:
-        MalformedFrameError: another version, cut, or groups that are none.
+        MalformedFrameError: another version, cut, groups that are none, or groups that stand for very many stretches.
     """
     if len(data) < _LIST_HEADER.size:
         msg = f"a list of entries of {len(data)} bytes is shorter than its header"
@@ -267,7 +270,7 @@ def decode_entry_list(data: Buffer) -> list[tuple[int, int]]:
     if version != 0 or len(data) != _LIST_HEADER.size + count * _GROUP.size:
         msg = f"a list of entries of version {version} with {count} groups does not have {len(data)} bytes"
         raise MalformedFrameError(msg)
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int, int, int]] = []
     for start, end, size, period in _GROUP.iter_unpack(memoryview(data)[_LIST_HEADER.size :]):
         repeats = 1 if period == 0 else (end - start) // period + 1 if period > 0 else 0
         if (
@@ -276,20 +279,34 @@ def decode_entry_list(data: Buffer) -> list[tuple[int, int]]:
             or repeats < 1
             or (period == 0 and end != start)
             or (repeats > 1 and period < size)
-            or len(found) + repeats > _IDS_LISTED_MAX
         ):
             msg = f"a list of entries has the group {start}..{end}, size {size}, period {period}"
             raise MalformedFrameError(msg)
-        found += [(start + i * period, start + i * period + size - 1) for i in range(repeats)]
+        found += _intervals(start, size, period, repeats)
+        if len(found) > count + _STRETCHES_LISTED_MAX:
+            msg = f"a list of {count} groups of entries has more than {_STRETCHES_LISTED_MAX} stretches beside them"
+            raise MalformedFrameError(msg)
     found.sort()
     return _joined(found)
 
 
-def _joined(stretches: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for first, last in stretches:
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+def _intervals(start: int, size: int, period: int, repeats: int) -> Iterable[tuple[int, int, int, int]]:
+    """One group: as one interval if it can be, for it may stand for any number of stretches."""
+    if repeats == 1 or period == size:
+        return [(start, start + (repeats - 1) * period + size - 1, 1, 1)]
+    if period <= ENSEMBLE_MAX:
+        residues = sum(1 << (start + i) % period for i in range(size))
+        return [(start, start + (repeats - 1) * period + size - 1, period, residues)]
+    starts = range(start, start + min(repeats, _STRETCHES_LISTED_MAX + 1) * period, period)
+    return [(at, at + size - 1, 1, 1) for at in starts]
+
+
+def _joined(intervals: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    joined: list[tuple[int, int, int, int]] = []
+    for interval in intervals:
+        first, last, period, _ = interval
+        if joined and period == 1 == joined[-1][2] and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]), 1, 1)
         else:
-            joined.append((first, last))
+            joined.append(interval)
     return joined

@@ -34,6 +34,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
 _LAC_BODY = struct.Struct(">qq")
+LAC_BODY_BYTES = _LAC_BODY.size
+"""An explicit LAC's body without its digest."""
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 

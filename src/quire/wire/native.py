@@ -16,7 +16,8 @@ from crc32c import crc32c
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import ID_MAX, NO_ENTRY
+from quire.core.ledger_metadata import DigestType
 from quire.wire.entry import Buffer
 from quire.wire.run import RunView
 
@@ -37,6 +38,7 @@ _U32 = struct.Struct(">I")
 _NO_KEY = b"\0" * 20
 _RESERVED = b"\0" * 12
 _ANSWER_BIT = 128
+_DIGEST_TYPE_MAX = max(DigestType)
 _NO_BODY = memoryview(b"")
 FOLLOWED = 1
 """Flag of an answer to an ADD: a reader waits here for the ledger's LAC, so its writer does well to tell it."""
@@ -203,6 +205,16 @@ class Request:
     body_crc: int
     body: memoryview
 
+    def is_possible(self) -> bool:
+        """Whether its ids are such as there can be."""
+        return (
+            self.ledger_id >= -1
+            and self.lac >= NO_ENTRY
+            and self.lafr >= NO_ENTRY
+            and self.term <= ID_MAX
+            and self.digest_type <= _DIGEST_TYPE_MAX
+        )
+
     def is_intact(self) -> bool:
         """Whether the body is what was sent."""
         return bool(crc32c(self.body) == self.body_crc)
@@ -248,7 +260,8 @@ def decode_request(frame: memoryview) -> Request:
     """A request from a whole frame, length field included.
 
     Raises:
-        MalformedFrameError: naming what does not fit. A damaged *body* is not an error here: see `Request.is_intact`.
+        MalformedFrameError: naming what does not fit. A damaged *body* is not an error here, nor are ids that cannot
+            be: see `Request.is_intact` and `is_possible`.
     """
     if len(frame) < REQUEST_BYTES:
         msg = f"a request of {len(frame)} bytes is shorter than its header of {REQUEST_BYTES}"
@@ -278,9 +291,6 @@ def decode_request(frame: memoryview) -> Request:
         raise MalformedFrameError(msg)
     if flags & _UNKNOWN_FLAGS or reserved != _RESERVED:
         msg = f"a request carries flags {flags:#x} or extensions that this version does not know"
-        raise MalformedFrameError(msg)
-    if ledger_id < -1 or lac < NO_ENTRY or lafr < NO_ENTRY:
-        msg = f"a request carries impossible ids: ledger {ledger_id}, LAC {lac}, LAFR {lafr}"
         raise MalformedFrameError(msg)
     return Request(
         _KINDS[kind],

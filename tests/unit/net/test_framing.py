@@ -47,6 +47,28 @@ def frame_of(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
+@given(
+    sizes=st.lists(st.sampled_from([5, 3000, 9000, 40_000]), max_size=6),
+    bytes_max=st.sampled_from([1, 1000, 20_000, 70_000]),
+    other=st.sampled_from([0, 5000]),
+    data=st.data(),
+)
+def test_a_short_budget_changes_nothing_but_the_pace(
+    sizes: list[int], bytes_max: int, other: int, data: st.DataObject
+) -> None:
+    bodies = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    stream = HELLO + b"".join(map(frame_of, bodies))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    budget = ReceiveBudget(bytes_max + other)
+    budget.taken = other
+    protocol = Collector(scratch_bytes=SCRATCH_BYTES, budget=budget)
+    # A frame that meets no room at all would wait; here there is room for all that one connection sends.
+    if max(sizes, default=0) <= bytes_max or not other:
+        feed(protocol, stream, cuts)
+        assert protocol.frames == [frame_of(body) for body in bodies]
+        assert budget.taken == other
+
+
 def feed(protocol: FrameProtocol, data: bytes, cuts: list[int]) -> None:
     """Hand over `data` in pieces that end at the cuts, as a socket would: never more than the buffer takes."""
 
@@ -134,39 +156,6 @@ def test_garbage_is_refused() -> None:
     protocol = Collector()
     feed(protocol, b"\x00\x00\x00\x05hello world", [])
     assert "not the native protocol" in protocol.errors[0].message
-
-
-def test_frames_that_find_no_budget_wait_for_it() -> None:
-    budget = ReceiveBudget(bytes_max=1000)
-    first, second = Collector(256, budget), Collector(256, budget)
-    long_frame = frame_of(b"y" * 700)
-
-    class Line:
-        """The side of a transport that a receiver uses."""
-
-        def __init__(self) -> None:
-            self.reading = True
-
-        def is_closing(self) -> bool:
-            return False
-
-        def pause_reading(self) -> None:
-            self.reading = False
-
-        def resume_reading(self) -> None:
-            self.reading = True
-
-    line = Line()
-    second.transport = line  # type: ignore[assignment]
-    feed(first, HELLO + long_frame[:100], [])
-    feed(second, HELLO + long_frame[:100], [len(HELLO)])
-    assert not line.reading
-    assert budget.taken == len(long_frame)
-    feed(first, long_frame[100:], [])
-    assert line.reading
-    feed(second, long_frame[100:], [])
-    assert first.frames == second.frames == [long_frame]
-    assert budget.taken == 0
 
 
 def test_a_lost_connection_gives_its_memory_back() -> None:

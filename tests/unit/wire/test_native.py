@@ -105,8 +105,6 @@ def reheaded(**fields: int) -> memoryview:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"ledger_id": -2}, "impossible ids"),
-        ({"lac": -2}, "impossible ids"),
         ({"flags": int(Flag.TRUNCATE)}, "flags"),
         ({"flags": 1 << 15}, "flags"),
     ],

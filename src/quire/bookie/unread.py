@@ -1,0 +1,56 @@
+"""Answers that clients do not read: how much memory they may take together, and how long an answer may be meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from quire.bookie.client_connection import ClientConnection
+
+SHARE: Final = 8
+"""One more answer takes at most this part of what is left."""
+ANSWER_BYTES_MIN: Final = 64 * 1024
+"""An answer may have so many bytes however little is left; its first entry comes in any case."""
+STALL_SECONDS: Final = 2.0
+"""While more than half is taken, a client that has read nothing for so long is cut off."""
+
+
+class UnreadAnswers:
+    """The connections whose answers wait for their clients.
+
+    Args:
+        bytes_max: for all of them.
+        read_bytes_max: the longest answer to one read while there is plenty.
+
+    Attributes:
+        answer_bytes_max: the longest answer to one read now.
+    """
+
+    def __init__(self, bytes_max: int, read_bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._read_bytes_max = read_bytes_max
+        self._waiting: dict[ClientConnection, int] = {}
+        self._taken = 0
+        self.answer_bytes_max = read_bytes_max
+
+    def wait(self, connection: ClientConnection, size: int) -> None:
+        """So many bytes wait for a client to read; it is served no more until it has."""
+        self.done(connection)
+        self._waiting[connection] = size
+        self._taken += size
+        self._share()
+
+    def done(self, connection: ClientConnection) -> None:
+        """It has read them, or is gone."""
+        size = self._waiting.pop(connection, 0)
+        if size:
+            self._taken -= size
+            self._share()
+
+    def patience(self, usual_seconds: float) -> float:
+        """How long a client may read nothing before it is cut off, in seconds."""
+        return STALL_SECONDS if 2 * self._taken > self._bytes_max else usual_seconds
+
+    def _share(self) -> None:
+        left = (self._bytes_max - self._taken) // SHARE
+        self.answer_bytes_max = max(min(left, self._read_bytes_max), ANSWER_BYTES_MIN)
