@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -151,9 +151,7 @@ class Connection(ClientConnection):
             msg = f"an add to ledger {request.ledger_id} brings a run of ledger {run.ledger_id}"
             raise MalformedFrameError(msg)
         if request.lac >= run.last and not request.flags & Flag.RECOVERY:
-            msg = (
-                f"an add of entry {run.last} of ledger {run.ledger_id} says that {request.lac} is confirmed"
-            )
+            msg = f"an add of entry {run.last} of ledger {run.ledger_id} says that {request.lac} is confirmed"
             raise MalformedFrameError(msg)
         answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:

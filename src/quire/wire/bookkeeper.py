@@ -297,7 +297,7 @@ def _intervals(start: int, size: int, period: int, repeats: int) -> Iterable[tup
     if period <= ENSEMBLE_MAX:
         residues = sum(1 << (start + i) % period for i in range(size))
         return [(start, start + (repeats - 1) * period + size - 1, period, residues)]
-    starts = range(start, start + min(repeats, _STRETCHES_LISTED_MAX + 1) * period, period)
+    starts = range(start, start + min(repeats, _STRETCHES_LISTED_MAX + 2) * period, period)
     return [(at, at + size - 1, 1, 1) for at in starts]
 
 

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.ids import ID_MAX, NO_ENTRY
+from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire.entry import Buffer
 from quire.wire.run import RunView
@@ -498,14 +498,19 @@ def decode_intervals(body: memoryview) -> list[tuple[int, int, int, int]]:
     """The intervals of an answer to LIST_ENTRIES.
 
     Raises:
-        MalformedFrameError: it is cut.
+        MalformedFrameError: it is cut, or names what is no interval of ids.
     """
     fields = _Fields(body, "list of intervals")
     (count,) = fields.struct(">I")
     if count * _HELD.size != fields.left():
         msg = f"{count} intervals do not fit into {fields.left()} bytes"
         raise MalformedFrameError(msg)
-    return [_HELD.unpack(fields.take(_HELD.size)) for _ in range(count)]
+    intervals = list(_HELD.iter_unpack(fields.take(fields.left())))
+    for first, last, period, residues in intervals:
+        if not (0 <= first <= last and 1 <= period <= ENSEMBLE_MAX and 0 < residues < 1 << period):
+            msg = f"a list of intervals has {first}..{last}, period {period}, residues {residues:#x}"
+            raise MalformedFrameError(msg)
+    return intervals
 
 
 def encode_info(info: dict[str, Any]) -> bytes:
