@@ -2,7 +2,7 @@
 
     python tests/hostile/fuzz.py {bookie|client} [CPU_SECONDS] [FOLDER]
 
-Needs atheris (`requirements/fuzz.txt`). FOLDER collects inputs that reach something new; whatever the programs raise is
+Needs atheris (`requirements/fuzz.txt`); several processes may share a folder. FOLDER collects inputs that reach something new; whatever the programs raise is
 kept beside it, once a place. `tests/hostile/seeds.py` makes a small set of them that the tests replay.
 """
 
@@ -41,12 +41,11 @@ def main() -> None:
     for data in beginnings(side):
         (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
     state = {"world": None, "left": 0, "inputs": 0, "found": 0}
-    kept = folder / "figures.json"
-    before = json.loads(kept.read_text()) if kept.exists() else {"inputs": 0, "cpu_seconds": 0}
+    kept = folder / f"figures-{os.getpid()}.json"
     cpu = time.process_time()
 
     # Whatever the world that lives now has been fed: what it took to get it into a state that is a finding.
-    life = (folder / "life").open("wb", buffering=0)
+    life = (folder / f"life-{os.getpid()}").open("wb", buffering=0)
 
     def one(data: bytes) -> None:
         state["inputs"] += 1
@@ -79,8 +78,8 @@ def main() -> None:
             spent = time.process_time() - cpu
             figures = {
                 "side": side,
-                "inputs": before["inputs"] + state["inputs"],
-                "cpu_seconds": before["cpu_seconds"] + round(spent),
+                "inputs": state["inputs"],
+                "cpu_seconds": round(spent),
                 "corpus": len(list(corpus.iterdir())),
                 "findings": len(list(findings.glob("*.txt"))),
             }

@@ -76,14 +76,12 @@ async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[s
             await ledger.append_many([bytes(64 * 1024)] * (WARM_UP // (64 * 1024)))
         before, open_before = resident(bookie.pid), descriptors(bookie.pid)
         counts = {"connections": 0, "answer_bytes": 0}
-        frames = 0
-        while frames < FRAMES:
+        while mutator.made < FRAMES:
             streams: asyncio.Queue[bytes] = asyncio.Queue()
             for number in range(300):
                 protocol = PROTOCOLS[number % 3]
                 stream = mutator.some(protocol, FRAMES_A_CONNECTION)
                 streams.put_nowait(hello + stream if protocol == NATIVE else stream)
-                frames += FRAMES_A_CONNECTION
             host, port = bookie.address.split(":")
             await asyncio.gather(*(attack(host, int(port), streams, counts) for _ in range(AT_ONCE)))
             assert bookie.running, bookie.how_it_ended()
@@ -93,7 +91,7 @@ async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[s
     await serves_the_next(local.uri)
     lines = (folder / "bookie-1.log").read_text(errors="replace").splitlines()
     return {
-        "frames": frames,
+        "frames": mutator.made,
         **counts,
         "grown_mib": round((highest(bookie.pid) - before) / MIB, 1),
         "resident_mib": round(resident(bookie.pid) / MIB, 1),
@@ -105,7 +103,7 @@ async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[s
 
 
 def test_mutated_requests(tmp_path: Path) -> None:
-    mutator = Mutator(random.Random(SEED), "bookie")
+    mutator = Mutator(random.Random(SEED), "bookie", share=0.8)
     with LocalCluster(tmp_path, bookies=1) as local:
         figures = asyncio.run(survive(local, mutator, tmp_path))
     keep_figures("mutated_requests", figures, seed=SEED)

@@ -33,10 +33,17 @@ class Mutator:
     Args:
         chance: decides everything.
         side: "bookie": requests; "client": answers.
+        share: how many of the frames are changed; the others bring a connection further.
+
+    Attributes:
+        made: frames that were changed, or made of noise.
+        canned: the frames that our own programs send, by protocol.
     """
 
-    def __init__(self, chance: random.Random, side: str) -> None:
+    def __init__(self, chance: random.Random, side: str, share: float) -> None:
+        self.made = 0
         self._chance = chance
+        self._share = share
         asked, answered = conversation()
         ours = asked if side == "bookie" else answered
         vectors = recorded(">" if side == "bookie" else "<")
@@ -52,15 +59,19 @@ class Mutator:
         self._head_bytes = 96 if side == "bookie" else 56
 
     def some(self, protocol: int, count: int) -> bytes:
-        """A stream of so many frames, most of them mutated."""
+        """A stream of so many frames."""
         frames = self._frames[protocol]
         return self.changed(protocol, self._chance.choices(frames, k=count))
 
     def changed(self, protocol: int, frames: list[bytes]) -> bytes:
-        """A stream of these frames, most of them mutated."""
+        """A stream of these frames, a share of them mutated."""
         chance = self._chance
         out = []
         for frame in frames:
+            if chance.random() >= self._share:
+                out.append(frame)
+                continue
+            self.made += 1
             data = self._mutated(frame, self._frames[protocol])
             if protocol == NATIVE and chance.random() < 0.75:
                 # Behind right checksums a frame comes further.
@@ -71,7 +82,7 @@ class Mutator:
     def _mutated(self, frame: bytes, frames: list[bytes]) -> bytes:
         chance = self._chance
         data = bytearray(frame)
-        match chance.randrange(10):
+        match chance.randrange(9):
             case 0 | 1:
                 for _ in range(chance.randrange(1, 6)):
                     data[chance.randrange(4, len(data))] = chance.getrandbits(8)
@@ -92,9 +103,7 @@ class Mutator:
                 number = chance.choice(ABSURD) & ((1 << 8 * size) - 1)
                 at = chance.randrange(4, max(len(data) - size, 5))
                 data[at : at + size] = number.to_bytes(size, "big")[: len(data) - at]
-            case 8:
+            case _:
                 noise = chance.randbytes(chance.randrange(1, 300))
                 return struct.pack(">I", len(noise)) + noise
-            case _:
-                pass
         return bytes(data)

@@ -281,7 +281,9 @@ class StillBookie(StillWorld):
         return not bad and list(entries.entry_ids) == list(range(ENTRIES))
 
 
-class _Sink(AddSink):
+class AddedSink(AddSink):
+    """Remembers what it is told."""
+
     __slots__ = ("told",)
 
     def __init__(self) -> None:
@@ -325,14 +327,8 @@ class StillClient(StillWorld):
             return []
         self.lines.clear()
         client._peers.clear()
-        sink = _Sink()
-        asked = [self.loop.spawn(work) for work in self._everything(client)]
-        body = a_run(20, 22)
-        self.inside(
-            lambda: client.add_run(
-                self.bookie, ACCESS, body, checksum(body), lac=19, sink=sink, tag=None, timeout_ms=2000
-            )
-        )
+        asked = [self.loop.spawn(work) for work in everything(client, self.bookie, 2000)]
+        sink = self.inside(lambda: add_something(client, self.bookie, 2000))
         self.pass_time(SECOND // 100)
         for receiver, line in list(self.lines):
             heard = [self.hello, *pieces] if protocol == NATIVE else pieces
@@ -354,15 +350,23 @@ class StillClient(StillWorld):
         self.loop._tasks = [task for task in self.loop._tasks if not task.done()]
         return told
 
-    def _everything(self, client: BookieClient) -> list[Any]:
-        bookie, wait = self.bookie, 2000
-        return [
-            client.read(bookie, ACCESS, 0, ENTRIES - 1, 1 << 20, timeout_ms=wait),
-            client.read(bookie, ACCESS, 5, 5, 1 << 20, fence=True, recovery=True, timeout_ms=wait),
-            client.read_lac(bookie, ACCESS, timeout_ms=wait),
-            client.read_lac(bookie, ACCESS, fence=True, timeout_ms=wait),
-            client.long_poll(bookie, ACCESS, 3, 4, 9, 1 << 20, 1000),
-            client.list_entries(bookie, ACCESS, timeout_ms=wait),
-            client.info(bookie, ACCESS, timeout_ms=wait),
-            client.clear_limbo(bookie, ACCESS, timeout_ms=wait),
-        ]
+
+def everything(client: BookieClient, bookie: BookieId, timeout_ms: int) -> list[Any]:
+    """One request of each kind to a bookie, not begun yet."""
+    return [
+        client.read(bookie, ACCESS, 0, ENTRIES - 1, 1 << 20, timeout_ms=timeout_ms),
+        client.read(bookie, ACCESS, 5, 5, 1 << 20, fence=True, recovery=True, timeout_ms=timeout_ms),
+        client.read_lac(bookie, ACCESS, timeout_ms=timeout_ms),
+        client.read_lac(bookie, ACCESS, fence=True, timeout_ms=timeout_ms),
+        client.long_poll(bookie, ACCESS, 3, 4, 9, 1 << 20, 1000),
+        client.list_entries(bookie, ACCESS, timeout_ms=timeout_ms),
+        client.info(bookie, ACCESS, timeout_ms=timeout_ms),
+        client.clear_limbo(bookie, ACCESS, timeout_ms=timeout_ms),
+    ]
+
+
+def add_something(client: BookieClient, bookie: BookieId, timeout_ms: int) -> AddedSink:
+    """Send a run; the sink is told what became of it."""
+    sink, body = AddedSink(), a_run(20, 22)
+    client.add_run(bookie, ACCESS, body, checksum(body), lac=19, sink=sink, tag=None, timeout_ms=timeout_ms)
+    return sink

@@ -391,7 +391,7 @@ class BookieClient:
         try:
             entries = native.decode_entries(frame.body)
         except MalformedFrameError as error:
-            log.warning("an answer with entries of ledger %d does not fit: %s", frame.ledger_id, error)
+            log.debug("an answer with entries of ledger %d does not fit: %s", frame.ledger_id, error)
             return ReadReply(Answer.BAD_DIGEST)
         return ReadReply(Answer.OK, entries.runs, entries.vouched_through, entries.unknown, frame.lac)
 
