@@ -8,11 +8,11 @@ kept beside it, once a place. `tests/hostile/seeds.py` makes a small set of them
 
 from __future__ import annotations
 
-import faulthandler
 import hashlib
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUT_BYTES_MAX = 4096
-HANGS_SECONDS = 300
-"""A hundred inputs that take so long are a hang: where it is, is printed."""
+HANGS_SECONDS = 20
+"""An input that takes so much time of the processor is a hang."""
 PARTS = ["quire.wire", "quire.net", "quire.bookie", "quire.client", "quire.core"]
 
 
@@ -40,6 +40,11 @@ def main() -> None:
     findings.mkdir(exist_ok=True)
     for data in beginnings(side):
         (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
+
+    def hangs(*_: object) -> None:
+        raise TimeoutError(f"one input took {HANGS_SECONDS} s of the processor")
+
+    signal.signal(signal.SIGPROF, hangs)
     state = {"world": None, "left": 0, "inputs": 0, "found": 0}
     kept = folder / f"figures-{os.getpid()}.json"
     cpu = time.process_time()
@@ -55,8 +60,7 @@ def main() -> None:
             state["world"], state["left"] = (StillBookie if side == "bookie" else StillClient)(), LIVES
         state["left"] -= 1
         life.write(len(data).to_bytes(4, "big") + data)
-        if state["left"] % 100 == 0:
-            faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
+        signal.setitimer(signal.ITIMER_PROF, HANGS_SECONDS)
         try:
             if side == "bookie":
                 state["world"].serve(data)
@@ -87,7 +91,7 @@ def main() -> None:
             if spent > seconds:
                 os._exit(0)
 
-    limits = [f"-max_len={INPUT_BYTES_MAX}", "-timeout=30", "-rss_limit_mb=4096"]
+    limits = [f"-max_len={INPUT_BYTES_MAX}", "-timeout=100000", "-rss_limit_mb=4096"]
     atheris.Setup([sys.argv[0], *limits, str(corpus)], one)
     atheris.Fuzz()
 

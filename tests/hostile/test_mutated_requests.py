@@ -42,7 +42,7 @@ async def attack(host: str, port: int, streams: asyncio.Queue[bytes], counts: di
             async with asyncio.timeout(120):
                 while data := await reader.read(65536):
                     counts["answer_bytes"] += len(data)
-        except ConnectionError:
+        except OSError:  # the bookie has hung up already
             pass
         writer.close()
         counts["connections"] += 1
