@@ -160,8 +160,6 @@ class V3Channel(BookKeeperChannel):
             lac = read.maxLAC if read.HasField("maxLAC") else -1
             if isinstance(asked, _PollAsked) and entry_id == _OF_A_POLL:
                 self._woken(asked, answer, read, lac)
-            elif isinstance(asked, RunAsked):
-                asked.got(entry_id, Answer.ERROR if answer is Answer.OK else answer, b"", -1)
             else:
                 asked.got(entry_id, answer, read.body, lac)
         elif operation == pb.READ_LAC and isinstance(asked, LacAsked):
