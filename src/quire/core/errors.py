@@ -145,6 +145,25 @@ class NotLeaderError(RefusedError):
     code = "not_leader"
 
 
+class LogLedError(RefusedError):
+    """The log has a leader, or what a dead one left open, and the caller did not ask to take it over."""
+
+    code = "log_led"
+
+
+class TransactionResetError(RefusedError):
+    """A named transaction counts from the beginning again, under another checkpoint."""
+
+    code = "transaction_reset"
+
+
+class StagedLedgerGoneError(RefusedError):
+    """A ledger that was written for a batch was deleted before the batch was committed: write the batch again."""
+
+    code = "staged_ledger_gone"
+    retriable = True
+
+
 class NoClusterError(RefusedError):
     """No cluster is named, or the metadata store cannot be reached or read."""
 

@@ -12,7 +12,10 @@ While SERVING a roll goes through CREATING, LISTING, DRAINING, and the former le
 until DRAINING; then they wait for one round trip, so that the next ledger's first offset is known before its first
 byte is sent. No other roll begins before the former ledger is sealed.
 
-Source: ledgers to logs (000), "Opening a log", "Rolling ledgers"; decisions F-10, F-11, F-30, F-31.
+A roll while adopted ledgers wait closes the former ledger first: one swap then completes it, gives the adopted ones
+their offsets and lists the next one. Appends wait for the close and that swap.
+
+Source: ledgers to logs (000), "Opening a log", "Rolling ledgers"; decisions F-10, F-11, F-30, F-31, F-34.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from quire.core.log_effects import (
     Ended,
     EndReason,
     ListLedger,
+    PlaceAdoptions,
     ReadHead,
     RecoverLedger,
     Resign,
@@ -78,6 +82,7 @@ class RollStep(Enum):
     CREATING = "creating"
     LISTING = "listing"
     DRAINING = "draining"
+    SEALING = "sealing"
 
 
 _LEADING: Final = (LogStatus.SERVING, LogStatus.CLOSING)
@@ -92,10 +97,13 @@ class LogMachine:
         name_page: the name of a page, from its content.
         layout: when items move to pages.
         digest: BookKeeper's number of the digest of the ledgers that it makes.
+        adopts: whether it places what others commit to the log while it leads; its driver calls `head_seen` then.
         rules: the judgements it works by.
     """
 
     __slots__ = (
+        "_adopting",
+        "_adopts",
         "_attempt",
         "_attempted_head",
         "_changes",
@@ -137,8 +145,10 @@ class LogMachine:
         host: str = "",
         layout: PageLayout = DEFAULT_LAYOUT,
         digest: int = 3,
+        adopts: bool = False,
         rules: Rules = RULES,
     ) -> None:
+        self._adopts = adopts
         self._holder = holder
         self._host = host
         self._name_page = name_page
@@ -168,6 +178,7 @@ class LogMachine:
         self._changes: list[Change] = []
         # Rolling and closing
         self._roll = RollStep.NONE
+        self._adopting = False
         self._rolled_from: LedgerId | None = None
         self._sealing: list[LedgerId] = []
         self._switched = False
@@ -183,6 +194,11 @@ class LogMachine:
     def rolling(self) -> bool:
         """Whether a roll is under way."""
         return self._roll is not RollStep.NONE or bool(self._sealing)
+
+    @property
+    def adoptions_wait(self) -> bool:
+        """Whether closed ledgers were committed to the log and wait for their offsets, as far as is known."""
+        return self._head is not None and bool(self._head.adoptions)
 
     @property
     def is_closing(self) -> bool:
@@ -305,8 +321,11 @@ class LogMachine:
             self._swap_opening()
         elif self.status in _LEADING and self._roll is RollStep.CREATING:
             self._new = item
-            self._roll = RollStep.LISTING
-            self._change(ListLedger(item))
+            if self._adopting:
+                self._drain()
+            else:
+                self._roll = RollStep.LISTING
+                self._change(ListLedger(item))
         else:
             self.out.append(DeleteLedger(ledger_id))
 
@@ -316,6 +335,7 @@ class LogMachine:
             self._end(EndReason.CREATE_FAILED, detail)
         elif self.status in _LEADING and self._roll is RollStep.CREATING:
             self._roll = RollStep.NONE
+            self._adopting = False
             self._roll_over(done=False)
 
     def _swap_opening(self) -> None:
@@ -328,7 +348,7 @@ class LogMachine:
             if item.ledger_id in self._recovered:
                 head = head.with_completed(item.ledger_id, self._recovered[item.ledger_id])
         head = head.with_adoptions_placed().with_item(new)
-        head = head.with_leader(Leader(base.leader.epoch + 1, self._holder, self._host))
+        head = head.with_leader(Leader(base.leader.epoch + 1, self._holder, self._host, self._adopts))
         self.status = LogStatus.SWAPPING
         self._write(head)
 
@@ -469,6 +489,8 @@ class LogMachine:
         for change in done:
             if isinstance(change, ListLedger):
                 self._listed(change.item)
+            elif isinstance(change, PlaceAdoptions):
+                self._placed(change.item)
             elif isinstance(change, CompleteLedger):
                 self._completed(change.ledger_id)
             else:
@@ -502,7 +524,39 @@ class LogMachine:
             msg = f"no roll while {self.status.value}, roll step {self._roll.value}; see may_roll"
             raise MisuseError(msg)
         self._roll = RollStep.CREATING
+        self._adopting = self.adoptions_wait
         self.out.append(CreateLedger())
+
+    def head_seen(self, head: LogHead, version: int) -> None:
+        """The head, read because it was changed by somebody: a sink may have committed ledgers to the log.
+
+        Known is only what is newer, and nothing while a swap is in flight: its answer, or a reading after it, tells.
+        """
+        mine = head.leader.epoch == self.epoch and head.leader.holder == self._holder
+        if self.status is LogStatus.SERVING and not self._swapping and mine:
+            assert self._head is not None
+            if head.generation > self._head.generation:
+                self._learn(head, version)
+
+    def _drain(self) -> None:
+        """While adopted ledgers wait, the former ledger ends before the next one is listed."""
+        assert self.current is not None
+        self._roll = RollStep.DRAINING
+        self._rolled_from = self.current
+        self._switched = False
+        self.out.append(DrainLedger(self._rolled_from))
+
+    def _placed(self, item: LogItem) -> None:
+        """The next ledger is in the list, behind what was adopted: its first offset is there."""
+        assert self._head is not None
+        listed = self._head.item(item.ledger_id)
+        assert listed is not None
+        self._new = None
+        self._roll = RollStep.NONE
+        self._adopting = False
+        self._rolled_from = None
+        self._switch(item, listed.first_offset)
+        self._roll_over(done=True)
 
     def _listed(self, item: LogItem) -> None:
         """The next ledger is in the list: step 3 is done. It gets nothing before the former's last is confirmed."""
@@ -529,6 +583,10 @@ class LogMachine:
         ):
             return
         assert self._new is not None
+        if self._adopting:
+            self._roll = RollStep.SEALING
+            self.out.append(CloseLedger(ledger_id))
+            return
         if not self._switched and self._rules.may_send_to_next(previous_confirmed=True):
             offset = None if self.current_offset is None else self.current_offset + records
             self._switch(self._new, offset)
@@ -552,6 +610,10 @@ class LogMachine:
         """
         if self.status in _LEADING and ledger_id in self._sealing:
             self._change(CompleteLedger(ledger_id, summary))
+        elif self.status in _LEADING and self._roll is RollStep.SEALING and ledger_id == self._rolled_from:
+            assert self._new is not None
+            self._roll = RollStep.LISTING
+            self._change(PlaceAdoptions(ledger_id, summary, self._new))
         elif self.status is LogStatus.CLOSING and ledger_id == self.current:
             self._changes.append(CompleteLedger(ledger_id, summary))
             self._change(Resign(self.epoch))
@@ -563,6 +625,8 @@ class LogMachine:
             Ended. A next ledger that is listed stays, empty; one that comes later is deleted.
         """
         if self.status in _LEADING:
+            if self._adopting and self._roll in {RollStep.DRAINING, RollStep.SEALING}:
+                self._delete_new()  # no swap has named it
             self._end(EndReason.LEDGER_FAILED, f"ledger {ledger_id}: {detail}")
 
     def _completed(self, ledger_id: LedgerId) -> None:

@@ -170,6 +170,23 @@ class CompleteLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceAdoptions:
+    """Call the current ledger closed, place what was adopted behind it, and put the next ledger on the list."""
+
+    ledger_id: LedgerId
+    summary: LedgerSummary
+    item: LogItem
+
+    def applied(self, head: LogHead) -> LogHead:
+        """The head with it."""
+        return head.with_completed(self.ledger_id, self.summary).with_adoptions_placed().with_item(self.item)
+
+    def is_in(self, head: LogHead) -> bool:
+        """Whether the head has it already."""
+        return head.item(self.item.ledger_id) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Give the lead back and place what waits for a closing leader."""
 
@@ -184,4 +201,4 @@ class Resign:
         return head.leader.epoch == self.epoch and not head.leader.holder
 
 
-Change: TypeAlias = ListLedger | CompleteLedger | Resign
+Change: TypeAlias = ListLedger | CompleteLedger | PlaceAdoptions | Resign

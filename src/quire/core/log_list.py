@@ -9,7 +9,7 @@ Source: ledgers to logs (000); decisions F-10 to F-12, F-29 to F-34.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -169,11 +169,16 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who may write. Opening adds one to the epoch; `holder` names one open handle, "" after a clean close."""
+    """Who may write. Opening adds one to the epoch; `holder` names one open handle, "" after a clean close.
+
+    Attributes:
+        adopts: the handle places closed ledgers that others commit to the log while it leads (decision F-34).
+    """
 
     epoch: int = 0
     holder: str = ""
     host: str = ""
+    adopts: bool = False
     unknown: bytes = b""
 
 
@@ -265,6 +270,7 @@ class LogHead:
         pages: older items, oldest first; levels never rise from one to the next.
         items: the newest items, oldest first.
         archive: the directory of the files of archived items.
+        marks_dropped: marks that were forgotten since the log began; `marks_dropped_ms` is the time of the newest.
     """
 
     log_id: bytes
@@ -280,6 +286,8 @@ class LogHead:
     marks: tuple[Mark, ...] = ()
     intents: tuple[Intent, ...] = ()
     created_ms: int = 0
+    marks_dropped: int = 0
+    marks_dropped_ms: int = 0
     unknown: bytes = b""
     archive: str = ""
 
@@ -323,6 +331,10 @@ class LogHead:
     def item(self, ledger_id: int) -> LogItem | None:
         """The head's own item of a ledger, or None."""
         return next((item for item in self.items if item.ledger_id == ledger_id), None)
+
+    def mark(self, query_id: str) -> Mark | None:
+        """What is known of a query's batches, or None."""
+        return next((mark for mark in self.marks if mark.query_id == query_id), None)
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -545,13 +557,3 @@ def paged(head: LogHead, layout: PageLayout, name_page: PageNamer) -> tuple[LogH
     if not made:
         return head, ()
     return replace(head, items=items, pages=tuple(pages)), tuple(made)
-
-
-def marks_bounded(marks: Iterable[Mark]) -> tuple[Mark, ...]:
-    """The newest marks, at most `MARKS_MAX`, in the order in which they were given."""
-    kept = list(marks)
-    excess = len(kept) - MARKS_MAX
-    if excess > 0:
-        oldest = sorted(range(len(kept)), key=lambda place: kept[place].time_ms)[:excess]
-        kept = [mark for place, mark in enumerate(kept) if place not in oldest]
-    return tuple(kept)

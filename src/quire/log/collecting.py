@@ -1,8 +1,13 @@
-"""Finds what crashes left of logs: ledgers that no list holds, pages that no list names, intents; clears them later.
+"""Finds what crashes left of logs: ledgers that no list holds, pages that no list names, intents; clears them.
 
-A thing goes only when it was unlisted at one look and, a grace time after that, at every look until another one: a
-leader that has created a ledger and not listed it yet has that long. Everything is looked up by what the ledger's own
-metadata says (`quire.log`); a short or failed listing shows less, so it deletes less.
+What a sink staged goes as soon as it cannot be committed any more: its query's mark has reached its batch, or its log
+is gone. Without such a fact it goes when it is older than the grace time; a commit that comes later still finds out,
+because its swap requires the ledgers that it lists. Everything else goes only when it was unlisted at one look and, a
+grace time after that, at every look until another one: a leader that has created a ledger and not listed it yet has
+that long. In every case the deletion itself requires the list that was looked at (`listing.py`).
+
+Everything is looked up by what the ledger's own metadata says (`quire.log`); a short or failed listing shows less, so
+it deletes less.
 
 Source: design, "A log, and what a reader calls a position", last point; decision F-29: "collected after the grace time".
 """
@@ -16,11 +21,14 @@ from typing import Final
 from quire.client.client import Client
 from quire.core.errors import CorruptMetadataError, NoSuchLogError
 from quire.core.ids import LedgerId
-from quire.core.log_list import LogHead, LogItem, PageRef
+from quire.core.log_commit import is_replay
+from quire.core.log_list import LogHead
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
 from quire.log.heads import HEADS, PAGES, LogHeads
 from quire.log.ledgers import LOG_KEY, LogLedgers
+from quire.log.listing import Listing, delete_unlisted, read_listing
+from quire.log.staging import StagedBy
 from quire.log.trimming import LogTrimmer
 from quire.metadata.store import LIST_LIMIT
 from quire.wire import ledger_metadata
@@ -47,12 +55,14 @@ class Collected:
     suspected: int
 
 
-@dataclass(slots=True)
-class _Listed:
-    """What a log's records name."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A ledger that says which log it was made for."""
 
-    ledgers: set[int]
-    pages: set[str]
+    ledger_id: LedgerId
+    log_id: bytes
+    staged_by: StagedBy | None
+    created_ms: int | None
 
 
 class LogCollector:
@@ -72,27 +82,30 @@ class LogCollector:
     async def collect(self) -> Collected:
         """Look once; delete what was unlisted for the grace time and is so now."""
         heads = LogHeads(self._client.store)  # a new one each time: nothing that it remembers may be stale
-        listed: dict[str, _Listed | None] = {}
-        unlisted_ledgers = [
-            ledger_id
-            for ledger_id, log_id in await self._made_for_logs()
-            if not await self._names(heads, listed, log_id, ledger_id)
-        ]
+        listings: dict[bytes, Listing | None] = {}
+        unlisted = {
+            made.ledger_id: made
+            for made in await self._made_for_logs()
+            if not await self._names(heads, listings, made.log_id, made.ledger_id)
+        }
         unlisted_pages = [
             key
             for key, log_id, name in await self._pages()
-            if not await self._names(heads, listed, log_id, name)
+            if not await self._names(heads, listings, log_id, name)
         ]
         now = self._client.clock.now_ms()
         waiting = await self._intents(heads)
-        found: list[int | str] = [*unlisted_ledgers, *unlisted_pages, *waiting]
+        found: list[int | str] = [*unlisted, *unlisted_pages, *waiting]
         # Whatever was listed in between begins anew.
         self._since = {thing: self._since.get(thing, now) for thing in found}
         due = {thing for thing, since in self._since.items() if now - since >= self._grace_ms}
-        ledgers = [each for each in unlisted_ledgers if each in due][:DELETES_MAX]
+        due.update(ledger_id for ledger_id, made in unlisted.items() if self._is_over(made, listings))
         pages = [each for each in unlisted_pages if each in due][:DELETES_MAX]
-        for ledger_id in ledgers:
-            await self._ledgers.delete(ledger_id)
+        ledgers = [
+            made.ledger_id
+            for made in [made for made in unlisted.values() if made.ledger_id in due][:DELETES_MAX]
+            if await delete_unlisted(self._client.store, heads, made.log_id, made.ledger_id)
+        ]
         for key in pages:
             log_id, _, name = key.removeprefix(PAGES).partition("/")
             await heads.remove_page(bytes.fromhex(log_id), name)
@@ -102,6 +115,19 @@ class LogCollector:
         gone: set[int | str] = {*ledgers, *pages, *intents}
         self._since = {thing: since for thing, since in self._since.items() if thing not in gone}
         return Collected(tuple(ledgers), tuple(pages), tuple(intents), len(self._since))
+
+    def _is_over(self, made: _Made, listings: dict[bytes, Listing | None]) -> bool:
+        """Whether a ledger that a sink staged, and that no list names, may go now."""
+        by, listing = made.staged_by, listings[made.log_id]
+        if by is None or listing is None:
+            return False
+        if listing.head is None:
+            return True  # ids of logs are never used again
+        mark = listing.head.mark(by.query) if by.query else None
+        if mark is not None and mark.incarnation == by.incarnation and is_replay(by.batch, mark):
+            return True
+        wall = self._client.clock.wall_ms()
+        return made.created_ms is not None and wall - made.created_ms >= self._grace_ms
 
     async def _intents(self, heads: LogHeads) -> dict[str, LogHead]:
         """The logs with a truncation or deletion under way, by their oldest intent. Damaged heads say nothing."""
@@ -121,80 +147,43 @@ class LogCollector:
         with contextlib.suppress(NoSuchLogError):
             await LogTrimmer(head, heads, self._ledgers, LogConfig()).run(machine)
 
-    async def _made_for_logs(self) -> list[tuple[LedgerId, str]]:
+    async def _made_for_logs(self) -> list[_Made]:
         """Every ledger that says which log it was made for. One whose record is damaged says nothing."""
-        found: list[tuple[LedgerId, str]] = []
+        found: list[_Made] = []
         after: int | None = None
         while True:
             page = await self._client.ledger_store.page(after)
             for ledger_id, stored in page:
                 try:
                     record = ledger_metadata.parse(stored.value, ledger_id)
-                except CorruptMetadataError:
+                    log_id = bytes.fromhex((record.custom_value(LOG_KEY) or b"").decode())
+                except (CorruptMetadataError, ValueError):
                     continue
-                log_id = record.custom_value(LOG_KEY)
-                if log_id is not None:
-                    found.append((ledger_id, log_id.decode(errors="replace")))
+                if log_id:
+                    found.append(_Made(ledger_id, log_id, StagedBy.of(record), record.created_ms))
             if len(page) < LIST_LIMIT:
                 return found
             after = page[-1][0]
 
-    async def _pages(self) -> list[tuple[str, str, str]]:
+    async def _pages(self) -> list[tuple[str, bytes, str]]:
         """Every stored page: key, log id, name."""
-        found: list[tuple[str, str, str]] = []
+        found: list[tuple[str, bytes, str]] = []
         after: str | None = None
         while True:
             page = await self._client.store.list(PAGES, after=after)
             for key, _ in page:
                 log_id, _, name = key.removeprefix(PAGES).partition("/")
-                found.append((key, log_id, name))
+                with contextlib.suppress(ValueError):
+                    found.append((key, bytes.fromhex(log_id), name))
             if len(page) < LIST_LIMIT:
                 return found
             after = page[-1][0]
 
     async def _names(
-        self, heads: LogHeads, known: dict[str, _Listed | None], log_id: str, thing: int | str
+        self, heads: LogHeads, known: dict[bytes, Listing | None], log_id: bytes, thing: int | str
     ) -> bool:
         """Whether a log's records name a ledger or page; yes as well when that cannot be told."""
         if log_id not in known:
-            known[log_id] = await self._listed(heads, log_id)
-        listed = known[log_id]
-        return listed is None or thing in listed.ledgers or thing in listed.pages
-
-    async def _listed(self, heads: LogHeads, log_id: str) -> _Listed | None:
-        """All that a log's records name, None when they cannot be read now. A log that is gone names nothing."""
-        try:
-            raw = bytes.fromhex(log_id)
-        except ValueError:
-            return None
-        if await self._client.store.get(HEADS + log_id) is None:
-            return _Listed(set(), set())
-        try:
-            found = await heads.read(raw)
-            if found is None:
-                return None
-            head = found[0]
-            listed = _Listed(set(), set())
-            self._note(listed, head.items)
-            for adoption in head.adoptions:
-                self._note(listed, adoption.items)
-            for intent in head.intents:
-                self._note(listed, intent.items)
-            for page in (*head.pages, *(page for intent in head.intents for page in intent.pages)):
-                await self._walk(heads, head, page, listed)
-        except (CorruptMetadataError, NoSuchLogError):
-            return None
-        return listed
-
-    @staticmethod
-    def _note(listed: _Listed, items: tuple[LogItem, ...]) -> None:
-        listed.ledgers.update(item.ledger_id for item in items)
-
-    async def _walk(self, heads: LogHeads, head: LogHead, page: PageRef, listed: _Listed) -> None:
-        listed.pages.add(page.name)
-        stored = await heads.read_page(head.log_id, page.name)
-        if stored is None:
-            return  # truncated: what it named is gone, or in an intent
-        self._note(listed, stored.items)
-        for child in stored.children:
-            await self._walk(heads, head, child, listed)
+            known[log_id] = await read_listing(self._client.store, heads, log_id)
+        listing = known[log_id]
+        return listing is None or thing in listing.ledgers or thing in listing.pages

@@ -54,6 +54,7 @@ class LogConfig:
         deletes_at_once: ledgers that a truncation deletes side by side.
         codec: `rows`, or `arrow` for batches of more than one record.
         compression: None, `lz4` or `zstd`, with the arrow codec.
+        adopts: whether a writer gives offsets to ledgers that others commit to the log while it leads (a Spark sink).
         host: what the list calls the place where a writer runs; empty: the machine's name and the process's number.
     """
 
@@ -73,6 +74,7 @@ class LogConfig:
     deletes_at_once: int = 16
     codec: str = "rows"
     compression: str | None = None
+    adopts: bool = True
     host: str = ""
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """A log's records in the metadata store: names, heads, pages. Compare-and-swap only; it decides nothing.
 
-Keys: `log-names/<name>`, `logs/<log id>`, `log-pages/<log id>/<page>`; ids in hex. Nothing here knows ledgers.
+Keys: `log-names/<name>`, `logs/<log id>`, `log-pages/<log id>/<page>`; ids in hex. Of ledgers it knows the keys.
 
 Source: decisions F-12, F-29.
 """
@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoSuchLogError
+from quire.core.ids import LedgerId
 from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
+from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
     Delete,
     KeyMissingError,
     MetadataStore,
+    Put,
+    Require,
     Watch,
     check_key,
 )
@@ -122,6 +127,19 @@ class LogHeads:
             MetadataUnknownError: nobody can tell.
         """
         return await self._store.put(HEADS + head.log_id.hex(), encode_head(head), version)
+
+    async def write_all(
+        self, changes: Sequence[tuple[LogHead, int]], required: Sequence[tuple[LedgerId, int]]
+    ) -> None:
+        """Swap several heads, or none of them, if the records of these ledgers have these versions.
+
+        Raises:
+            VersionConflictError: a head or a record has another version, or is gone; `ids["key"]` says which.
+            MetadataUnknownError: nobody can tell.
+        """
+        swaps = [Put(HEADS + head.log_id.hex(), encode_head(head), version) for head, version in changes]
+        guards = [Require(ledger_key(ledger_id), version) for ledger_id, version in required]
+        await self._store.multi((*guards, *swaps))
 
     async def remove(self, head: LogHead) -> None:
         """Delete head and name in one step; what is gone already is gone."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from quire.client.writer import LedgerWriter
 from quire.core import log_effects as e
@@ -38,6 +38,8 @@ from quire.metadata.store import VersionConflictError
 from quire.wire.log_records import page_name
 
 log = logging.getLogger(__name__)
+
+ADOPT_RETRY_MS: Final = 10_000
 
 LOST_LEDGER = (LedgerFencedError, LedgerClosedError, MetadataConflictError, NoSuchLedgerError)
 """What a ledger's writer meets when somebody else took its ledger."""
@@ -104,6 +106,7 @@ class LogLeader:
             host=host,
             layout=PageLayout(config.page_items, config.fan_out),
             digest=head.settings.digest,
+            adopts=config.adopts,
         )
         self._sender: Sender | None = None
         self._writers: dict[LedgerId, LedgerWriter] = {}
@@ -122,7 +125,7 @@ class LogLeader:
             e.DrainLedger: lambda effect: self._sender_of().drain_ledger(effect.ledger_id),
             e.SwitchLedger: self._switch,
             e.CloseLedger: lambda effect: self._start(self._close_ledger(effect.ledger_id)),
-            e.Rolled: lambda effect: self._sender_of().rolled(done=effect.done),
+            e.Rolled: self._rolled,
             e.Ended: lambda _: self._ended(),
         }
 
@@ -338,10 +341,54 @@ class LogLeader:
     def _serve(self, effect: e.Serve) -> None:
         assert effect.first_offset is not None
         self._sender_of().serve(self._writers[effect.ledger_id], effect.first_offset, effect.epoch)
+        if self._config.adopts:
+            self._start(self._heed_adoptions())
 
     def _switch(self, effect: e.SwitchLedger) -> None:
         assert effect.first_offset is not None
         self._sender_of().serve(self._writers[effect.ledger_id], effect.first_offset, self._machine.epoch)
+
+    # --- adoptions ---------------------------------------------------------------------------------------------
+
+    async def _heed_adoptions(self) -> None:
+        """Look at the head whenever it changes: a sink may have committed ledgers, which this leader then places."""
+        attempt = 0
+        while True:
+            try:
+                async with self._heads.watch(self._log_id) as changes:
+                    async for _ in changes:
+                        found = await self._heads.read(self._log_id)
+                        if found is not None:
+                            self._machine.head_seen(*found)
+                            self._adopt()
+                        attempt = 0
+            except QuireError as error:
+                if not error.retriable:
+                    log.warning("log %r: adopted ledgers wait for the next roll: %s", self._name, error)
+                    return
+            else:
+                return
+            attempt += 1
+            await self._pause(attempt)
+
+    def _adopt(self) -> None:
+        if self._machine.adoptions_wait and self._machine.may_roll:
+            self._machine.roll()
+            self._perform()
+
+    def _rolled(self, effect: e.Rolled) -> None:
+        self._sender_of().rolled(done=effect.done)
+        if not self._machine.adoptions_wait:
+            return
+        if effect.done:
+            self._adopt()
+        else:
+            self._start(self._adopt_later())
+
+    async def _adopt_later(self) -> None:
+        """No ledger could be made: what was adopted waits, as appends go on in the current one."""
+        await asyncio.sleep(ADOPT_RETRY_MS / 1000)
+        self._adopt()
 
     async def _close_ledger(self, ledger_id: LedgerId) -> None:
         try:

@@ -44,7 +44,7 @@ class LogLedgers:
 
     def __init__(self, client: Client, password: bytes = b"") -> None:
         self._client = client
-        self._password = password
+        self.password = password
 
     async def create(self, head: LogHead, owner: str) -> LedgerWriter:
         """A new ledger for a log, in nobody's list yet."""
@@ -53,7 +53,7 @@ class LogLedgers:
             ensemble_size=settings.ensemble_size,
             write_quorum=settings.write_quorum,
             ack_quorum=settings.ack_quorum,
-            password=self._password,
+            password=self.password,
             digest=DigestType(settings.digest),
             custom={
                 FORMAT_KEY: FORMAT_BATCH1,
@@ -69,7 +69,7 @@ class LogLedgers:
             NoSuchLedgerError: it is gone.
             CorruptMetadataError: its id belongs to another ledger now.
         """
-        reader = await self._client.open_ledger(item.ledger_id, self._password, recover=recover)
+        reader = await self._client.open_ledger(item.ledger_id, self.password, recover=recover)
         if item.token and reader.metadata.token != item.token:
             msg = (
                 f"ledger {item.ledger_id} is not the one that the log's list means: its token is "
@@ -98,7 +98,7 @@ class LogLedgers:
         if item.is_open:
             # A writer that is not fenced would go on being acknowledged until the bookies notice.
             with contextlib.suppress(QuireError):
-                await self._client.open_ledger(item.ledger_id, self._password)
+                await self._client.open_ledger(item.ledger_id, self.password)
         await self.delete(item.ledger_id)
 
 

@@ -23,9 +23,11 @@ from quire.core.errors import (
     TrimmedError,
 )
 from quire.core.log import LogMachine
+from quire.core.log_commit import Batch, Part
 from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
 from quire.core.log_trimming import TrimMachine
 from quire.core.quorum import check_quorums
+from quire.log.committing import LogCommitter, election_of
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
 from quire.log.heads import LogHeads, name_key
@@ -157,7 +159,7 @@ class Log:
         head = await self._head()
         holder = f"{self._client.chance.getrandbits(64):016x}"
         host = self._config.host or f"{platform.node()}:{os.getpid()}"
-        election = Election(self._client.store, f"log-{head.log_id.hex()}", f"{holder}@{host}")
+        election = Election(self._client.store, election_of(head.log_id), f"{holder}@{host}")
         standing = _Standing(election)
         leader = self._new_leader(head, holder, host, lambda: standing.may_retry(wait=wait_for_leadership))
         writer = self._new_writer(leader, standing.end)
@@ -346,6 +348,23 @@ class Log:
             NoSuchLogError: there is no such log.
         """
         return await self._cursors.remove((await self._head()).log_id.hex(), name)
+
+    async def place(self, *, takeover: bool = True) -> None:
+        """Give offsets to ledgers that were committed to the log and that its leader did not place before it died.
+
+        Args:
+            takeover: recover what that leader left open. A leader that lives is deposed; it would have placed them.
+
+        Raises:
+            NoSuchLogError: there is no such log.
+            LogLedError: without `takeover`, something is open.
+        """
+        head = await self._head()
+        if head.adoptions:
+            batch = Batch((Part(head.log_id, ()),), takeover=takeover, place=True)
+            await LogCommitter(
+                self._client, [self.name], batch, self._ledgers.password, self._config
+            ).commit()
 
     async def complete_items(self) -> int:
         """Write into the list what ledgers hold that it calls open and that somebody else has closed (F-31).

@@ -89,6 +89,10 @@ class Election:
         first = await self._candidates(limit=1)
         return first[0][1] if first else None
 
+    async def candidates(self) -> list[str]:
+        """Who stands, in order; at most `LIST_LIMIT`."""
+        return [candidate for _, candidate in await self._candidates()]
+
     async def resign(self) -> None:
         """Give the place up; the next one leads."""
         self._led = False

@@ -44,6 +44,7 @@ CONFIG: Final = LogConfig(
     back_off_ms_max=BACK_OFF_MS,
     open_attempts_max=10_000,
     roll_ms=366 * 86_400_000,
+    adopts=False,  # a look at the list that no schedule has
 )
 
 

@@ -75,6 +75,8 @@ def encode_head(head: LogHead) -> bytes:
         dropped_items=head.dropped_items,
         created_ms=head.created_ms,
         archive=head.archive,
+        marks_dropped=head.marks_dropped,
+        marks_dropped_ms=head.marks_dropped_ms,
         pages=map(_page_ref, head.pages),
         items=map(_item, head.items),
         intents=map(_intent, head.intents),
@@ -93,7 +95,8 @@ def encode_head(head: LogHead) -> bytes:
     )
     message.leader.CopyFrom(
         _with_unknown(
-            pb.LogLeader(epoch=leader.epoch, holder=leader.holder, host=leader.host), leader.unknown
+            pb.LogLeader(epoch=leader.epoch, holder=leader.holder, host=leader.host, adopts=leader.adopts),
+            leader.unknown,
         )
     )
     for adoption in head.adoptions:
@@ -153,7 +156,7 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
             _unknown(settings),
         ),
         message.generation,
-        Leader(leader.epoch, leader.holder, leader.host, _unknown(leader)),
+        Leader(leader.epoch, leader.holder, leader.host, leader.adopts, _unknown(leader)),
         message.start_offset,
         message.dropped_items,
         tuple(map(_read_page_ref, message.pages)),
@@ -168,6 +171,8 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
         ),
         tuple(_read_intent(each, where) for each in message.intents),
         message.created_ms,
+        message.marks_dropped,
+        message.marks_dropped_ms,
         _unknown(message),
         message.archive,
     )

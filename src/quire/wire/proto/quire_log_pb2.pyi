@@ -15,7 +15,7 @@ class LogName(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ...) -> None: ...
 
 class LogHead(_message.Message):
-    __slots__ = ("format_version", "log_id", "name", "settings", "generation", "leader", "start_offset", "dropped_items", "pages", "items", "adoptions", "marks", "intents", "created_ms", "archive")
+    __slots__ = ("format_version", "log_id", "name", "settings", "generation", "leader", "start_offset", "dropped_items", "pages", "items", "adoptions", "marks", "intents", "created_ms", "archive", "marks_dropped", "marks_dropped_ms")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,8 @@ class LogHead(_message.Message):
     INTENTS_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    MARKS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MARKS_DROPPED_MS_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     log_id: bytes
     name: str
@@ -46,7 +48,9 @@ class LogHead(_message.Message):
     intents: _containers.RepeatedCompositeFieldContainer[LogIntent]
     created_ms: int
     archive: str
-    def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[LogSettings, _Mapping]] = ..., generation: _Optional[int] = ..., leader: _Optional[_Union[LogLeader, _Mapping]] = ..., start_offset: _Optional[int] = ..., dropped_items: _Optional[int] = ..., pages: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., adoptions: _Optional[_Iterable[_Union[LogAdoption, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[LogMark, _Mapping]]] = ..., intents: _Optional[_Iterable[_Union[LogIntent, _Mapping]]] = ..., created_ms: _Optional[int] = ..., archive: _Optional[str] = ...) -> None: ...
+    marks_dropped: int
+    marks_dropped_ms: int
+    def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[LogSettings, _Mapping]] = ..., generation: _Optional[int] = ..., leader: _Optional[_Union[LogLeader, _Mapping]] = ..., start_offset: _Optional[int] = ..., dropped_items: _Optional[int] = ..., pages: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., adoptions: _Optional[_Iterable[_Union[LogAdoption, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[LogMark, _Mapping]]] = ..., intents: _Optional[_Iterable[_Union[LogIntent, _Mapping]]] = ..., created_ms: _Optional[int] = ..., archive: _Optional[str] = ..., marks_dropped: _Optional[int] = ..., marks_dropped_ms: _Optional[int] = ...) -> None: ...
 
 class LogPage(_message.Message):
     __slots__ = ("format_version", "log_id", "level", "items", "children")
@@ -117,14 +121,16 @@ class LogPageRef(_message.Message):
     def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., items: _Optional[int] = ..., count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., min_time_ms: _Optional[int] = ..., max_time_ms: _Optional[int] = ...) -> None: ...
 
 class LogLeader(_message.Message):
-    __slots__ = ("epoch", "holder", "host")
+    __slots__ = ("epoch", "holder", "host", "adopts")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    ADOPTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     holder: str
     host: str
-    def __init__(self, epoch: _Optional[int] = ..., holder: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+    adopts: bool
+    def __init__(self, epoch: _Optional[int] = ..., holder: _Optional[str] = ..., host: _Optional[str] = ..., adopts: _Optional[bool] = ...) -> None: ...
 
 class LogAdoption(_message.Message):
     __slots__ = ("items", "query_id", "batch_id")

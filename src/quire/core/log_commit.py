@@ -1,0 +1,542 @@
+"""Commits one batch of a sink to its logs: closed ledgers and the query's mark in one swap, however often it is tried.
+
+The machine reads the heads, decides for each log what the batch still has to do there, and asks for one swap of all
+heads together, which also requires that every ledger it lists still exists. An answer that is lost is settled by
+reading again: the mark, or the ledgers themselves, tell. So a batch is in a log once or not at all, and whoever wants
+to delete its ledgers can prove, in the deletion itself, that they are not listed. It must not know stores or Spark; the
+driver is `log/committing.py`.
+
+    IDLE -> READING -> (LOOKING) -> (FENCING) -> SWAPPING -> ENDED
+               ^                                    |
+               +------------------------------------+   conflict, or nobody knows
+
+Source: spark.md 4.2; decisions F-10, F-11, F-34.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from quire.core.errors import MisuseError
+from quire.core.ids import LedgerId
+from quire.core.log_list import (
+    DEFAULT_LAYOUT,
+    Adoption,
+    ItemState,
+    Leader,
+    LedgerSummary,
+    LogHead,
+    LogItem,
+    LogPage,
+    Mark,
+    PageLayout,
+    PageNamer,
+    paged,
+)
+from quire.core.log_marks import with_mark
+from quire.core.rules import RULES
+
+
+class OnReset(Enum):
+    """What a named transaction does when its numbers begin again under another checkpoint."""
+
+    ERROR = "error"
+    CONTINUE = "continue"
+    SKIP = "skip"
+
+
+class CommitStatus(Enum):
+    """Where a commit is."""
+
+    IDLE = "idle"
+    READING = "reading"
+    LOOKING = "looking"
+    FENCING = "fencing"
+    SWAPPING = "swapping"
+    ENDED = "ended"
+
+
+class CommitOutcome(Enum):
+    """How it ended."""
+
+    COMMITTED = "committed"
+    ALREADY = "already"
+    NO_SUCH_LOG = "no_such_log"
+    LEADER_LIVES = "leader_lives"
+    LEADER_GONE = "leader_gone"
+    WAS_RESET = "was_reset"
+    LEDGER_GONE = "ledger_gone"
+    RECOVERY_FAILED = "recovery_failed"
+    REFUSED = "refused"
+
+
+class _Way(Enum):
+    """What one log still needs."""
+
+    NOTHING = "nothing"
+    REPLAYED = "replayed"
+    APPEND = "append"
+    ADOPT = "adopt"
+    TAKE = "take"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a batch brings to one log: closed ledgers, in the order in which their records shall stand."""
+
+    log_id: bytes
+    items: tuple[LogItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of one writer.
+
+    Attributes:
+        parts: one for each log, in the order of their names.
+        query_id: whose batch it is; "" for a write that is never repeated under the same number.
+        batch_id: its number; a number at or below the log's mark is in the log already.
+        incarnation: of a named transaction, the checkpoint that counts its batches.
+        on_reset: what to do when that is another one and the number is not above the mark.
+        truncate: take everything that was in the logs before out of them, in the same swap.
+        takeover: recover what a leader left open, or depose one that is there.
+        place: give adopted ledgers their offsets, even if the batch brings nothing.
+        now_ms: wall time, noted in the marks.
+    """
+
+    parts: tuple[Part, ...]
+    query_id: str = ""
+    batch_id: int = 0
+    incarnation: str = ""
+    on_reset: OnReset = OnReset.ERROR
+    truncate: bool = False
+    takeover: bool = False
+    place: bool = False
+    now_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHead:
+    """One log's record as it is now; None when there is no such log.
+
+    Attributes:
+        leader_alive: whether the leader that the head names still stands in the election: advice.
+    """
+
+    head: LogHead | None
+    version: int = -1
+    leader_alive: bool = True
+
+
+# --- effects --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHeads:
+    """Read all heads; answer `heads_read`, in the order of the parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookForLedger:
+    """Look through all that a head names for a ledger; answer `looked`."""
+
+    place: int
+    head: LogHead
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverLedger:
+    """Fence and close an item's ledger; answer `recovered` or `recovery_failed`."""
+
+    item: LogItem
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChange:
+    """One head's swap at `version`; its pages are stored before."""
+
+    head: LogHead
+    version: int
+    pages: tuple[LogPage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwapHeads:
+    """Swap all heads or none, if these ledgers still are what their items say.
+
+    Answer `swapped`, `conflicted`, `unknown` or `ledger_missing`.
+    """
+
+    changes: tuple[HeadChange, ...]
+    required: tuple[LogItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUnlisted:
+    """Delete these ledgers of a log, each only if its list, at that moment, does not name it. No answer."""
+
+    log_id: bytes
+    items: tuple[LogItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEnded:
+    """It is over. `place` is the part that decided, -1 if none did."""
+
+    outcome: CommitOutcome
+    place: int = -1
+    detail: str = ""
+
+
+CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverLedger | SwapHeads | DeleteUnlisted | CommitEnded
+
+
+# --- rules ----------------------------------------------------------------------------------------------------
+
+
+def is_replay(batch_id: int, mark: Mark) -> bool:
+    """A batch at or below its query's mark is in the log."""
+    return batch_id <= mark.batch_id
+
+
+def read_again_after_unknown() -> bool:
+    """A lost answer is neither a yes nor a no."""
+    return True
+
+
+def requires_ledgers() -> bool:
+    """What is listed exists: the swap fails when a ledger was deleted meanwhile."""
+    return True
+
+
+def may_place_now(head: LogHead) -> bool:
+    """Closed ledgers join the list only where no item is open (decision F-10)."""
+    return not head.open_items
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRules:
+    """The judgements that a commit works by; a check takes one of them out."""
+
+    is_replay: Callable[[int, Mark], bool] = is_replay
+    read_again_after_unknown: Callable[[], bool] = read_again_after_unknown
+    requires_ledgers: Callable[[], bool] = requires_ledgers
+    may_place_now: Callable[[LogHead], bool] = may_place_now
+
+
+COMMIT_RULES = CommitRules()
+
+
+# --- the machine ----------------------------------------------------------------------------------------------
+
+
+class CommitMachine:
+    """One commit of one batch. Use a new machine for the next try.
+
+    Args:
+        batch: what is committed.
+        name_page: the name of a page, from its content.
+        layout: when items move to pages.
+        rules: the judgements it works by.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_found",
+        "_layout",
+        "_missing",
+        "_name_page",
+        "_recovered",
+        "_rules",
+        "_sent",
+        "_taken",
+        "_waiting",
+        "_ways",
+        "ended",
+        "out",
+        "status",
+    )
+
+    def __init__(
+        self,
+        batch: Batch,
+        *,
+        name_page: PageNamer,
+        layout: PageLayout = DEFAULT_LAYOUT,
+        rules: CommitRules = COMMIT_RULES,
+    ) -> None:
+        self._batch = batch
+        self._name_page = name_page
+        self._layout = layout
+        self._rules = rules
+        self.status = CommitStatus.IDLE
+        self.out: list[CommitEffect] = []
+        self.ended: CommitEnded | None = None
+        self._found: tuple[FoundHead, ...] = ()
+        self._ways: list[_Way] = []
+        self._taken: dict[int, bool] = {}
+        """What `looked` answered since the heads were read last."""
+        self._waiting: list[LedgerId] = []
+        self._recovered: dict[LedgerId, LedgerSummary] = {}
+        self._sent = False
+        """Whether a swap was asked for: from then on the batch may be in."""
+        self._missing = False
+
+    def start(self) -> None:
+        """Begin. Effects: ReadHeads."""
+        if self.status is not CommitStatus.IDLE:
+            raise MisuseError("a commit runs once: use a new machine")
+        self._read()
+
+    def _read(self) -> None:
+        self.status = CommitStatus.READING
+        self.out.append(ReadHeads())
+
+    def heads_read(self, found: Sequence[FoundHead]) -> None:
+        """The heads as they are now, one for each part.
+
+        Effects:
+            SwapHeads; before it LookForLedger or RecoverLedger where the heads alone do not tell or a leader left
+            ledgers open; CommitEnded when nothing is left to do, or it must not be done.
+        """
+        if self.status is not CommitStatus.READING:
+            return
+        self._found = tuple(found)
+        self._taken.clear()
+        for place, part in enumerate(self._batch.parts):
+            head = self._found[place].head
+            if head is None or head.is_being_deleted:
+                self._end(CommitOutcome.NO_SUCH_LOG, place)
+                return
+            if self._must_look(head, part):
+                self.status = CommitStatus.LOOKING
+                self.out.append(LookForLedger(place, head, part.items[0].ledger_id))
+        if self.status is CommitStatus.READING:
+            self._decide()
+
+    def _must_look(self, head: LogHead, part: Part) -> bool:
+        """A write without a mark, whose swap may have happened, is looked for beyond the head."""
+        return (
+            self._sent
+            and not self._batch.query_id
+            and bool(part.items)
+            and not _is_listed(head, part.items[0].ledger_id)
+        )
+
+    def looked(self, place: int, *, listed: bool) -> None:
+        """Whether a log names the batch's first ledger anywhere."""
+        if self.status is not CommitStatus.LOOKING:
+            return
+        self._taken[place] = listed
+        heads = [found.head for found in self._found]
+        asked = [
+            number
+            for number, part in enumerate(self._batch.parts)
+            if (head := heads[number]) is not None and self._must_look(head, part)
+        ]
+        if all(number in self._taken for number in asked):
+            self._decide()
+
+    # --- deciding ----------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        self._ways = []
+        for place in range(len(self._batch.parts)):
+            way = self._way(place)
+            if isinstance(way, CommitEnded):
+                self._end(way.outcome, place, way.detail)
+                return
+            self._ways.append(way)
+        if self._missing and any(way not in {_Way.NOTHING, _Way.REPLAYED} for way in self._ways):
+            self._end(CommitOutcome.LEDGER_GONE)
+        else:
+            self._fence()
+
+    def _way(self, place: int) -> _Way | CommitEnded:
+        batch, part, found = self._batch, self._batch.parts[place], self._found[place]
+        head = found.head
+        assert head is not None
+        if part.items and (_is_listed(head, part.items[0].ledger_id) or self._taken.get(place)):
+            return _Way.NOTHING
+        mark = head.mark(batch.query_id) if batch.query_id else None
+        if mark is not None and self._rules.is_replay(batch.batch_id, mark):
+            if mark.incarnation == batch.incarnation or batch.on_reset is OnReset.SKIP:
+                return _Way.REPLAYED
+            if batch.on_reset is OnReset.ERROR:
+                return CommitEnded(CommitOutcome.WAS_RESET, place, f"{mark.batch_id}")
+        if not (part.items or batch.truncate or (batch.place and head.adoptions)):
+            return _Way.NOTHING
+        return self._where(found, head)
+
+    def _where(self, found: FoundHead, head: LogHead) -> _Way | CommitEnded:
+        """How a batch gets into a log, by who leads it."""
+        batch, leader = self._batch, head.leader
+        led = bool(leader.holder) or bool(head.open_items)
+        if not led:
+            return _Way.APPEND
+        if batch.takeover:
+            return _Way.TAKE
+        who = f"host {leader.host or leader.holder}, term {leader.epoch}"
+        if not (leader.holder and found.leader_alive):
+            return CommitEnded(CommitOutcome.LEADER_GONE, detail=who)
+        if not leader.adopts or batch.truncate:
+            return CommitEnded(CommitOutcome.LEADER_LIVES, detail=who)
+        return _Way.APPEND if self._rules.may_place_now(head) else _Way.ADOPT
+
+    # --- takeover ----------------------------------------------------------------------------------------------
+
+    def _fence(self) -> None:
+        """Fence what an opener of the log would fence."""
+        self.status = CommitStatus.FENCING
+        self._waiting = []
+        for way, found in zip(self._ways, self._found, strict=True):
+            head = found.head
+            if way is not _Way.TAKE or head is None:
+                continue
+            open_ids = [item.ledger_id for item in head.open_items]
+            for each in RULES.ledgers_to_fence(head.ledger_ids, open_ids):
+                item = head.item(each)
+                if item is not None and item.ledger_id not in self._recovered:
+                    self._waiting.append(item.ledger_id)
+                    self.out.append(RecoverLedger(item))
+        if not self._waiting:
+            self._swap()
+
+    def recovered(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
+        """A ledger is closed for good. Effects: SwapHeads after the last one."""
+        if self.status is not CommitStatus.FENCING or ledger_id not in self._waiting:
+            return
+        self._recovered[ledger_id] = summary
+        self._waiting.remove(ledger_id)
+        if not self._waiting:
+            self._swap()
+
+    def recovery_failed(self, ledger_id: LedgerId, *, gone: bool, detail: str) -> None:
+        """A ledger could not be closed; one that is gone was truncated away since the head was read."""
+        if self.status is not CommitStatus.FENCING or ledger_id not in self._waiting:
+            return
+        self._waiting.clear()
+        if gone:
+            self._read()
+        else:
+            self._end(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}")
+
+    # --- the swap ----------------------------------------------------------------------------------------------
+
+    def _swap(self) -> None:
+        changes: list[HeadChange] = []
+        required: list[LogItem] = []
+        for way, part, found in zip(self._ways, self._batch.parts, self._found, strict=True):
+            if way in {_Way.NOTHING, _Way.REPLAYED}:
+                continue
+            assert found.head is not None
+            try:
+                head = self._changed(found.head, part, way)
+            except MisuseError as error:
+                self._end(CommitOutcome.REFUSED, detail=error.message)
+                return
+            head, pages = paged(head, self._layout, self._name_page)
+            changes.append(HeadChange(head, found.version, pages))
+            required += part.items
+        if not changes:
+            self._finish()
+            return
+        self.status = CommitStatus.SWAPPING
+        self._sent = True
+        self.out.append(SwapHeads(tuple(changes), tuple(required) if self._rules.requires_ledgers() else ()))
+
+    def _changed(self, head: LogHead, part: Part, way: _Way) -> LogHead:
+        """The head with the batch in it."""
+        batch = self._batch
+        if way is _Way.TAKE:
+            for item in head.open_items:
+                head = head.with_completed(item.ledger_id, self._recovered[item.ledger_id])
+            head = head.with_leader(Leader(head.leader.epoch + 1))
+        if way is _Way.ADOPT:
+            adoption = Adoption(part.items, batch.query_id, batch.batch_id)
+            head = replace(head, adoptions=(*head.adoptions, adoption) if part.items else head.adoptions)
+        else:
+            head = head.with_adoptions_placed()
+            if batch.truncate:
+                head = head.with_truncation(head.closed_end, head.closed_end, batch.now_ms)
+            head = _with_closed(head, part.items)
+        if batch.query_id:
+            mark = Mark(batch.query_id, batch.batch_id, batch.now_ms, batch.incarnation)
+            head = with_mark(head, mark)
+        return replace(head, generation=head.generation + 1)
+
+    def swapped(self) -> None:
+        """The swap is done. Effects: CommitEnded."""
+        if self.status is CommitStatus.SWAPPING:
+            self._finish(committed=True)
+
+    def conflicted(self) -> None:
+        """Somebody changed a head first; or this commit did, and the answer was lost. Effects: ReadHeads."""
+        if self.status is CommitStatus.SWAPPING:
+            self._read()
+
+    def unknown(self) -> None:
+        """The store did not say whether it swapped. Like a conflict: read again."""
+        if self.status is not CommitStatus.SWAPPING:
+            return
+        if self._rules.read_again_after_unknown():
+            self._read()
+        else:
+            self._end(CommitOutcome.REFUSED, detail="the store did not answer")
+
+    def ledger_missing(self) -> None:
+        """A ledger of the batch is gone. Effects: ReadHeads, once more: the batch may be in, and trimmed since."""
+        if self.status is CommitStatus.SWAPPING:
+            self._missing = True
+            self._read()
+
+    def _finish(self, *, committed: bool = False) -> None:
+        for way, part in zip(self._ways, self._batch.parts, strict=True):
+            if way is _Way.REPLAYED and part.items:
+                self.out.append(DeleteUnlisted(part.log_id, part.items))
+        mine = committed or any(
+            way is _Way.NOTHING and part.items
+            for way, part in zip(self._ways, self._batch.parts, strict=True)
+        )
+        replayed = _Way.REPLAYED in self._ways
+        self._end(CommitOutcome.COMMITTED if mine or not replayed else CommitOutcome.ALREADY)
+
+    def _end(self, outcome: CommitOutcome, place: int = -1, detail: str = "") -> None:
+        self.status = CommitStatus.ENDED
+        self.ended = CommitEnded(outcome, place, detail)
+        self.out.append(self.ended)
+
+    def check(self) -> None:
+        """Assert what must hold between inputs."""
+        for effect in self.out:
+            if not isinstance(effect, SwapHeads):
+                continue
+            for change in effect.changes:
+                change.head.checked()
+                mark = change.head.mark(self._batch.query_id)
+                assert not self._batch.query_id or (mark and mark.batch_id == self._batch.batch_id), (
+                    "the mark moves with the ledgers"
+                )
+        assert (self.status is CommitStatus.ENDED) == (self.ended is not None), "it ends once"
+
+
+def _is_listed(head: LogHead, ledger_id: LedgerId) -> bool:
+    """Whether the head itself names a ledger; its pages may."""
+    if head.item(ledger_id) is not None:
+        return True
+    adopted = (item for adoption in head.adoptions for item in adoption.items)
+    leaving = (item for intent in head.intents for item in intent.items)
+    return any(item.ledger_id == ledger_id for item in (*adopted, *leaving))
+
+
+def _with_closed(head: LogHead, items: Sequence[LogItem]) -> LogHead:
+    """The list with closed ledgers at its end: their records get their offsets here."""
+    for item in items:
+        end = head.closed_end
+        placed = replace(item, first_offset=end, next_offset=end + item.count, state=ItemState.CLOSED)
+        head = head.with_item(placed)
+    return head

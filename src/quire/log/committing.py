@@ -1,0 +1,333 @@
+"""Drives one `CommitMachine`: reads and swaps heads, recovers ledgers, deletes what is provably in no list.
+
+Source: spark.md 4.2; decisions F-11, F-34.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, TypeVar
+
+from quire.client.client import Client
+from quire.core import log_commit as c
+from quire.core.errors import (
+    LogLedError,
+    MetadataUnknownError,
+    MisuseError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    QuireError,
+    RecoveryInconclusiveError,
+    StagedLedgerGoneError,
+    TransactionResetError,
+)
+from quire.core.ledger_metadata import LedgerState
+from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutcome, CommitRules, FoundHead
+from quire.core.log_list import LogHead, LogItem, PageLayout
+from quire.core.log_trimming import TrimMachine
+from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
+from quire.log.ledgers import LogLedgers
+from quire.log.listing import delete_unlisted, read_listing
+from quire.log.trimming import LogTrimmer
+from quire.metadata.election import Election
+from quire.metadata.store import VersionConflictError
+from quire.wire.log_records import page_name
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+GUARDED_MAX: Final = 100
+"""So many ledgers of one batch are required by the swap itself; etcd takes 128 operations at once. Those beyond are
+looked at right before it, which a collector's grace time then has to cover."""
+_PAUSE_MS: Final = 20
+
+
+def election_of(log_id: bytes) -> str:
+    """The name of the election in which a log's writers stand."""
+    return f"log-{log_id.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a batch.
+
+    Attributes:
+        already: it was in the log before: nothing was done.
+        unplaced: logs whose leader has not given the batch its offsets yet.
+    """
+
+    already: bool
+    unplaced: tuple[str, ...] = ()
+
+
+class LogCommitter:
+    """Commits one batch. Use a new one for the next.
+
+    Args:
+        client: the cluster.
+        names: the logs of the batch's parts, for people.
+        batch: what is committed.
+        password: of the logs' ledgers.
+        config: settings.
+        rules: the judgements of the machine; a check takes one out.
+        at: told of each step before it is taken and after; a check lets the process die there.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        names: Sequence[str],
+        batch: Batch,
+        password: bytes = b"",
+        config: LogConfig | None = None,
+        *,
+        rules: CommitRules = COMMIT_RULES,
+        at: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._client = client
+        self._names = tuple(names)
+        self._batch = batch
+        self._config = config or LogConfig()
+        self._heads = LogHeads(client.store, self._config.cached_pages_max)
+        self._ledgers = LogLedgers(client, password)
+        self._at = at
+        layout = PageLayout(self._config.page_items, self._config.fan_out)
+        self._machine = CommitMachine(batch, name_page=page_name, layout=layout, rules=rules)
+        self._silent = 0
+
+    async def commit(self, *, placed_within_ms: int = 0) -> Committed:
+        """Commit the batch, once, whatever answers are lost.
+
+        Args:
+            placed_within_ms: how long to wait until a leader has placed what was offered to it.
+
+        Raises:
+            NoSuchLogError: a log of the batch is not there.
+            LogLedError: a log has a leader that does not adopt, or open ledgers and no leader.
+            TransactionResetError: the named transaction counts from the beginning again.
+            StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
+            MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the logs: commit it
+                again, under the same number.
+        """
+        self._machine.start()
+        await self._run()
+        ended = self._machine.ended
+        assert ended is not None
+        self._judge(ended)
+        if self._batch.truncate:
+            await self._carry_out_truncations()
+        unplaced = await self._placed(placed_within_ms)
+        return Committed(ended.outcome is CommitOutcome.ALREADY, unplaced)
+
+    async def _run(self) -> None:
+        machine = self._machine
+        while machine.out:
+            out, machine.out = machine.out, []
+            for effect in out:
+                await self._carry_out(effect)
+
+    async def _carry_out(self, effect: c.CommitEffect) -> None:
+        machine = self._machine
+        match effect:
+            case c.ReadHeads():
+                self._at("read")
+                machine.heads_read([await self._found(part.log_id) for part in self._batch.parts])
+            case c.LookForLedger(place, head, ledger_id):
+                listing = await self._patiently(read_listing, self._client.store, self._heads, head.log_id)
+                if listing is None:
+                    raise MetadataUnknownError(f"the list of log {self._names[place]!r} cannot be read now")
+                machine.looked(place, listed=ledger_id in listing.ledgers)
+            case c.RecoverLedger(item):
+                await self._recover(item)
+            case c.SwapHeads():
+                await self._swap(effect)
+            case c.DeleteUnlisted(log_id, items):
+                await self._delete(log_id, items)
+
+    async def _found(self, log_id: bytes) -> FoundHead:
+        found = await self._patiently(self._heads.read, log_id)
+        if found is None:
+            return FoundHead(None)
+        head, version = found
+        leader, alive = head.leader, True
+        if leader.holder and not self._batch.takeover:
+            election = Election(self._client.store, election_of(log_id), "")
+            standing = await self._patiently(election.candidates)
+            alive = f"{leader.holder}@{leader.host}" in standing
+        return FoundHead(head, version, alive)
+
+    async def _recover(self, item: LogItem) -> None:
+        self._at("fence")
+        try:
+            summary = await self._ledgers.recover(item)
+        except QuireError as error:
+            gone = isinstance(error, NoSuchLedgerError)
+            self._machine.recovery_failed(item.ledger_id, gone=gone, detail=error.message)
+        else:
+            self._machine.recovered(item.ledger_id, summary)
+
+    async def _swap(self, effect: c.SwapHeads) -> None:
+        required = []
+        for item in effect.required:
+            try:
+                record, version = await self._patiently(self._client.ledger_store.read, item.ledger_id)
+            except NoSuchLedgerError:
+                self._machine.ledger_missing()
+                return
+            if record.token != item.token or record.state is not LedgerState.CLOSED:
+                self._machine.ledger_missing()
+                return
+            required.append((item.ledger_id, version))
+        self._at("swap")
+        try:
+            for change in effect.changes:
+                for page in change.pages:
+                    await self._heads.write_page(page)
+            swaps = [(change.head, change.version) for change in effect.changes]
+            await self._heads.write_all(swaps, required[:GUARDED_MAX])
+        except VersionConflictError:
+            self._machine.conflicted()
+        except MetadataUnknownError:
+            self._machine.unknown()
+        except QuireError as error:
+            await self._wait(error)
+            self._machine.conflicted()
+        else:
+            self._at("swapped")
+            self._machine.swapped()
+
+    async def _delete(self, log_id: bytes, items: tuple[LogItem, ...]) -> None:
+        """What a replay staged is garbage; if it cannot be deleted now, the collector finds it."""
+        for item in items:
+            self._at("delete")
+            with contextlib.suppress(QuireError):
+                await delete_unlisted(self._client.store, self._heads, log_id, item.ledger_id)
+
+    async def _carry_out_truncations(self) -> None:
+        """The ledgers that an overwrite took out of the list go; if not now, then with the next truncation."""
+        for part in self._batch.parts:
+            found = await self._heads.read(part.log_id)
+            if found is not None and found[0].intents:
+                with contextlib.suppress(QuireError):
+                    trimmer = LogTrimmer(found[0], self._heads, self._ledgers, self._config)
+                    await trimmer.run(TrimMachine(-1))
+
+    # --- waiting -----------------------------------------------------------------------------------------------
+
+    async def _placed(self, within_ms: int) -> tuple[str, ...]:
+        """The logs whose leader has not placed the batch yet when the time is over."""
+        unplaced = []
+        for name, part in zip(self._names, self._batch.parts, strict=True):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_ms / 1000 if within_ms else None):
+                    if await self._wait_until_placed(part.log_id, part.items, wait=bool(within_ms)):
+                        continue
+            unplaced.append(name)
+        return tuple(unplaced)
+
+    async def _wait_until_placed(self, log_id: bytes, items: tuple[LogItem, ...], *, wait: bool) -> bool:
+        mine = {item.ledger_id for item in items}
+        async with contextlib.AsyncExitStack() as stack:
+            found = await self._patiently(self._heads.read, log_id)
+            if found is None or not _waits(found[0], mine):
+                return True
+            if not wait:
+                return False
+            changes = await stack.enter_async_context(self._heads.watch(log_id))
+            async for _ in changes:
+                found = await self._patiently(self._heads.read, log_id)
+                if found is None or not _waits(found[0], mine):
+                    return True
+        return False
+
+    async def _patiently(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask the store, and again when it did not answer: all that is asked here may be asked twice."""
+        while True:
+            try:
+                answer = await call(*args, **kwargs)
+            except QuireError as error:
+                await self._wait(error)
+            else:
+                self._silent = 0
+                return answer
+
+    async def _wait(self, error: QuireError) -> None:
+        self._silent += 1
+        if not error.retriable or self._silent >= self._config.metadata_attempts_max:
+            raise error
+        await asyncio.sleep(_PAUSE_MS * min(self._silent, 50) / 1000)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _judge(self, ended: c.CommitEnded) -> None:
+        name = self._names[max(ended.place, 0)] if self._names else ""
+        batch, detail = self._batch, ended.detail
+        match ended.outcome:
+            case CommitOutcome.NO_SUCH_LOG:
+                raise NoSuchLogError(f"there is no log {name!r} in this cluster", log=name)
+            case CommitOutcome.LEADER_LIVES:
+                what = "that does not adopt" if not batch.truncate else "and cannot be truncated beside it"
+                msg = f"log '{name}' has a leader ({detail}) {what}; stop it or set takeover=true."
+                raise LogLedError(msg, log=name)
+            case CommitOutcome.LEADER_GONE:
+                msg = (
+                    f"log '{name}' was left open by a leader that is gone ({detail}); set takeover=true, "
+                    "which recovers what it wrote."
+                )
+                raise LogLedError(msg, log=name)
+            case CommitOutcome.WAS_RESET:
+                app = batch.query_id.removeprefix(NAMED)
+                msg = (
+                    f"txnAppId '{app}' last wrote batch {detail} from another checkpoint; this run starts again at "
+                    f"{batch.batch_id}. Use a new txnAppId, or set txnOnReset=continue|skip."
+                )
+                raise TransactionResetError(msg, log=name, app=app)
+            case CommitOutcome.LEDGER_GONE:
+                msg = (
+                    f"log '{name}': a ledger of this batch was deleted before the batch was committed, so nothing was "
+                    "committed. Run the batch again; if batches take longer than the collector's grace time, raise it"
+                )
+                raise StagedLedgerGoneError(msg, log=name)
+            case CommitOutcome.RECOVERY_FAILED:
+                raise RecoveryInconclusiveError(f"log '{name}' cannot be taken over now: {detail}", log=name)
+            case CommitOutcome.REFUSED:
+                raise MisuseError(detail, log=name)
+
+
+NAMED: Final = "app:"
+"""What the marks of named transactions begin with, so that no name can be a query's id."""
+
+
+def _waits(head: LogHead, ledgers: set[Any]) -> bool:
+    return any(item.ledger_id in ledgers for adoption in head.adoptions for item in adoption.items)
+
+
+async def discard(
+    client: Client,
+    log_id: bytes,
+    ledger_ids: Sequence[int],
+    *,
+    looks: bool = True,
+    at: Callable[[str], None] = lambda _: None,
+) -> list[int]:
+    """Delete staged ledgers that the log does not name; proven in the deletion, so it is safe after any commit.
+
+    Returns:
+        Those that stay: listed, or nobody can tell now. The collector looks at them again.
+    """
+    heads = LogHeads(client.store)
+    stay = []
+    for ledger_id in ledger_ids:
+        at("delete")
+        try:
+            gone = await delete_unlisted(client.store, heads, log_id, ledger_id, looks=looks)
+        except QuireError:
+            gone = False
+        if not gone:
+            stay.append(ledger_id)
+    at("deleted")
+    return stay

@@ -1,0 +1,109 @@
+"""All that a log's records name at one moment, and deletion of a ledger that they do not name, proven in the deletion.
+
+The proof: everything that the head of one version names was looked through, and the ledger's record goes only if the
+head still has that version. No list can take the ledger up afterwards, because a commit requires the records of the
+ledgers that it lists.
+
+Source: spark.md 4.2 "abort"; design, "A log, and what a reader calls a position", last point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLogError
+from quire.core.log_list import LogHead, LogItem, PageRef
+from quire.log.heads import HEADS, LogHeads
+from quire.metadata.ledgers import ledger_key
+from quire.metadata.store import Delete, KeyMissingError, MetadataStore, Require, VersionConflictError
+
+_TRIES: Final = 20
+
+
+@dataclass(slots=True)
+class Listing:
+    """What a log's records name.
+
+    Attributes:
+        version: of the head; None when there is no such log.
+        head: as it was then.
+        ledgers: in items, waiting adoptions, intents and pages.
+        pages: their names.
+    """
+
+    version: int | None = None
+    head: LogHead | None = None
+    ledgers: set[int] = field(default_factory=set)
+    pages: set[str] = field(default_factory=set)
+
+    def note(self, items: tuple[LogItem, ...]) -> None:
+        """These are named."""
+        self.ledgers.update(item.ledger_id for item in items)
+
+
+async def read_listing(store: MetadataStore, heads: LogHeads, log_id: bytes) -> Listing | None:
+    """Everything that a log's records name, None when they cannot be read now. A log that is gone names nothing."""
+    if await store.get(HEADS + log_id.hex()) is None:
+        return Listing()
+    try:
+        found = await heads.read(log_id)
+        if found is None:
+            return None
+        head, version = found
+        listing = Listing(version, head)
+        listing.note(head.items)
+        for adoption in head.adoptions:
+            listing.note(adoption.items)
+        for intent in head.intents:
+            listing.note(intent.items)
+        for page in (*head.pages, *(page for intent in head.intents for page in intent.pages)):
+            await _walk(heads, head, page, listing)
+    except (CorruptMetadataError, NoSuchLogError):
+        return None
+    return listing
+
+
+async def _walk(heads: LogHeads, head: LogHead, page: PageRef, listing: Listing) -> None:
+    listing.pages.add(page.name)
+    stored = await heads.read_page(head.log_id, page.name)
+    if stored is None:
+        return  # truncated: what it named is gone, or in an intent
+    listing.note(stored.items)
+    for child in stored.children:
+        await _walk(heads, head, child, listing)
+
+
+async def delete_unlisted(
+    store: MetadataStore, heads: LogHeads, log_id: bytes, ledger_id: int, *, looks: bool = True
+) -> bool:
+    """Delete a ledger if its log does not name it, at the moment of the deletion.
+
+    Args:
+        store: the metadata store.
+        heads: the logs' records.
+        log_id: the log that the ledger was made for.
+        ledger_id: the ledger; one that is gone is deleted.
+        looks: False leaves the proof out, for a check that wants to see what it is good for.
+
+    Returns:
+        Whether it is gone. False: it is listed, or nobody can tell now.
+    """
+    key = ledger_key(ledger_id)
+    for _ in range(_TRIES):
+        guards: tuple[Require, ...] = ()
+        if looks:
+            listing = await read_listing(store, heads, log_id)
+            if listing is None or ledger_id in listing.ledgers:
+                return False
+            guards = (Require(HEADS + log_id.hex(), listing.version),)
+        try:
+            await store.multi((*guards, Delete(key)))
+        except KeyMissingError as error:
+            if error.ids.get("key") == key:
+                return True
+        except (VersionConflictError, MetadataUnknownError):
+            pass  # look again
+        else:
+            return True
+    return False

@@ -1,0 +1,323 @@
+"""A sink's batches meet real logs: closed ones, led ones, abandoned ones, deleted ones."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.errors import (
+    LogLedError,
+    MetadataUnknownError,
+    MisuseError,
+    NoSuchLogError,
+    StagedLedgerGoneError,
+    TransactionResetError,
+)
+from quire.core.log_commit import Batch, OnReset, Part
+from quire.core.log_list import Adoption, LogHead, LogItem, LogSettings, Mark
+from quire.core.log_marks import with_mark
+from quire.log.committing import LogCommitter, discard
+from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
+from quire.log.staging import StagedBy, StagedLedger, stage
+from quire.metadata.memory import MemoryStore
+from quire.wire.batch import encode_batch
+from quire.wire.log_records import encode_head, parse_head
+from support.log_cluster import World, in_world, numbers, values
+
+BY = StagedBy("query-1", 0, partition=0, attempt=0, host="here")
+
+
+async def log_id_of(at: World, name: str = "orders") -> bytes:
+    found = await LogHeads(at.store).find(name)
+    assert found is not None
+    return found
+
+
+async def staged(
+    at: World, values_: list[bytes], name: str = "orders", by: StagedBy = BY, time_ms: int = 5
+) -> LogItem:
+    """What one task writes."""
+    ledger: StagedLedger = await stage(at.client, await log_id_of(at, name), LogSettings(), by)
+    await ledger.append(encode_batch(values_, base_ms=time_ms))
+    return await ledger.close(len(values_), time_ms, time_ms)
+
+
+async def committed(at: World, *items: LogItem, name: str = "orders", wait_ms: int = 0, **batch: Any) -> Any:
+    part = Part(await log_id_of(at, name), tuple(items))
+    committer = LogCommitter(at.client, [name], Batch((part,), **batch))
+    return await committer.commit(placed_within_ms=wait_ms)
+
+
+async def head_of(at: World, name: str = "orders") -> Any:
+    found = await LogHeads(at.store).read(await log_id_of(at, name))
+    assert found is not None
+    return found[0]
+
+
+def test_batches_stand_in_the_order_of_partitions_and_a_replay_changes_nothing(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        items = [await staged(at, numbers(n * 10, n * 10 + 10)) for n in range(3)]
+        done = await committed(at, *items, query_id="query-1", batch_id=0, now_ms=7)
+        assert (done.already, done.unplaced) == (False, ())
+        assert await values(log) == numbers(0, 30)
+        assert [record.offset async for record in log.read()] == list(range(30))
+        again = [await staged(at, numbers(n * 10, n * 10 + 10)) for n in range(3)]
+        assert (await committed(at, *again, query_id="query-1", batch_id=0)).already
+        assert await values(log) == numbers(0, 30)
+        # What the replay staged is gone, what the batch staged is not.
+        assert await at.ledgers() == [item.ledger_id for item in items]
+        [mark] = (await head_of(at)).marks
+        assert (mark.query_id, mark.batch_id, mark.time_ms) == ("query-1", 0, 7)
+        more = await staged(at, numbers(30, 31))
+        await committed(at, more, query_id="query-2", batch_id=0)
+        await committed(at, query_id="query-1", batch_id=1)
+        assert await values(log) == numbers(0, 31)
+
+    in_world(tmp_path, work)
+
+
+def test_a_reader_that_follows_meets_the_batches(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        found: list[bytes | None] = []
+
+        async def follow() -> None:
+            async for record in log.tail():
+                found.append(record.value)
+                if len(found) == 20:
+                    return
+
+        async with asyncio.timeout(20):
+            following = asyncio.ensure_future(follow())
+            for n in range(4):
+                await committed(at, await staged(at, numbers(n * 5, n * 5 + 5)), query_id="q", batch_id=n)
+            await following
+        assert found == numbers(0, 20)
+
+    in_world(tmp_path, work)
+
+
+def test_a_leader_adopts_in_its_own_order_and_goes_on(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            await writer.append_many([b"w"] * 5)
+            done = await committed(at, await staged(at, [b"s"] * 3), wait_ms=10_000, query_id="q")
+            assert done.unplaced == ()
+            await writer.append_many([b"w"] * 2)
+            assert (await committed(at, await staged(at, [b"s"] * 3), query_id="q")).already
+            assert (await head_of(at)).leader.adopts
+        assert await values(log) == [b"w"] * 5 + [b"s"] * 3 + [b"w"] * 2
+        assert not (await head_of(at)).adoptions
+
+    in_world(tmp_path, work)
+
+
+def test_appends_and_adoptions_under_way_together_lose_nothing(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+
+            async def append() -> None:
+                for n in range(60):
+                    await writer.append(b"w%d" % n)
+
+            async def commit() -> None:
+                for n in range(6):
+                    await committed(at, await staged(at, [b"s%d" % n] * 2), query_id="q", batch_id=n)
+
+            await asyncio.gather(append(), commit())
+        found = await values(log)
+        assert [each for each in found if each and each[:1] == b"w"] == [b"w%d" % n for n in range(60)]
+        assert [each for each in found if each and each[:1] == b"s"] == [b"s%d" % (n // 2) for n in range(12)]
+        assert [record.offset async for record in log.read()] == list(range(72))
+
+    in_world(tmp_path, work)
+
+
+def test_a_leader_that_does_not_adopt_or_is_gone_needs_consent(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await at.made()
+        log = at.log(config=LogConfig(adopts=False, host="b"))
+        writer = await log.open_writer()
+        await writer.append(b"w")
+        item = await staged(at, [b"s"])
+        with pytest.raises(
+            LogLedError, match=r"has a leader \(host b, term 1\) that does not adopt; stop it or"
+        ):
+            await committed(at, item, query_id="q")
+        await writer.abandon()
+        with pytest.raises(
+            LogLedError, match=r"left open by a leader that is gone \(host b, term 1\); set take"
+        ):
+            await committed(at, item, query_id="q")
+        await committed(at, item, query_id="q", takeover=True)
+        assert await values(log) == [b"w", b"s"]
+        assert (await head_of(at)).leader.epoch == 2
+
+    in_world(tmp_path, work)
+
+
+def test_what_a_dead_leader_did_not_place_is_placed_by_the_next_one_or_on_request(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        writer = await log.open_writer()
+        await writer.append(b"w")
+        head = await head_of(at)
+        # The leader is there for the commit and dies before it looks.
+        await writer.abandon()
+        heads = LogHeads(at.store)
+        item = await staged(at, [b"s"])
+        found = await heads.read(head.log_id)
+        assert found is not None
+        await heads.write(replace(found[0], adoptions=(Adoption((item,), "q", 0),)), found[1])
+        await log.place()
+        assert await values(log) == [b"w", b"s"]
+
+    in_world(tmp_path, work)
+
+
+def test_overwrite_takes_the_old_records_out_in_the_same_swap(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        async with await log.open_writer() as writer:
+            for n in range(6):
+                await writer.append_many(numbers(n, n + 1))
+                await writer.roll()
+        await committed(at, await staged(at, [b"new"]), truncate=True)
+        assert [(record.offset, record.value) async for record in log.read()] == [(6, b"new")]
+        await committed(at, await staged(at, [b"newer"] * 2), truncate=True)
+        assert [record.offset async for record in log.read()] == [7, 8]
+        assert len(await at.ledgers()) == 1
+        async with await log.open_writer() as writer:
+            with pytest.raises(LogLedError, match="cannot be truncated beside it"):
+                await committed(at, await staged(at, [b"x"]), truncate=True)
+
+    in_world(tmp_path, work)
+
+
+def test_a_named_transaction_that_begins_again_is_refused_unless_the_user_says_what_is_meant(
+    tmp_path: Path,
+) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+
+        async def write(batch_id: int, incarnation: str, on_reset: OnReset = OnReset.ERROR) -> bool:
+            item = await staged(at, [f"{incarnation}{batch_id}".encode()])
+            done = await committed(
+                at, item, query_id="app:etl", batch_id=batch_id, incarnation=incarnation, on_reset=on_reset
+            )
+            return bool(done.already)
+
+        assert not await write(812, "a")
+        with pytest.raises(
+            TransactionResetError,
+            match=r"txnAppId 'etl' last wrote batch 812 from another checkpoint; this run starts again at 0\. Use a new "
+            r"txnAppId, or set txnOnReset=continue\|skip\.",
+        ):
+            await write(0, "b")
+        assert await write(0, "b", OnReset.SKIP)
+        assert not await write(0, "b", OnReset.CONTINUE)
+        assert await write(0, "b", OnReset.CONTINUE)
+        assert not await write(1, "b")
+        assert await values(log) == [b"a812", b"b0", b"b1"]
+
+    in_world(tmp_path, work)
+
+
+def test_several_logs_get_a_batch_in_one_swap(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        for name in ("a", "b"):
+            await at.made(name)
+        parts = tuple(
+            [
+                Part(await log_id_of(at, name), (await staged(at, [name.encode()], name),))
+                for name in ("a", "b")
+            ]
+        )
+        await LogCommitter(at.client, ["a", "b"], Batch(parts, "q", 0)).commit()
+        assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a"], [b"b"]]
+        # One of two logs is led and refuses: the other gets nothing.
+        writer = await at.log("b", LogConfig(adopts=False)).open_writer()
+        more = tuple(
+            [Part(await log_id_of(at, name), (await staged(at, [b"2"], name),)) for name in ("a", "b")]
+        )
+        with pytest.raises(LogLedError):
+            await LogCommitter(at.client, ["a", "b"], Batch(more, "q", 1)).commit()
+        assert await values(at.log("a")) == [b"a"]
+        await writer.close()
+        await LogCommitter(at.client, ["a", "b"], Batch(more, "q", 1)).commit()
+        assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a", b"2"], [b"b", b"2"]]
+
+    in_world(tmp_path, work)
+
+
+class LossyStore(MemoryStore):
+    """A store that does, or does not do, what it is asked and then does not say so."""
+
+    lose: str = ""
+
+    async def multi(self, ops: Any) -> Any:
+        heads = [op for op in ops if op.key.startswith("logs/") and hasattr(op, "value")]
+        if not heads or not self.lose:
+            return await super().multi(ops)
+        lost, self.lose = self.lose, ""
+        if lost == "after":
+            await super().multi(ops)
+        raise MetadataUnknownError("lost")
+
+
+@pytest.mark.parametrize("lose", ["before", "after"])
+@pytest.mark.parametrize("query", ["q", ""])
+def test_a_lost_answer_is_settled_by_reading(tmp_path: Path, lose: str, query: str) -> None:
+    store = LossyStore()
+
+    async def work(at: World) -> None:
+        log = await at.made()
+        item = await staged(at, numbers(0, 5))
+        store.lose = lose
+        assert not (await committed(at, item, query_id=query)).already
+        assert await values(log) == numbers(0, 5)
+        assert await discard(at.client, await log_id_of(at), [item.ledger_id]) == [item.ledger_id]
+        assert await values(log) == numbers(0, 5)
+
+    in_world(tmp_path, work, store)
+
+
+def test_an_abort_deletes_only_what_no_list_holds_and_a_late_commit_finds_out(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made()
+        log_id = await log_id_of(at)
+        first, second = await staged(at, [b"1"]), await staged(at, [b"2"])
+        await committed(at, first, query_id="q", batch_id=0)
+        assert await discard(at.client, log_id, [first.ledger_id, second.ledger_id]) == [first.ledger_id]
+        with pytest.raises(StagedLedgerGoneError, match="a ledger of this batch was deleted"):
+            await committed(at, second, query_id="q", batch_id=1)
+        assert await values(log) == [b"1"]
+        await log.delete()
+        with pytest.raises(NoSuchLogError):
+            await LogCommitter(at.client, ["orders"], Batch((Part(log_id, (first,)),), "q", 2)).commit()
+
+    in_world(tmp_path, work)
+
+
+def test_marks_of_silent_queries_make_room_and_that_is_counted() -> None:
+    day = 86_400_000
+    head = LogHead(b"\x01" * 16, "orders")
+    for n in range(256):
+        head = with_mark(head, Mark(f"q{n}", 0, day + n))
+    with pytest.raises(MisuseError, match="remembers 256 queries"):
+        with_mark(head, Mark("one more", 0, day + 300))
+    head = with_mark(head, Mark("q7", 1, day + 300))
+    assert (len(head.marks), head.marks_dropped) == (256, 0)
+    head = with_mark(head, Mark("one more", 0, 2 * day + 5))
+    assert (len(head.marks), head.marks_dropped, head.marks_dropped_ms) == (256, 1, day)
+    head = with_mark(head, Mark("much later", 0, 91 * day + 10))
+    assert (len(head.marks), head.marks_dropped) == (248, 10)
+    assert parse_head(encode_head(head), head.log_id) == head
