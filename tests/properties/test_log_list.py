@@ -26,7 +26,6 @@ from quire.core.log_list import (
     PageLayout,
     PageRef,
     Place,
-    marks_bounded,
     paged,
 )
 from quire.core.log_trimming import (
@@ -87,7 +86,7 @@ def heads(draw: st.DrawFn) -> LogHead:
         draw(TEXT),
         LogSettings(3, 2, 1, 3, draw(UNKNOWN)),
         draw(NAT),
-        Leader(draw(NAT), draw(TEXT), draw(TEXT), draw(UNKNOWN)),
+        Leader(draw(NAT), draw(TEXT), draw(TEXT), draw(st.booleans()), draw(UNKNOWN)),
         adoptions=tuple(draw(st.lists(st.builds(Adoption, st.tuples(ITEM), TEXT, I64, UNKNOWN), max_size=2))),
         marks=tuple(draw(st.lists(st.builds(Mark, TEXT, I64, I64, TEXT, UNKNOWN), max_size=2))),
         intents=tuple(
@@ -108,6 +107,8 @@ def heads(draw: st.DrawFn) -> LogHead:
             )
         ),
         created_ms=draw(I64),
+        marks_dropped=draw(NAT),
+        marks_dropped_ms=draw(I64),
         unknown=draw(UNKNOWN),
     )
     for number in range(draw(st.integers(0, 6))):
@@ -323,11 +324,7 @@ def test_the_head_stays_small_however_long_the_list(ledgers: int) -> None:
     assert len(encode_head(store.head)) < 4000
 
 
-def test_layouts_and_marks_are_bounded() -> None:
+def test_layouts_are_bounded() -> None:
     for layout in ((1, 2), (2, 1), (513, 2)):
         with pytest.raises(MisuseError, match="2 to 512"):
             PageLayout(*layout)
-    marks = [Mark(f"q{n}", 1, time_ms=n % 300) for n in range(300)]
-    assert len(marks_bounded(marks)) == 256
-    assert marks_bounded(marks)[-1] == marks[-1]
-    assert marks_bounded(marks[:3]) == tuple(marks[:3])

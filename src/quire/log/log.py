@@ -103,6 +103,14 @@ class Log:
             LogHead(log_id, self.name, settings, created_ms=self._client.clock.wall_ms())
         )
 
+    async def identify(self) -> LogHead:
+        """The log's own record, nothing below it: id, settings, leader, marks.
+
+        Raises:
+            NoSuchLogError: there is no such log.
+        """
+        return await self._head()
+
     async def exists(self) -> bool:
         """Whether there is such a log."""
         head = await self._find()

@@ -16,6 +16,7 @@ from typing import Final
 from quire.client.client import Client
 from quire.client.writer import LedgerWriter
 from quire.core.errors import WindowFullError
+from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
 from quire.core.log_list import ItemState, LogItem, LogSettings
 from quire.log.ledgers import LOG_KEY, OWNER_KEY
@@ -78,6 +79,11 @@ class StagedLedger:
 
     def __init__(self, writer: LedgerWriter) -> None:
         self._writer = writer
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Its id."""
+        return self._writer.ledger_id
 
     async def append(self, entry: bytes) -> None:
         """Send a batch entry; waits only while the ledger's window is full.

@@ -56,6 +56,16 @@ def call(
     return loop.current().run(function, _client(uri), *args, **kwargs)
 
 
+def client_of(uri: str) -> QuireClient:
+    """This process's client of a cluster, for what asks nothing of the cluster."""
+    return _client(uri)
+
+
+def entry_bytes_max(uri: str) -> int:
+    """The largest entry that can be appended."""
+    return _client(uri).config.entry_bytes_max
+
+
 def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[Entries]:
     """A piece's entries, in order, some consecutive ones at a time.
 

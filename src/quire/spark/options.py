@@ -222,21 +222,26 @@ class ReadOptions:
         Raises:
             SparkUseError: the variable or file that was named is not there.
         """
-        if self.password_env is not None:
-            value = os.environ.get(self.password_env)
-            if value is None:
-                raise use_error(
-                    f"environment variable '{self.password_env}' (option passwordEnv) is not set here."
-                )
-            return value.encode()
-        if self.password_file is not None:
-            try:
-                return Path(self.password_file).read_bytes().rstrip(b"\n")
-            except OSError as error:
-                raise use_error(
-                    f"cannot read '{self.password_file}' (option passwordFile): {error.strerror}."
-                ) from error
-        return b""
+        return read_password(self.password_env, self.password_file)
+
+
+def read_password(env: str | None, file: str | None) -> bytes:
+    """A password that is in an environment variable, or else in a file; empty when neither is named.
+
+    Raises:
+        SparkUseError: the one that was named is not there.
+    """
+    if env is not None:
+        value = os.environ.get(env)
+        if value is None:
+            raise use_error(f"environment variable '{env}' (option passwordEnv) is not set here.")
+        return value.encode()
+    if file is not None:
+        try:
+            return Path(file).read_bytes().rstrip(b"\n")
+        except OSError as error:
+            raise use_error(f"cannot read '{file}' (option passwordFile): {error.strerror}.") from error
+    return b""
 
 
 def parse(given: Given, use: Use) -> ReadOptions:

@@ -10,21 +10,21 @@ Source: spark.md 1.1, 5.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
-from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.given import Given, Use
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.readers import DescribeReader, LogReader, LogStreamReader, OneSentence
 from quire.spark.schema import DESCRIPTIONS, default_schema
+from quire.spark.sink import batch_sink, stream_sink
 from quire.spark.write_options import WRITE_OPTIONS
 
 
@@ -68,14 +68,10 @@ class QuireDataSource(DataSource):
         with OneSentence():
             return LogStreamReader(parse(self._given, Use.STREAM), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002 - Spark's arguments
-        """Refused: not part of this version."""
-        _refuse("writing a log from Spark", "Append with `quire log append` or quire.connect().")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of one frame."""
+        return batch_sink(self._given, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, ARG002 - Spark's name and arguments
-        """Refused: not part of this version."""
-        _refuse("a streaming sink", "Append with `quire log append` or quire.connect().")
-
-
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise SparkUseError(f"quire: this version does not have {what}. {instead}")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        """The writer of a stream."""
+        return stream_sink(self._given, schema, overwrite=overwrite)

@@ -604,8 +604,10 @@ def encode_arrow_batch(
     if batch.num_rows == 0 or not batch.schema.equals(arrow_schema()):
         msg = f"an arrow batch needs a record and the schema {arrow_schema()}; got {batch.num_rows} of {batch.schema}"
         raise MisuseError(msg)
-    times = batch.column("timestamp_ms").to_pylist()
-    low, high = min(times), max(times)
+    import pyarrow.compute as pc
+
+    times = pc.min_max(batch.column("timestamp_ms")).as_py()
+    low, high = times["min"], times["max"]
     flags, (body,) = _serialize_arrow(batch, compression)
     if len(body) > BODY_BYTES_MAX:
         msg = f"a batch body of {len(body)} bytes is more than an entry holds; use smaller batches"

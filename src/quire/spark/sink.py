@@ -1,0 +1,267 @@
+"""The sink: what Spark calls to write a frame, and each batch of a stream, exactly once.
+
+Every attempt of every task writes its rows into ledgers of its own, or sends few rows along in its message. The
+driver's commit is one conditional swap of the logs' lists, which also notes query and batch: a batch that comes again
+finds its number there. So nothing that a task, a retry or a dead driver leaves is ever part of a log.
+
+Spark builds a writer in a planner process, pickles it into the tasks, and builds another for each commit of a stream:
+everything travels in messages.
+
+Source: spark.md 1.1, 1.2, 4.2.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from quire.core.errors import LogLedError, NoSuchLogError, TransactionResetError
+from quire.log.staging import StagedBy
+from quire.spark import outgoing, staged
+from quire.spark.given import Given, SparkUseError, use_error
+from quire.spark.readers import OneSentence
+from quire.spark.staged import Mark, Seams, Share, Staging, Target
+from quire.spark.write_options import OrderBy, WriteOptions, parse_write
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Local properties of the tasks of a streaming query; tests/spark/test_spark_sink.py pins them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message(WriterCommitMessage):
+    """What a task tells the driver: who it is, and what it has for each log."""
+
+    by: StagedBy
+    shares: tuple[Share, ...]
+
+
+class _Sink:
+    """What both writers do.
+
+    Args:
+        options: of the write.
+        schema: of the frame.
+        seams: what a check swaps.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, seams: Seams | None = None) -> None:
+        outgoing.check_columns(schema)
+        self._options = options
+        self._seams = seams or Seams()
+        self._targets: dict[str, Target] = {}
+        if options.log is not None:
+            self._targets[options.log] = staged.target(options, options.log)
+
+    # --- in a task ---------------------------------------------------------------------------------------------
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], by: StagedBy) -> Message:
+        now_ms = staged.wall_ms(self._options)
+        begun: dict[str, Staging] = {}
+        try:
+            for batch in batches:
+                for log, rows in self._split(batch):
+                    if log not in begun:
+                        begun[log] = Staging(self._options, log, self._target(log), by, self._seams.at)
+                    begun[log].add(outgoing.records_of(rows, now_ms))
+            shares = tuple(begun[log].close() for log in sorted(begun))
+        except BaseException:
+            for staging in begun.values():
+                staging.discard()
+            raise
+        self._seams.at("staged")
+        return Message(by, shares)
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if not batch.num_rows:
+            return
+        if self._options.log is not None:
+            yield self._options.log, batch
+        else:
+            yield from outgoing.by_log(batch)
+
+    def _target(self, log: str) -> Target:
+        if log not in self._targets:
+            self._targets[log] = staged.target(self._options, log)
+        return self._targets[log]
+
+    # --- on the driver -----------------------------------------------------------------------------------------
+
+    def _commit(self, told: Sequence[Message], mark: Mark) -> None:
+        if self._options.order_by is OrderBy.TIMESTAMP:
+            _check_ascending(told)
+        shares: dict[str, list[Share]] = {}
+        if self._options.truncate:
+            shares = {log: [] for log in self._targets}
+        for message in told:
+            for share in message.shares:
+                shares.setdefault(share.log, []).append(share)
+        if not shares:
+            return
+        targets = {log: found[0].target if found else self._targets[log] for log, found in shares.items()}
+        self._seams.at("commit")
+        try:
+            staged.commit(self._options, shares, targets, mark, self._seams)
+        except (LogLedError, NoSuchLogError, TransactionResetError) as error:
+            raise type(error)(f"quire: {error.message}", **error.ids) from error
+        self._seams.at("committed")
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks staged and no list holds: after an answer that was lost, the lists may hold it."""
+        self._seams.at("abort")
+        for message in _in_order(messages):
+            for share in message.shares:
+                if share.item is not None:
+                    staged.discard_items(self._options, share.target, [share.item], self._seams)
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Writes one frame: all of it or nothing, and once, if it has a name and a number.
+
+    The ids of a stream are not used, though they are there inside `foreachBatch`: two writes to one log in one function
+    would count as one.
+    """
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """Stage one task's rows."""
+        options, context = self._options, TaskContext.get()
+        version = -1 if options.txn_version is None else options.txn_version
+        incarnation = _property(context, QUERY_ID) if options.mark else ""
+        with OneSentence():
+            return self._stage(iterator, _by(context, options.mark, version, incarnation))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make the rows part of their logs."""
+        options, told = self._options, _in_order(messages)
+        mark = Mark()
+        if options.txn_version is not None:
+            incarnation = told[0].by.incarnation if told else ""
+            mark = Mark(options.mark, options.txn_version, incarnation, options.txn_on_reset)
+        with OneSentence():
+            self._commit(told, mark)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Forget the rows."""
+        with OneSentence():
+            self._abort(messages)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Writes a stream's batches, each once, whatever is restarted."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """Stage one task's rows."""
+        context = TaskContext.get()
+        query = _property(context, QUERY_ID)
+        batch = _property(context, BATCH_ID)
+        with OneSentence():
+            if not query:
+                query = _query_of_checkpoint(self._options.checkpoint)
+            return self._stage(iterator, _by(context, query, int(batch or -1), ""))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Make one batch part of its logs."""
+        told = _in_order(messages)
+        with OneSentence():
+            query = told[0].by.query if told else ""
+            if not query:
+                if any(message.shares for message in told) or self._options.truncate:
+                    raise use_error("this batch came without the id of its query.")
+                return
+            self._commit(told, Mark(query, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
+        """Forget one batch's rows."""
+        with OneSentence():
+            self._abort(messages)
+
+
+def batch_sink(given: Given, schema: StructType, *, overwrite: bool, seams: Seams | None = None) -> BatchSink:
+    """The writer of one frame.
+
+    Raises:
+        SparkUseError: columns, options or a log that cannot be meant.
+    """
+    log_column = "log" in schema.fieldNames()
+    with OneSentence():
+        options = parse_write(given, stream=False, overwrite=overwrite, log_column=log_column)
+        return BatchSink(options, schema, seams)
+
+
+def stream_sink(
+    given: Given, schema: StructType, *, overwrite: bool, seams: Seams | None = None
+) -> StreamSink:
+    """The writer of a stream; Spark makes one for each batch and one for each commit.
+
+    Raises:
+        SparkUseError: as `batch_sink`.
+    """
+    log_column = "log" in schema.fieldNames()
+    with OneSentence():
+        options = parse_write(given, stream=True, overwrite=overwrite, log_column=log_column)
+        return StreamSink(options, schema, seams)
+
+
+def _property(context: TaskContext | None, name: str) -> str:
+    return (context.getLocalProperty(name) if context is not None else None) or ""
+
+
+def _by(context: TaskContext | None, query: str, batch: int, incarnation: str) -> StagedBy:
+    partition = context.partitionId() if context is not None else 0
+    attempt = context.taskAttemptId() if context is not None else 0
+    return StagedBy(query, batch, incarnation, partition, attempt, platform.node())
+
+
+def _query_of_checkpoint(checkpoint: str | None) -> str:
+    """A stream's id from its checkpoint, should Spark stop telling it to the tasks.
+
+    Raises:
+        SparkUseError: there is no checkpoint to look into.
+    """
+    if checkpoint is None:
+        raise use_error(
+            "Spark does not tell the query's id; set the option checkpointLocation on the writer, where it can be read."
+        )
+    try:
+        files, path = fs.FileSystem.from_uri(checkpoint if "://" in checkpoint else f"file://{checkpoint}")
+        with files.open_input_stream(f"{path}/metadata") as file:
+            return str(json.loads(file.read())["id"])
+    except (OSError, ValueError, KeyError) as error:
+        raise use_error(f"the query's id is not in {checkpoint}/metadata ({error}).") from error
+
+
+def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
+    """The tasks' messages by partition, as far as they came: a failed task has none."""
+    found = [message for message in messages if isinstance(message, Message)]
+    return sorted(found, key=lambda message: message.by.partition)
+
+
+def _check_ascending(told: Sequence[Message]) -> None:
+    """`orderBy=timestamp` is a promise of the user's, and held against the rows.
+
+    Raises:
+        SparkUseError: the times of some log go back.
+    """
+    last: dict[str, int] = {}
+    for message in told:
+        for share in message.shares:
+            times = share.times
+            if times.low is None or times.high is None:
+                continue
+            if not times.ascending or times.low < last.get(share.log, times.low):
+                raise SparkUseError(
+                    f"quire: orderBy=timestamp, but the times for log '{share.log}' go back in partition "
+                    f'{message.by.partition}. Sort the frame: .repartitionByRange("timestamp")'
+                    '.sortWithinPartitions("timestamp").',
+                    log=share.log,
+                )
+            last[share.log] = times.high

@@ -1,0 +1,325 @@
+"""Between the sink and the cluster: logs that are written to, ledgers that are staged, the commit and the abort.
+
+Source: spark.md 4.2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from quire.core.errors import AlreadyExistsError, QuireError
+from quire.core.log_commit import COMMIT_RULES, Batch, CommitRules, OnReset, Part
+from quire.core.log_list import LogItem, LogSettings
+from quire.log.committing import LogCommitter, discard
+from quire.log.staging import StagedBy, StagedLedger, stage
+from quire.spark import cluster
+from quire.spark.given import SparkUseError
+from quire.spark.outgoing import Entries, Times, packed, unpacked
+from quire.spark.write_options import INLINE_SHARES, WriteOptions
+from quire.wire.entry import digest_type_of
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+
+PLACED_WITHIN_MS = 10_000
+"""How long a commit waits for a leader to place what it adopts, before it warns and goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A log that is written to: its id, which is never used again, and how ledgers for it are made."""
+
+    log_id: bytes
+    settings: LogSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one task has for one log: a ledger, or few rows.
+
+    Attributes:
+        item: the staged ledger, closed; None when the rows are in `rows`.
+        rows: Arrow batches as bytes, see `outgoing.packed`.
+        times: their range.
+    """
+
+    log: str
+    target: Target
+    item: LogItem | None
+    rows: bytes
+    times: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Under which name and number a batch is committed; see `quire.core.log_commit.Batch`."""
+
+    query_id: str = ""
+    batch_id: int = 0
+    incarnation: str = ""
+    on_reset: OnReset = OnReset.ERROR
+
+
+def _nothing(step: str) -> None:
+    del step
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What a check swaps or listens to; production has the defaults.
+
+    Attributes:
+        at: told of each step of staging, commit and abort.
+        rules: the judgements of a commit.
+        looks: whether an abort looks at the list before it deletes.
+    """
+
+    at: Callable[[str], None] = field(default=_nothing)
+    rules: CommitRules = COMMIT_RULES
+    looks: bool = True
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------
+
+
+def target(options: WriteOptions, log: str) -> Target:
+    """The log of a name, made if the user consents.
+
+    Raises:
+        SparkUseError: there is none; it names the nearest.
+    """
+    return cluster.call(options.cluster, _target, options, log)
+
+
+async def _target(client: QuireClient, options: WriteOptions, name: str) -> Target:
+    log = client.log(name, options.password())
+    if options.create:
+        # Every planner of every batch asks; only the first one makes it.
+        with contextlib.suppress(AlreadyExistsError):
+            if not await log.exists():
+                ensemble, write, ack = options.quorums or (3, 3, 2)
+                digest = options.digest.value if options.digest else "crc32c"
+                await log.create(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, digest=digest)
+    elif not await log.exists():
+        near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
+        hint = f" Nearest: '{near[0]}'." if near else ""
+        raise SparkUseError(
+            f"quire: no log '{name}' at {options.cluster}.{hint} create=true makes it.", log=name
+        )
+    about = await log.identify()
+    settings = about.settings
+    if options.quorums is not None:
+        ensemble, write, ack = options.quorums
+        settings = replace(settings, ensemble_size=ensemble, write_quorum=write, ack_quorum=ack)
+    if options.digest is not None:
+        settings = replace(settings, digest=int(digest_type_of(options.digest.value)))
+    return Target(about.log_id, settings)
+
+
+# --- tasks --------------------------------------------------------------------------------------------------------
+
+
+class Staging:
+    """One task's rows for one log. They stay here while they are few; then a ledger is made.
+
+    Args:
+        options: of the write.
+        log: its name, and `target` what it is.
+        by: who stages.
+        at: told of each step.
+        inline_bytes: how many rows are few.
+    """
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        log: str,
+        target: Target,
+        by: StagedBy,
+        at: Callable[[str], None] = _nothing,
+        inline_bytes: int | None = None,
+    ) -> None:
+        self._options = options
+        self._log, self._target, self._by, self._at = log, target, by, at
+        self._inline_bytes = options.inline_bytes // INLINE_SHARES if inline_bytes is None else inline_bytes
+        self._few: list[pa.RecordBatch] = []
+        self._few_bytes = 0
+        self._times = Times()
+        self._entries: Entries | None = None
+        self._ledger: StagedLedger | None = None
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows of the log's schema.
+
+        Raises:
+            QuireError: the ledger has ended, or none can be made; the task fails and another attempt begins anew.
+        """
+        self._times.add(rows.column("timestamp_ms"))
+        if self._entries is not None:
+            self._send(rows)
+            return
+        self._few.append(rows)
+        self._few_bytes += rows.nbytes
+        if self._few_bytes > self._inline_bytes:
+            self._open()
+
+    def _open(self) -> None:
+        options, settings = self._options, self._target.settings
+        self._at("open")
+        self._entries = Entries(options.codec, options.compression, cluster.entry_bytes_max(options.cluster))
+        self._ledger = cluster.call(
+            options.cluster, stage, self._target.log_id, settings, self._by, options.password()
+        )
+        self._at("opened")
+        few, self._few = self._few, []
+        for rows in few:
+            self._send(rows)
+
+    def _send(self, rows: pa.RecordBatch) -> None:
+        assert self._entries is not None
+        for entry in self._entries.add(rows):
+            self._append(entry)
+
+    def _append(self, entry: bytes) -> None:
+        ledger = self._ledger
+        assert ledger is not None
+        self._at("append")
+        cluster.call(self._options.cluster, lambda _: ledger.append(entry))
+
+    def close(self) -> Share:
+        """Close the ledger, if there is one, and say what there is."""
+        if self._entries is None:
+            return Share(self._log, self._target, None, packed(self._few), self._times)
+        return Share(self._log, self._target, self.close_ledger(), b"", self._times)
+
+    def close_ledger(self) -> LogItem:
+        """Close the ledger: everything in it is on disks of its ack quorum."""
+        if self._entries is None:
+            self._open()
+        assert self._entries is not None
+        for entry in self._entries.flush():
+            self._append(entry)
+        entries, ledger = self._entries, self._ledger
+        assert ledger is not None
+        self._at("close")
+        item = cluster.call(
+            self._options.cluster,
+            lambda _: ledger.close(entries.records, entries.times.low, entries.times.high),
+        )
+        self._at("closed")
+        return item
+
+    def discard(self) -> None:
+        """The task has failed: nobody was told of the ledger. If it cannot be deleted now, the collector finds it."""
+        ledger = self._ledger
+        if ledger is None:
+            return
+        with contextlib.suppress(QuireError):
+            cluster.call(self._options.cluster, lambda _: ledger.abandon())
+            cluster.call(self._options.cluster, discard, self._target.log_id, [ledger.ledger_id])
+
+
+# --- the driver ---------------------------------------------------------------------------------------------------
+
+
+def commit(
+    options: WriteOptions,
+    shares: Mapping[str, Sequence[Share]],
+    targets: Mapping[str, Target],
+    mark: Mark,
+    seams: Seams,
+) -> None:
+    """Make the shares part of their logs, each log's in the order given.
+
+    Raises:
+        QuireError: see `LogCommitter.commit`. What the driver itself has staged is deleted, if no list holds it.
+    """
+    made: list[tuple[Target, LogItem]] = []
+    parts: list[Part] = []
+    try:
+        for log in sorted(shares):
+            by = StagedBy(mark.query_id, mark.batch_id if mark.query_id else -1, mark.incarnation)
+            items = _items(options, shares[log], by, targets[log], made, seams)
+            parts.append(Part(targets[log].log_id, tuple(items)))
+        cluster.call(options.cluster, _commit, options, sorted(shares), parts, mark, seams)
+    except BaseException:
+        for where, item in made:
+            with contextlib.suppress(QuireError):
+                discard_items(options, where, [item], seams)
+        raise
+
+
+def _items(
+    options: WriteOptions,
+    shares: Sequence[Share],
+    by: StagedBy,
+    where: Target,
+    made: list[tuple[Target, LogItem]],
+    seams: Seams,
+) -> list[LogItem]:
+    """One log's ledgers in order; neighbouring shares that came as rows get one together."""
+    items: list[LogItem] = []
+    staging: Staging | None = None
+
+    def close() -> None:
+        if staging is not None:
+            item = staging.close_ledger()
+            made.append((where, item))
+            items.append(item)
+
+    for share in shares:
+        if share.item is not None:
+            close()
+            staging = None
+            items.append(share.item)
+            continue
+        if staging is None:
+            staging = Staging(options, share.log, where, by, seams.at, inline_bytes=0)
+        for rows in unpacked(share.rows):
+            staging.add(rows)
+    close()
+    return items
+
+
+async def _commit(
+    client: QuireClient,
+    options: WriteOptions,
+    logs: Sequence[str],
+    parts: Sequence[Part],
+    mark: Mark,
+    seams: Seams,
+) -> None:
+    batch = Batch(
+        tuple(parts),
+        mark.query_id,
+        mark.batch_id,
+        mark.incarnation,
+        mark.on_reset,
+        truncate=options.truncate,
+        takeover=options.takeover,
+        now_ms=client.clock.wall_ms(),
+    )
+    committer = LogCommitter(client, logs, batch, options.password(), rules=seams.rules, at=seams.at)
+    done = await committer.commit(placed_within_ms=PLACED_WITHIN_MS)
+    for log in done.unplaced:
+        cluster.warn(
+            f"log '{log}': the batch is committed, and readers will see it when the log's leader has placed it; if it "
+            f"is gone, `quire log place {log}` does so."
+        )
+
+
+def discard_items(options: WriteOptions, where: Target, items: Sequence[LogItem], seams: Seams) -> None:
+    """Delete staged ledgers that the log does not hold, proven in the deletion."""
+    ledger_ids = [item.ledger_id for item in items]
+    cluster.call(options.cluster, discard, where.log_id, ledger_ids, looks=seams.looks, at=seams.at)
+
+
+def wall_ms(options: WriteOptions) -> int:
+    """The time that rows without one get."""
+    return cluster.client_of(options.cluster).clock.wall_ms()

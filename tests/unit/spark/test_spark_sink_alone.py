@@ -1,0 +1,99 @@
+"""The sink's classes without Spark: tasks and commits are called as Spark calls them, on a real cluster."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+import quire
+from quire.blocking import loop
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.core.errors import StagedLedgerGoneError
+from quire.metadata.connect import open_store
+from quire.spark import cluster as cluster_of_process
+from quire.spark.given import Given, SparkUseError
+from quire.spark.options import READ_OPTIONS
+from quire.spark.sink import BatchSink, batch_sink, stream_sink
+from quire.spark.write_options import WRITE_OPTIONS
+
+SCHEMA = StructType(
+    [StructField("value", StringType()), StructField("timestamp", TimestampType()), StructField("log", StringType())]
+)
+
+
+class Cluster:
+    """Three bookies and a metadata file; the sink's own client of this process asks."""
+
+    def __init__(self, folder):
+        self.uri = f"sqlite:{folder}/metadata.db"
+        self._folder = folder
+        self._background = loop.current()
+        self._background.run(self._start)
+
+    async def _start(self):
+        self._store = await open_store(self.uri, create=True)
+        self.bookies = [
+            BookieServer(BookieConfig(self._folder / f"b{n}", name=f"b{n}"), self._store) for n in range(3)
+        ]
+        for bookie in self.bookies:
+            await bookie.start()
+
+    def run(self, function, *args):
+        return cluster_of_process.call(self.uri, function, *args)
+
+    def values(self, log):
+        async def read(client):
+            return [record.value async for record in client.log(log).read()]
+
+        return self.run(read)
+
+    def stop(self):
+        async def stop():
+            await cluster_of_process._clients.pop((__import__("os").getpid(), self.uri)).close()
+            for bookie in self.bookies:
+                await bookie.stop()
+            await self._store.close()
+
+        self._background.run(stop)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    found = Cluster(tmp_path_factory.mktemp("sink"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(found.stop)
+        yield found
+
+
+def sink(cluster, kind=batch_sink, schema=SCHEMA, *, overwrite=False, **options):
+    given = Given({"cluster": cluster.uri, "create": "true", **options}, (*READ_OPTIONS, *WRITE_OPTIONS))
+    return kind(given, schema, overwrite=overwrite)
+
+
+def rows(*values, log="x"):
+    columns = [list(values), [None] * len(values), [log] * len(values)]
+    arrow = to_arrow_schema(SCHEMA, timezone="UTC")
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)], schema=arrow
+    )
+
+
+@pytest.mark.parametrize("inline", ["0", "1m"])
+def test_shares_stand_in_order_and_the_rest_is_gone(cluster, inline):
+    name = f"orders-{inline}"
+    writer = sink(cluster, log=name, inlineBytes=inline)
+    assert isinstance(writer, BatchSink)
+    messages = [writer.write(iter([rows(f"{n}a"), rows(f"{n}b")])) for n in range(3)]
+    unused = writer.write(iter([rows("again")]))
+    writer.commit([*messages, writer.write(iter([]))])
+    assert cluster.values(name) == [f"{n}{part}".encode() for n in range(3) for part in "ab"]
+    writer.abort([*messages, unused, None])
+    assert cluster.values(name) == [f"{n}{part}".encode() for n in range(3) for part in "ab"]
+    if inline == "0":
+        with pytest.raises(StagedLedgerGoneError):
+            writer.commit([unused])
