@@ -1,0 +1,55 @@
+"""A batch of a sink is in its log once, in every interleaving of deaths, lost answers and deletions of small worlds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quire.core.log_commit import COMMIT_RULES
+from support.commit_world import Config, walk
+
+WORLDS = {
+    "two batches": (Config(), 0),
+    "lost twice": (Config(batches=1, lost=2, gives_up=1, deaths=0), 0),
+    "a collector": (Config(batches=1, deaths=1, collects=1, others=0), 0),
+    "a leader": (Config(batches=1, led=True, others=2), 0),
+    "without a mark": (Config(batches=1, marked=False, deaths=0, gives_up=0, lost=2, others=2), 0),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_every_interleaving_keeps_each_batch_once(name):
+    config, states = WORLDS[name]
+    found = walk(config)
+    assert found.broken == "", "\n".join(found.path)
+    assert found.ended, "no way leads to the end"
+    assert found.states == states
+
+
+MUTANTS = {
+    "no mark": (
+        Config(batches=1, rules=replace(COMMIT_RULES, is_replay=lambda *_: False)),
+        "batch 0 has 4 of 2 ledgers in the list",
+    ),
+    "an abort that does not look": (Config(batches=1, looks=False, deaths=0), "is listed and deleted"),
+    "a swap that does not require its ledgers": (
+        Config(batches=1, rules=replace(COMMIT_RULES, requires_ledgers=lambda: False)),
+        "is listed and deleted",
+    ),
+    "batches without a number": (Config(batches=1, marked=False), "batch 0 has 4 of 2 ledgers in the list"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_with_a_protection_taken_out_the_world_breaks(name):
+    config, wrong = MUTANTS[name]
+    found = walk(config)
+    assert wrong in found.broken
+    assert found.path
+
+
+def test_a_ledger_that_joins_beside_an_open_one_makes_an_impossible_list():
+    rules = replace(COMMIT_RULES, may_place_now=lambda _: True)
+    with pytest.raises(Exception, match="a closed ledger stands behind an open one"):
+        walk(Config(batches=1, led=True, rules=rules))
