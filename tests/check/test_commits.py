@@ -10,11 +10,12 @@ from quire.core.log_commit import COMMIT_RULES
 from support.commit_world import Config, walk
 
 WORLDS = {
-    "two batches": (Config(), 0),
-    "lost twice": (Config(batches=1, lost=2, gives_up=1, deaths=0), 0),
-    "a collector": (Config(batches=1, deaths=1, collects=1, others=0), 0),
-    "a leader": (Config(batches=1, led=True, others=2), 0),
-    "without a mark": (Config(batches=1, marked=False, deaths=0, gives_up=0, lost=2, others=2), 0),
+    "two batches, a driver that lingers": (Config(deaths=1, gives_up=0, others=0), 3150),
+    "two batches, a driver that gives up": (Config(deaths=1, lingers=False, others=0), 1957),
+    "two lost answers": (Config(batches=1, lost=2, deaths=0), 876),
+    "a collector": (Config(batches=1, gives_up=0, others=0, collects=1), 13_920),
+    "a leader": (Config(batches=1, led=True, gives_up=0, others=2), 12_957),
+    "without a mark": (Config(batches=1, marked=False, deaths=0, gives_up=0, lost=2, others=2), 461),
 }
 
 

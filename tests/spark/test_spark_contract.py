@@ -194,5 +194,8 @@ def test_discovery_finds_the_format_without_registration(spark):
 
 def test_save_modes_arrive_as_overwrite_or_not(spark):
     frame = spark.range(1).selectExpr("cast('x' AS binary) AS value")
-    with pytest.raises(AnalysisException, match="this version does not have writing a log from Spark"):
-        frame.write.format("quire").option("cluster", "sqlite:/nowhere.db").mode("append").save("orders")
+    writer = frame.write.format("quire").option("cluster", "sqlite:/nowhere.db")
+    with pytest.raises(AnalysisException, match="set allowTruncate=true if that is meant"):
+        writer.mode("overwrite").save("orders")
+    with pytest.raises(AnalysisException, match=r"nowhere\.db"):
+        writer.mode("append").save("orders")

@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 from quire.core import log_commit as c
 from quire.core.ids import LedgerId
-from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutcome, CommitRules, FoundHead, Part
+from quire.core.log_commit import (
+    COMMIT_RULES,
+    Batch,
+    CommitMachine,
+    CommitOutcome,
+    CommitRules,
+    FoundHead,
+    Part,
+)
 from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
 from quire.proof.snapshot import clone, state_of
 
@@ -279,7 +287,9 @@ class CommitWorld:
             )
             yield "another appends", state._replace(head=head.with_item(item), version=state.version + 1)
         elif head.open_items:
-            done = head.with_completed(head.open_items[-1].ledger_id, LedgerSummary(1)).with_adoptions_placed()
+            done = head.with_completed(
+                head.open_items[-1].ledger_id, LedgerSummary(1)
+            ).with_adoptions_placed()
             done = done.with_item(LogItem(LedgerId(OTHERS + state.version)))
             yield "the leader places", state._replace(head=done, version=state.version + 1)
 

@@ -15,7 +15,9 @@ from quire.core.errors import MisuseError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-app = typer.Typer(help="Logs: create, append, read, tail, list, show, roll, truncate, cursors.")
+app = typer.Typer(
+    help="Logs: create, append, read, tail, list, show, roll, truncate, cursors, place, collect."
+)
 
 NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
 DelimitedOption = Annotated[
@@ -279,6 +281,76 @@ def cursors(
             ]
         if not out.rows("", ("cursor", "first_offset", "offset", "lag", "hold"), rows):
             out.note("No cursors.")
+
+    run(work())
+
+
+@app.command()
+def place(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+    """Give offsets to batches that a sink committed and that the log's leader did not place before it died.
+
+    What that leader left open is recovered; one that lives is ended.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+
+        async with quire.connect(uri) as client:
+            log = client.log(name)
+            waiting = sum(len(adoption.items) for adoption in (await log.identify()).adoptions)
+            await log.place()
+        text = f"Log {name}: {waiting} ledgers have their offsets." if waiting else "Nothing waits."
+        out.result({"log": name, "placed": waiting}, text)
+
+    run(work())
+
+
+@app.command()
+def collect(
+    grace: Annotated[
+        float,
+        typer.Option(
+            metavar="HOURS", help="How old a thing must be that no fact proves to be garbage.", min=0
+        ),
+    ] = 24.0,
+    every: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Go on, and look again so often.", min=0.01)
+    ] = None,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what crashed writers and jobs left: staged ledgers that can join no log any more, pages, half truncations.
+
+    One look deletes the ledgers of sinks. What leaders left is deleted when it was seen twice, the grace time apart:
+    that takes --every.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import asyncio
+
+        import quire
+        from quire.log.collecting import LogCollector
+
+        async with quire.connect(uri) as client:
+            collector = LogCollector(client, round(grace * 3_600_000))
+            while True:
+                done = await collector.collect()
+                facts = {
+                    "ledgers": list(done.ledgers),
+                    "pages": list(done.pages),
+                    "intents": list(done.intents),
+                    "suspected": done.suspected,
+                }
+                text = (
+                    f"Deleted {len(done.ledgers)} ledgers and {len(done.pages)} pages, finished {len(done.intents)} "
+                    f"truncations; {done.suspected} things are watched."
+                )
+                out.result(facts, text)
+                if every is None:
+                    return
+                await asyncio.sleep(every)
 
     run(work())
 

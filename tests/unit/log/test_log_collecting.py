@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.core.log_list import LogItem, LogPage
+import pytest
+
+from quire.core.errors import StagedLedgerGoneError
+from quire.core.log_commit import Batch, Part
+from quire.core.log_list import LogItem, LogPage, LogSettings
 from quire.env.real import RealClock
 from quire.log.collecting import LogCollector
+from quire.log.committing import LogCommitter
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
+from quire.log.staging import StagedBy, stage
+from quire.wire.batch import encode_batch
 from support.log_cluster import World, in_world, numbers, values
 
 
@@ -18,9 +25,13 @@ class LaterClock(RealClock):
     """The real clock, some time later."""
 
     later_ms: int = 0
+    wall_later_ms: int = 0
 
     def now_ms(self) -> int:
         return super().now_ms() + self.later_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.wall_later_ms
 
 
 def test_unlisted_ledgers_and_pages_go_after_the_grace_time(tmp_path: Path) -> None:
@@ -96,5 +107,39 @@ def test_what_a_crashed_truncation_or_deletion_left_is_carried_out(tmp_path: Pat
         assert await values(at.log("cut")) == numbers(17, 30)
         assert await at.client.logs() == ["cut"]
         assert (await collector.collect()).suspected == 0
+
+    in_world(tmp_path, work)
+
+
+def test_what_sinks_staged_goes_by_facts_or_when_it_is_old(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        clock = LaterClock()
+        at.client.clock = clock
+        await at.made()
+        log_id = await LogHeads(at.store).find("orders")
+        assert log_id is not None
+
+        async def staged(query: str, batch: int) -> LogItem:
+            ledger = await stage(at.client, log_id, LogSettings(), StagedBy(query, batch))
+            await ledger.append(encode_batch([b"x"], base_ms=1))
+            return await ledger.close(1, 1, 1)
+
+        first, retried, next_one, nameless = [
+            await staged(query, batch) for query, batch in (("q", 0), ("q", 0), ("q", 1), ("", -1))
+        ]
+        collector = LogCollector(at.client, grace_ms=3_600_000)
+        assert (await collector.collect()).ledgers == ()
+        await LogCommitter(at.client, ["orders"], Batch((Part(log_id, (first,)),), "q", 0)).commit()
+        # The batch is in the log without it: the retried attempt's ledger can never join. The others may.
+        assert (await collector.collect()).ledgers == (retried.ledger_id,)
+        clock.wall_later_ms = 3_600_000
+        fresh = LogCollector(at.client, grace_ms=3_600_000)
+        assert (await fresh.collect()).ledgers == (next_one.ledger_id, nameless.ledger_id)
+        with pytest.raises(StagedLedgerGoneError):
+            await LogCommitter(at.client, ["orders"], Batch((Part(log_id, (next_one,)),), "q", 1)).commit()
+        assert await values(at.log()) == [b"x"]
+        left = await staged("q", 2)
+        await at.log().delete()
+        assert (await fresh.collect()).ledgers == (left.ledger_id,)
 
     in_world(tmp_path, work)

@@ -9,20 +9,23 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-import quire
 from quire.blocking import loop
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.core.errors import StagedLedgerGoneError
 from quire.metadata.connect import open_store
 from quire.spark import cluster as cluster_of_process
-from quire.spark.given import Given, SparkUseError
+from quire.spark.given import Given
 from quire.spark.options import READ_OPTIONS
-from quire.spark.sink import BatchSink, batch_sink, stream_sink
+from quire.spark.sink import BatchSink, batch_sink
 from quire.spark.write_options import WRITE_OPTIONS
 
 SCHEMA = StructType(
-    [StructField("value", StringType()), StructField("timestamp", TimestampType()), StructField("log", StringType())]
+    [
+        StructField("value", StringType()),
+        StructField("timestamp", TimestampType()),
+        StructField("log", StringType()),
+    ]
 )
 
 
