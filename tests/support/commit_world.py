@@ -25,6 +25,7 @@ from quire.core.log_commit import (
     Part,
 )
 from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
+from quire.history.logs import follows
 from quire.proof.snapshot import clone, state_of
 
 LOG = b"\x03" * 16
@@ -228,6 +229,8 @@ class CommitWorld:
         exist = all(state.made[int(item.ledger_id) - 1][1] for item in swap.required)
         if change.version != state.version or not exist:
             return state, False
+        # Ledgers leave a list at its front and join it at its end, whoever changes it.
+        assert follows(state.head.ledger_ids, change.head.ledger_ids), (state.head, change.head)
         return state._replace(head=change.head, version=state.version + 1), True
 
     def _aborting(self, driver: Driver) -> Driver:

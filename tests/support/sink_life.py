@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from quire.core.errors import MetadataUnknownError
+from quire.core.errors import MetadataUnknownError, QuireError
 from quire.core.log_commit import COMMIT_RULES
 from quire.metadata.store import Put, StoreAwayError
 from quire.spark import cluster
@@ -101,6 +102,13 @@ class Steps:
 
 def live(query: Query, life: Life) -> None:
     """Run batches until all are noted, or the life ends. Exit code 0: all are."""
+    try:
+        _live(query, life)
+    except (QuireError, RuntimeError):
+        sys.exit(1)  # as a query that ended with an error
+
+
+def _live(query: Query, life: Life) -> None:
     steps = Steps(life, Path(query.folder) / "step")
     _lose_answers(query.uri, life)
     sink = _naive if query.sink == "naive" else _shipped

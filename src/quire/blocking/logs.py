@@ -71,6 +71,7 @@ class Log(Handle[AsyncLog]):
     cursors = awaited(AsyncLog.cursors)
     remove_cursor = awaited(AsyncLog.remove_cursor)
     complete_items = awaited(AsyncLog.complete_items)
+    place = awaited(AsyncLog.place)
 
     @property
     def name(self) -> str:

@@ -29,6 +29,7 @@ from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutc
 from quire.core.log_list import LogHead, LogItem, PageLayout
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
+from quire.log.cursors import LogCursors
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.listing import delete_unlisted, read_listing
@@ -109,6 +110,7 @@ class LogCommitter:
             NoSuchLogError: a log of the batch is not there.
             LogLedError: a log has a leader that does not adopt, or open ledgers and no leader.
             TransactionResetError: the named transaction counts from the beginning again.
+            CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
             MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the logs: commit it
                 again, under the same number.
@@ -153,6 +155,9 @@ class LogCommitter:
         if found is None:
             return FoundHead(None)
         head, version = found
+        if self._batch.truncate:
+            cursors = LogCursors(self._client.store, self._client.clock.wall_ms)
+            await self._patiently(cursors.check_truncation, head, head.closed_end)
         leader, alive = head.leader, True
         if leader.holder and not self._batch.takeover:
             election = Election(self._client.store, election_of(log_id), "")

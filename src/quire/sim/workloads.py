@@ -43,6 +43,7 @@ LOG_CONFIG: Final = LogConfig(
     open_attempts_max=6,
     metadata_attempts_max=8,
     host="sim",
+    adopts=False,  # no sink is simulated, and seeds that once failed keep their runs
 )
 
 

@@ -24,7 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from quire.core.errors import LogLedError, NoSuchLogError, TransactionResetError
+from quire.core.errors import QuireError
 from quire.log.staging import StagedBy
 from quire.spark import outgoing, staged
 from quire.spark.given import Given, SparkUseError, use_error
@@ -111,7 +111,9 @@ class _Sink:
         self._seams.at("commit")
         try:
             staged.commit(self._options, shares, targets, mark, self._seams)
-        except (LogLedError, NoSuchLogError, TransactionResetError) as error:
+        except QuireError as error:
+            if error.message.startswith("quire:"):
+                raise
             raise type(error)(f"quire: {error.message}", **error.ids) from error
         self._seams.at("committed")
 

@@ -22,6 +22,7 @@ from quire.core.log_list import Adoption, LogHead, LogItem, LogSettings, Mark
 from quire.core.log_marks import with_mark
 from quire.log.committing import LogCommitter, discard
 from quire.log.config import LogConfig
+from quire.log.cursors import CursorHoldsError, CursorUse, LogCursors
 from quire.log.heads import LogHeads
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.metadata.memory import MemoryStore
@@ -195,6 +196,13 @@ def test_overwrite_takes_the_old_records_out_in_the_same_swap(tmp_path: Path) ->
         await committed(at, await staged(at, [b"newer"] * 2), truncate=True)
         assert [record.offset async for record in log.read()] == [7, 8]
         assert len(await at.ledgers()) == 1
+        owner = (await log.identify()).log_id.hex()
+        await LogCursors(at.store, at.client.clock.wall_ms).begin(
+            owner, CursorUse("slow", hold=True, holder="q"), 7
+        )
+        with pytest.raises(CursorHoldsError):
+            await committed(at, await staged(at, [b"x"]), truncate=True)
+        await log.remove_cursor("slow")
         async with await log.open_writer() as writer:
             with pytest.raises(LogLedError, match="cannot be truncated beside it"):
                 await committed(at, await staged(at, [b"x"]), truncate=True)
