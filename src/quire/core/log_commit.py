@@ -247,6 +247,7 @@ class CommitMachine:
     __slots__ = (
         "_batch",
         "_found",
+        "_gone_at",
         "_layout",
         "_missing",
         "_name_page",
@@ -285,6 +286,7 @@ class CommitMachine:
         self._sent = False
         """Whether a swap was asked for: from then on the batch may be in."""
         self._missing = False
+        self._gone_at: tuple[int, ...] = ()
 
     def start(self) -> None:
         """Begin. Effects: ReadHeads."""
@@ -420,7 +422,9 @@ class CommitMachine:
         if self.status is not CommitStatus.FENCING or ledger_id not in self._waiting:
             return
         self._waiting.clear()
-        if gone:
+        versions = tuple(found.version for found in self._found)
+        if gone and versions != self._gone_at:
+            self._gone_at = versions
             self._read()
         else:
             self._end(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}")
