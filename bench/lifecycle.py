@@ -1,7 +1,7 @@
 """Claim P13: create, add, close and open a ledger, one at a time, with embedded metadata, against Java with ZooKeeper.
 
-P13 is against Java as it ships; P13-tuned holds the same bar against Java tuned for latency. P12, the same with one
-ZooKeeper for both, needs a client for ZooKeeper, which Quire does not have yet.
+P13 is against Java as it ships; P13-tuned holds the same bar against Java tuned for latency. The same with one ZooKeeper
+for both is in `zookeeper.py`.
 
 Three clusters run all the time (Java default, Java tuned, Quire); the rounds alternate between them.
 """

@@ -18,9 +18,11 @@ from harness import CPUS, end_on_sigterm, say
 
 SCRIPTS = (
     "append",
+    "java_wire",
     "latency",
     "read",
     "lifecycle",
+    "zookeeper",
     "recovery",
     "restart",
     "many_ledgers",

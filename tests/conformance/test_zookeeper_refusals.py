@@ -19,6 +19,7 @@ from quire.core.errors import (
 from quire.metadata.connect import format_store, open_store
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper import ZookeeperStore
+from quire.metadata.zookeeper_ids import REMOVED_AT_ONCE
 from quire.metadata.zookeeper_options import Layout, ZookeeperAddress, ZookeeperOptions
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
 
@@ -189,6 +190,46 @@ def test_ids_go_on_beyond_31_bits_as_javas_do(driver):
             assert {"00", "000"}.isdisjoint(client.get_children(driver.address.root))
 
     run(scenario())
+
+
+def test_the_next_number_is_drawn_ahead_and_used_znodes_are_removed(driver):
+    async def scenario():
+        async with raw(driver) as client, clients(driver, 2) as (a, b):
+            folder = f"{driver.address.root}/idgen"
+            ids = [await store.next_ledger_id() for _ in range(50) for store in (a, b)]
+            assert len(set(ids)) == 100
+
+            async def few_are_left():
+                return len(client.get_children(folder)) < 2 * REMOVED_AT_ONCE
+
+            await until(few_are_left)
+            await until(lambda: drew_ahead(a))
+            await a._ids._ahead
+            await driver.lose_session(a, b)
+            ids += [await store.next_ledger_id() for _ in range(3) for store in (a, b)]
+            assert len(set(ids)) == 106
+
+    run(scenario())
+
+
+def test_a_number_drawn_ahead_that_is_lost_is_skipped(driver):
+    async def scenario():
+        async with behind_proxy(driver) as (store, other, proxy):
+            ids = [await store.next_ledger_id()]
+            await until(lambda: drew_ahead(store))
+            await store._ids._ahead
+            proxy.lose_answers()
+            ids.append(await store.next_ledger_id())  # it was there already; the one after it is lost
+            await until(lambda: drew_ahead(store))
+            proxy.pass_everything()
+            ids += [await store.next_ledger_id(), await other.next_ledger_id(), await store.next_ledger_id()]
+            assert len(set(ids)) == 5
+
+    run(scenario())
+
+
+async def drew_ahead(store):
+    return store._ids._ahead is not None
 
 
 # --- rights -----------------------------------------------------------------------------------------------------

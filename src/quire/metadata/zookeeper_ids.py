@@ -2,7 +2,8 @@
 
 An id is the number that ZooKeeper gives a sequential znode, which is removed again. When these numbers end at
 2147483646, `idgen-long` is made, and whoever finds it takes ids from there: the greatest of its children `HOB-<number>`
-gives the high 32 bits, a sequential znode in it the low ones. Ids may be skipped.
+gives the high 32 bits, a sequential znode in it the low ones. Ids may be skipped: so the next short one is drawn ahead,
+while the ledger of the last one is made, and used znodes are removed many at one time.
 
 Source: metadata format of Apache BookKeeper, "Ledger ids".
 """
@@ -11,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
-from kazoo.protocol.serialization import Delete, Exists, GetChildren
+from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Transaction
 
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError
 from quire.core.ids import LedgerId
@@ -28,6 +29,8 @@ HIGH_BITS_NODE: Final = "HOB-"
 HIGH_BITS_KEPT: Final = 3
 HIGH_BITS_END: Final = 2**31
 ATTEMPTS_MAX: Final = 5
+REMOVED_AT_ONCE: Final = 16
+"""Until so many numbers were drawn their znodes stay; what is left ends with the session."""
 
 
 class LedgerIds:
@@ -46,6 +49,8 @@ class LedgerIds:
         self._short = f"{nodes.root}/{ID_NODE}" if layout is Layout.FLAT else f"{nodes.root}/idgen/{ID_NODE}"
         self._long = f"{nodes.root}/idgen-long"
         self._is_long: bool | None = None
+        self._ahead: asyncio.Future[Any] | None = None
+        self._used: list[str] = []
         self._removing: set[asyncio.Future[object]] = set()
 
     async def next(self) -> LedgerId:
@@ -59,8 +64,9 @@ class LedgerIds:
             stat, _ = await self._session.read(Exists(self._long, None))
             self._is_long = stat is not None and self._takes_long
         if not self._is_long:
-            number = await self._number(self._short)
+            number = await self._short_number()
             if number is not None:
+                asyncio.get_running_loop().call_soon(self._draw_ahead)
                 return LedgerId(number)
             if not self._takes_long:
                 raise MisuseError(
@@ -73,6 +79,32 @@ class LedgerIds:
     def _takes_long(self) -> bool:
         return self._layout in {Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL}
 
+    async def _short_number(self) -> int | None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await self._session.ready()
+            try:
+                async with asyncio.timeout(self._session.address.options.patience_ms / 1000):
+                    path, _ = await ahead
+            except TimeoutError:
+                raise self._session.away() from None
+            except KazooException:
+                pass  # lost with a connection: that number is skipped
+            else:
+                return self._number_of(str(path), self._short)
+        return await self._number(self._short)
+
+    def _draw_ahead(self) -> None:
+        """Draw the number of the next ledger, together with what was just sent."""
+        if self._ahead is None and self._session.is_ready:
+            kind = EPHEMERAL | SEQUENTIAL
+            self._ahead = self._session.submit(Create(self._short, b"", self._session.acl, kind))
+            self._ahead.add_done_callback(self._drawn_ahead)
+
+    def _drawn_ahead(self, drawn: asyncio.Future[Any]) -> None:
+        if not drawn.cancelled() and drawn.exception() is None:
+            self._remove_later(str(drawn.result()[0]))
+
     async def _number(self, prefix: str) -> int | None:
         """The next number of a sequence; None when it has no more."""
         for _ in range(ATTEMPTS_MAX):
@@ -81,18 +113,26 @@ class LedgerIds:
             except MetadataUnknownError:
                 continue  # that number is skipped; its znode ends with the session
             self._remove_later(path)
-            digits = path.removeprefix(prefix)
-            if not digits.removeprefix("-").isdecimal():
-                raise CorruptMetadataError(f"ZooKeeper numbered {prefix} as {path}", path=path)
-            number = int(digits)
-            return number if 0 <= number < SHORT_ID_END else None
+            return self._number_of(path, prefix)
         raise MetadataUnknownError(
             f"the connection to ZooKeeper was lost {ATTEMPTS_MAX} times while a ledger id was drawn"
         )
 
+    @staticmethod
+    def _number_of(path: str, prefix: str) -> int | None:
+        digits = path.removeprefix(prefix)
+        if not digits.removeprefix("-").isdecimal():
+            raise CorruptMetadataError(f"ZooKeeper numbered {prefix} as {path}", path=path)
+        number = int(digits)
+        return number if 0 <= number < SHORT_ID_END else None
+
     def _remove_later(self, path: str) -> None:
-        """Nobody waits for it: if it fails, the znode ends with the session."""
-        removal = self._session.submit(Delete(path, ANY_VERSION))
+        """Nobody waits for it: if it fails, the znodes end with the session."""
+        self._used.append(path)
+        if len(self._used) < REMOVED_AT_ONCE:
+            return
+        used, self._used = self._used, []
+        removal = self._session.submit(Transaction([Delete(one, ANY_VERSION) for one in used]))
         self._removing.add(removal)
         removal.add_done_callback(self._removed)
 

@@ -223,6 +223,11 @@ class ZookeeperSession:
         self.client._call(request, _Result(self, future))
         return future
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a connection stands now, for what need not be done."""
+        return self._usable.is_set() and self.failure is None and not self._closed
+
     async def ready(self) -> None:
         """Wait for a connection.
 
