@@ -29,6 +29,8 @@ def spark():
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.log.level": "OFF",
+            # A machine that stands still for minutes must not make Spark give its own executor up and exit.
+            "spark.network.timeout": "3600s",
             "spark.sql.warehouse.dir": "/nonexistent/quire-tests",
         },
     )
