@@ -188,6 +188,12 @@ class Dialogue:
     def do_roll(self) -> None:
         self.machine.roll()
 
+    def do_seen(self) -> None:
+        """Its driver saw the list change."""
+        assert isinstance(self.machine, LogMachine)
+        assert self.head is not None
+        self.machine.head_seen(self.head, self.version)
+
     def do_drained(self, ledger: str, records: str) -> None:
         self.machine.drained(LedgerId(int(ledger)), int(records))
 

@@ -534,8 +534,7 @@ class LogMachine:
         """
         mine = head.leader.epoch == self.epoch and head.leader.holder == self._holder
         if self.status is LogStatus.SERVING and not self._swapping and mine:
-            assert self._head is not None
-            if head.generation > self._head.generation:
+            if version > self._version:
                 self._learn(head, version)
 
     def _drain(self) -> None:
