@@ -533,9 +533,9 @@ class LogMachine:
         Known is only what is newer, and nothing while a swap is in flight: its answer, or a reading after it, tells.
         """
         mine = head.leader.epoch == self.epoch and head.leader.holder == self._holder
-        if self.status is LogStatus.SERVING and not self._swapping and mine:
-            if version > self._version:
-                self._learn(head, version)
+        newer = version > self._version
+        if self.status is LogStatus.SERVING and not self._swapping and mine and newer:
+            self._learn(head, version)
 
     def _drain(self) -> None:
         """While adopted ledgers wait, the former ledger ends before the next one is listed."""
