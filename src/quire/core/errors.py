@@ -157,6 +157,12 @@ class TransactionResetError(RefusedError):
     code = "transaction_reset"
 
 
+class ListChangedError(RefusedError):
+    """Items of a log's list that were to be replaced are no longer what they were; plan again."""
+
+    code = "list_changed"
+
+
 class StagedLedgerGoneError(RefusedError):
     """A ledger that was written for a batch was deleted before the batch was committed: write the batch again."""
 

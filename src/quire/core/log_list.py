@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -40,6 +40,13 @@ class Place(IntEnum):
 
     BOOKIES = 1
     ARCHIVE = 2
+
+
+class ItemFlags(IntFlag):
+    """What else the list says of a ledger. The numbers are stored: never renumber; others are carried along."""
+
+    REWRITTEN = 1
+    """It took the place of others that held the same records."""
 
 
 class IntentKind(IntEnum):

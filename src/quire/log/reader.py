@@ -126,11 +126,12 @@ class LogReader:
 
     async def _batches(self) -> AsyncGenerator[BatchAt, None]:
         gone: Exception | None = None
+        lost = -1
         while True:
             head = await self._head()
-            if gone is not None and self._offset >= head.start_offset:
-                raise gone
             items = await self._items(head)
+            if gone is not None and lost in {item.ledger_id for item in items}:
+                raise gone
             gone = None
             for item in items:
                 try:
@@ -138,8 +139,9 @@ class LogReader:
                         async for batch in batches:
                             yield batch
                 except _GONE as error:
-                    # A truncation may have come between; the head knows. If not, this is a loss.
-                    gone = error
+                    # A truncation may have come between, or another ledger holds the records now; the head knows. If
+                    # the list names this ledger still, it is a loss.
+                    gone, lost = error, item.ledger_id
                     break
                 if self._done():
                     return

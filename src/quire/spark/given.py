@@ -66,6 +66,12 @@ class Option:
     meaning: str
 
 
+def size_of(text: str) -> int | None:
+    """Bytes from a text like 128m, 512k or 1g; None for one that is no such size, or none at all."""
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    return int(match[1]) << _UNITS[match[2]] or None if match else None
+
+
 class Given:
     """The options of one `DataFrameReader` or `DataFrameWriter`.
 
@@ -156,10 +162,10 @@ class Given:
         text = self.text(name)
         if text is None:
             return None
-        match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", text.strip().lower())
-        if not match or int(match[1]) == 0:
+        found = size_of(text)
+        if found is None:
             raise use_error(f"{name} is a size like 128m, 512k or 1g: got '{text}'.")
-        return int(match[1]) << _UNITS[match[2]]
+        return found
 
     def count(self, name: str) -> int | None:
         """A whole number from 1; None when nothing was written."""

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from quire.core.errors import QuireError
+from quire.spark.given import size_of
 from quire.spark.local import session
 
 Step = Callable[[SparkSession, argparse.Namespace], dict[str, Any]]
@@ -61,6 +62,14 @@ def parser(job: str, what: str, *, one_log: bool = True) -> argparse.ArgumentPar
         parser.set_defaults(show_plan=_plan_line, progress=_progress_line)
     parser.add_argument("--cores", default="*", help="local cores to use; default all")
     return parser
+
+
+def byte_size(text: str) -> int:
+    """An argument that is a size."""
+    found = size_of(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a size like 128m, 512k or 1g, not {text!r}")
+    return found
 
 
 def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] | None = None) -> int:

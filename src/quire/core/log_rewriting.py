@@ -1,0 +1,150 @@
+"""Replacing closed ledgers of a log by one that holds the same records: the list's side of it.
+
+Whoever has copied the records swaps the list once: exactly the old items go, the new one stands where they stood, all
+offsets stay. Ledgers that leave the list this way stay readable until the collector's grace time is over, so a reader
+that has planned with the old list can end. The module must not know bytes, stores or what a record is.
+
+Source: spark.md 6, job 1: "swap replaces exactly the listed old segments by the new one, refused if any changed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from quire.core.errors import ListChangedError, MisuseError
+from quire.core.ids import LedgerId
+from quire.core.log_list import (
+    KEPT_ITEMS,
+    ItemFlags,
+    ItemState,
+    LogHead,
+    LogItem,
+    LogPage,
+    PageLayout,
+    PageNamer,
+    PageRef,
+    paged,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Some neighbours in a list, and the one item that takes their place.
+
+    Attributes:
+        old: the items, oldest first, as they were when their records were copied.
+        new: a closed ledger's line, without offsets; its count is that of the old ones together.
+    """
+
+    old: tuple[LogItem, ...]
+    new: LogItem
+
+    def __post_init__(self) -> None:
+        if any(before.next_offset != after.first_offset for before, after in pairwise(self.old)):
+            raise MisuseError("only neighbours can become one item")
+        records = sum(item.count for item in self.old)
+        if self.new.count != records:
+            msg = f"ledger {self.new.ledger_id} holds {self.new.count} records, the old ones {records}"
+            raise MisuseError(msg, ledger_id=self.new.ledger_id)
+
+    @property
+    def placed(self) -> LogItem:
+        """The new item with the offsets of the old ones."""
+        return replace(
+            self.new,
+            first_offset=self.old[0].first_offset,
+            next_offset=self.old[-1].next_offset,
+            state=ItemState.CLOSED,
+            flags=self.new.flags | ItemFlags.REWRITTEN,
+        )
+
+
+def replaceable(head: LogHead, items: Sequence[LogItem]) -> list[LogItem]:
+    """The items of a list that may be replaced: closed, wholly above the log's start, not one of the last two.
+
+    Args:
+        head: the list.
+        items: all its items, those of pages included.
+    """
+    kept = {item.ledger_id for item in head.items[-KEPT_ITEMS:]}
+    return [
+        item
+        for item in items
+        if not item.is_open
+        and item.ledger_id not in kept
+        and item.first_offset is not None
+        and item.first_offset >= head.start_offset
+    ]
+
+
+def is_done(items: Sequence[LogItem], replacements: Sequence[Replacement]) -> bool:
+    """Whether a list holds all the new items: a swap whose answer was lost has happened."""
+    listed = {item.ledger_id for item in items}
+    return all(each.new.ledger_id in listed for each in replacements)
+
+
+def with_replaced(
+    head: LogHead,
+    paged_items: Sequence[tuple[PageRef, Sequence[LogItem]]],
+    replacements: Sequence[Replacement],
+    layout: PageLayout,
+    name_page: PageNamer,
+) -> tuple[LogHead, tuple[LogPage, ...]]:
+    """A list with some items replaced, and the pages that have to be stored before it is.
+
+    Pages before the first replaced item stay as they are; the others are made anew. The places of the items behind the
+    replaced ones do not change.
+
+    Args:
+        head: the list.
+        paged_items: for each of the head's pages all items below it, oldest first.
+        replacements: what to replace, in the list's order.
+        layout: how many items make a page.
+        name_page: the name of a page.
+
+    Raises:
+        ListChangedError: an item is not in the list any more, or not as it was, or may not be replaced.
+    """
+    by_first = {each.old[0].ledger_id: each for each in replacements}
+    touched: set[LedgerId] = {item.ledger_id for each in replacements for item in each.old}
+    untouched = 0
+    for _, items in paged_items:
+        if any(item.ledger_id in touched for item in items):
+            break
+        untouched += 1
+    left = [item for _, items in paged_items[untouched:] for item in items]
+    # What a truncation took out of a page that reaches beyond the start is gone: it must not come back as an item.
+    left = [item for item in left if (item.next_offset or 0) > head.start_offset]
+    before = [*left, *head.items]
+    allowed = {item.ledger_id: item for item in replaceable(head, before)}
+    after: list[LogItem] = []
+    place = 0
+    while place < len(before):
+        found = by_first.pop(before[place].ledger_id, None)
+        if found is None:
+            after.append(before[place])
+            place += 1
+            continue
+        now = before[place : place + len(found.old)]
+        if [allowed.get(item.ledger_id) for item in now] != list(found.old):
+            raise _changed(head, found)
+        after.append(found.placed)
+        place += len(found.old)
+    for found in by_first.values():
+        raise _changed(head, found)
+    last_place = head.first_item_place + len(head.items)
+    fresh = replace(head, pages=tuple(page for page, _ in paged_items[:untouched]), items=tuple(after))
+    made, pages = paged(fresh, layout, name_page)
+    made = replace(made, dropped_items=0)
+    return replace(made, dropped_items=last_place - made.item_count).checked(), pages
+
+
+def _changed(head: LogHead, found: Replacement) -> ListChangedError:
+    first, last = found.old[0].ledger_id, found.old[-1].ledger_id
+    msg = (
+        f"log {head.name!r}: ledgers {first} to {last} are not in its list any more as they were "
+        "(truncated, or replaced by somebody else); plan again"
+    )
+    return ListChangedError(msg, log=head.name)

@@ -1,0 +1,203 @@
+"""Copies closed ledgers of a log into one, and swaps the list: the records and their offsets stay.
+
+Copying moves batch entries as they are; only their headers count anew. The list changes once for many copies, guarded
+by the records of the new ledgers, so that no collector has deleted one meanwhile. What left the list is deleted by the
+collector, after its grace time.
+
+Source: spark.md 6, job 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from quire.client.client import Client
+from quire.core.errors import (
+    CorruptMetadataError,
+    ListChangedError,
+    MetadataUnknownError,
+    MisuseError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    QuireError,
+    StagedLedgerGoneError,
+)
+from quire.core.ids import LedgerId
+from quire.core.log_list import ItemFlags, LogHead, LogItem, LogSettings, PageLayout, PageRef
+from quire.core.log_rewriting import Replacement, is_done, replaceable, with_replaced
+from quire.log.config import LogConfig
+from quire.log.heads import LogHeads
+from quire.log.ledgers import LogLedgers, is_batched, summary, view_of
+from quire.log.staging import StagedBy, stage
+from quire.metadata.store import VersionConflictError
+from quire.wire.batch import HEADER_BYTES, BatchHeader, Buffer
+from quire.wire.log_records import page_name
+
+SWAPPED_AT_ONCE: Final = 64
+"""New ledgers of one swap: each is a key that the swap requires, and stores take about a hundred at a time."""
+_PAUSE_MS: Final = 20
+
+
+class LogRewriter:
+    """Rewrites a log's closed ledgers.
+
+    Args:
+        client: the cluster.
+        log_id: the log.
+        password: of its ledgers.
+        config: settings.
+    """
+
+    def __init__(
+        self, client: Client, log_id: bytes, password: bytes = b"", config: LogConfig | None = None
+    ) -> None:
+        self._client, self._log_id, self._password = client, log_id, password
+        self._config = config or LogConfig()
+        self._heads = LogHeads(client.store, self._config.cached_pages_max)
+        self._ledgers = LogLedgers(client, password)
+
+    async def candidates(self) -> tuple[LogHead, list[LogItem]]:
+        """The list, and those of its items that may be replaced now.
+
+        Raises:
+            NoSuchLogError: the log was deleted.
+        """
+        head, _ = await self._head()
+        return head, replaceable(head, [*_flat(await self._paged(head)), *head.items])
+
+    async def copy(self, items: Sequence[LogItem], settings: LogSettings, by: StagedBy) -> Replacement:
+        """Copy the records of neighbours into one new ledger, in nobody's list yet.
+
+        Args:
+            items: closed items with batch entries, oldest first.
+            settings: quorums and digest of the new ledger.
+            by: who copies.
+
+        Raises:
+            CorruptMetadataError: a ledger does not hold what its item says.
+            MalformedBatchError: an entry is not a batch.
+            QuireError: an old ledger cannot be read, or the new one not written; it is left to the collector.
+        """
+        staged = await stage(self._client, self._log_id, settings, by, self._password)
+        records, low, high = 0, 0, 0
+        try:
+            for item in items:
+                before = records
+                async for header, body in self._batches(item):
+                    low = header.min_ms if not records else min(low, header.min_ms)
+                    high = header.max_ms if not records else max(high, header.max_ms)
+                    moved = replace(header, records_before=records, ledger_min_ms=low, ledger_max_ms=high)
+                    await staged.append(b"".join((moved.encode(), body)))
+                    records += header.count
+                if records - before != item.count:
+                    held = f"ledger {item.ledger_id} holds {records - before} records"
+                    msg = f"{held}, the list says {item.count}: it is not copied"
+                    raise CorruptMetadataError(msg, ledger_id=item.ledger_id)
+            new = await staged.close(records, *((low, high) if records else (None, None)))
+        except BaseException:
+            await staged.abandon()
+            raise
+        found = await summary(await self._ledgers.open(new))
+        if (found.records, found.payload_bytes) != (records, new.payload_bytes):
+            msg = f"ledger {new.ledger_id} was written with {records} records and reads as {found.records}"
+            raise CorruptMetadataError(msg, ledger_id=new.ledger_id)
+        return Replacement(tuple(items), replace(new, flags=ItemFlags.REWRITTEN))
+
+    async def _batches(self, item: LogItem) -> AsyncGenerator[tuple[BatchHeader, Buffer], None]:
+        """Header and body of each entry of an item's ledger."""
+        reader = await self._ledgers.open(item)
+        if not is_batched(reader.metadata):
+            msg = f"the entries of ledger {item.ledger_id} are no batches; it stays as it is"
+            raise MisuseError(msg, ledger_id=item.ledger_id)
+        if reader.last_add_confirmed < 0:
+            return
+        async with contextlib.aclosing(reader.read_runs(0, reader.last_add_confirmed)) as runs:
+            async for entries in runs:
+                for entry in entries:
+                    header = view_of(reader.metadata, entry).header
+                    body = memoryview(entry.payload)[header.header_bytes :]
+                    yield replace(header, header_bytes=HEADER_BYTES), body
+
+    async def swap(self, replacements: Sequence[Replacement]) -> None:
+        """Swap the list, once, whatever answers are lost.
+
+        Args:
+            replacements: in the list's order, at most `SWAPPED_AT_ONCE`.
+
+        Raises:
+            ListChangedError: an old item is not what it was; nothing was swapped.
+            StagedLedgerGoneError: a new ledger was deleted; nothing was swapped.
+            NoSuchLogError: the log was deleted.
+            MetadataUnknownError: the store does not say; swap again.
+        """
+        attempts = itertools.count(1)
+        while True:
+            try:
+                await self._swap_once(replacements)
+            except StagedLedgerGoneError:
+                raise
+            except (VersionConflictError, QuireError) as error:
+                again = error.retriable or isinstance(error, VersionConflictError | MetadataUnknownError)
+                attempt = next(attempts)
+                if not again or attempt >= self._config.metadata_attempts_max:
+                    raise
+                await asyncio.sleep(_PAUSE_MS * attempt / 1000)
+            else:
+                return
+
+    async def _swap_once(self, replacements: Sequence[Replacement]) -> None:
+        head, version = await self._head()
+        paged_items = await self._paged(head)
+        if is_done([*_flat(paged_items), *head.items], replacements):
+            return
+        required = [await self._guard(each.new) for each in replacements]
+        layout = PageLayout(self._config.page_items, self._config.fan_out)
+        made, pages = with_replaced(head, paged_items, replacements, layout, page_name)
+        for page in pages:
+            await self._heads.write_page(page)
+        await self._heads.write_all([(replace(made, generation=head.generation + 1), version)], required)
+
+    async def _head(self) -> tuple[LogHead, int]:
+        found = await self._heads.read(self._log_id)
+        if found is None or found[0].is_being_deleted:
+            msg = f"there is no log {self._log_id.hex()} any more: it was deleted"
+            raise NoSuchLogError(msg, log_id=self._log_id.hex())
+        return found
+
+    async def _paged(self, head: LogHead) -> list[tuple[PageRef, list[LogItem]]]:
+        """The head's pages with all the items below each.
+
+        Raises:
+            ListChangedError: a page is gone: the log was truncated since the head was read.
+        """
+        return [(page, await self._below(head, page)) for page in head.pages]
+
+    async def _below(self, head: LogHead, page: PageRef) -> list[LogItem]:
+        found = await self._heads.read_page(head.log_id, page.name)
+        if found is None:
+            msg = f"page {page.name} of log {head.name!r} is gone: it was truncated meanwhile; plan again"
+            raise ListChangedError(msg, log=head.name)
+        items = list(found.items)
+        for child in found.children:
+            items += await self._below(head, child)
+        return items
+
+    async def _guard(self, new: LogItem) -> tuple[LedgerId, int]:
+        try:
+            record, version = await self._client.ledger_store.read(new.ledger_id)
+        except NoSuchLedgerError as error:
+            msg = f"ledger {new.ledger_id} was deleted before it got into the list; copy again"
+            raise StagedLedgerGoneError(msg, ledger_id=new.ledger_id) from error
+        if record.token != new.token:
+            msg = f"ledger {new.ledger_id} is another one by now; copy again"
+            raise StagedLedgerGoneError(msg, ledger_id=new.ledger_id)
+        return new.ledger_id, version
+
+
+def _flat(paged_items: Sequence[tuple[PageRef, Sequence[LogItem]]]) -> list[LogItem]:
+    return [item for _, items in paged_items for item in items]

@@ -1,0 +1,325 @@
+"""Many small ledgers of a log as few large ones: the same records under the same offsets, read with fewer tasks.
+
+    quire spark run rewrite --cluster URI --log orders --out DIR [--target-bytes 1g] [--dry-run]
+
+A streaming sink makes a ledger or two for each batch. This job copies neighbours that are small into one, in tasks, and
+swaps the log's list when a round of copies is done: exactly the copied ledgers go, refused if any was changed meanwhile.
+What left the list stays readable until the collector's grace time is over, so that no reader is cut off. It can run
+beside a leader and beside sinks; a copy that was never listed is collected.
+
+Source: spark.md 6, job 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+from quire.core.errors import ListChangedError, NoSuchLedgerError, StagedLedgerGoneError
+from quire.core.ids import LedgerId
+from quire.core.log_list import LogItem, LogSettings, Place
+from quire.core.log_rewriting import Replacement
+from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
+from quire.log.staging import StagedBy
+from quire.spark import cluster
+from quire.spark.jobs import command, units
+from quire.spark.jobs.units import Row as Fields
+from quire.spark.jobs.units import batched
+from quire.wire.batch import FORMAT_BATCH1
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+
+TARGET_BYTES = 1 << 30
+SMALL_PART = 2
+"""A ledger below the target's half is worth copying."""
+SCHEMA = (
+    "ledger bigint, token string, replaced bigint, first_offset bigint, next_offset bigint, records bigint, "
+    "bytes bigint, min_time_ms bigint, max_time_ms bigint, seconds double, refused string"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteUnit:
+    """Neighbours that become one ledger, for one task."""
+
+    uri: str
+    log_id: bytes
+    password: bytes
+    settings: LogSettings
+    items: tuple[LogItem, ...]
+
+    @property
+    def lane(self) -> str:
+        """All of them load the same bookies."""
+        return "copies"
+
+    @property
+    def name(self) -> str:
+        """The log, and which ledgers."""
+        first, last = self.items[0], self.items[-1]
+        return f"rewrite {self.log_id.hex()} ledgers {first.ledger_id} to {last.ledger_id}"
+
+    @property
+    def size(self) -> int:
+        """Bytes that are copied."""
+        return sum(item.payload_bytes for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class RewritePlan:
+    """What is to be copied.
+
+    Attributes:
+        log_id: the log.
+        units: the copies.
+        items: ledgers of the log now; `items_after`: when all is done.
+    """
+
+    uri: str
+    log: str
+    log_id: bytes
+    password: bytes
+    units: tuple[RewriteUnit, ...]
+    items: int
+
+    @property
+    def items_after(self) -> int:
+        """Ledgers of the log when all is done."""
+        return self.items - sum(len(unit.items) - 1 for unit in self.units)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteReport:
+    """What was done.
+
+    Attributes:
+        ledgers_before: ledgers of the log when the job was planned; `ledgers_after`: when it was done.
+        replaced: ledgers that were copied and are no longer in the list.
+        made: ledgers in their place.
+        refused: copies that were not listed, since the list had changed; run the job again.
+    """
+
+    log: str
+    table: str
+    ledgers_before: int
+    ledgers_after: int
+    replaced: int
+    made: int
+    records: int
+    bytes: int
+    refused: list[str]
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"job": "rewrite", **asdict(self), "ok": not self.refused}
+
+
+def plan(
+    uri: str, log: str, *, target_bytes: int = TARGET_BYTES, password: bytes = b"", fewest: int = 2
+) -> RewritePlan:
+    """Which neighbours become one: small closed ledgers with batch entries, up to `target_bytes` together.
+
+    Args:
+        uri: the cluster.
+        log: the log's name.
+        target_bytes: a new ledger's size, about.
+        password: of the log's ledgers.
+        fewest: neighbours that are fewer are left alone.
+
+    Raises:
+        NoSuchLogError: there is no such log.
+    """
+    log_id = bytes.fromhex(cluster.call(uri, _log_id, log))
+    settings, items, count = cluster.call(uri, _candidates, log_id, password)
+    groups: list[list[LogItem]] = []
+    size = 0
+    before: LogItem | None = None
+    for item in items:
+        small = item.payload_bytes * SMALL_PART <= target_bytes
+        fits = size + item.payload_bytes <= target_bytes
+        if small and fits and groups and before is not None and before.next_offset == item.first_offset:
+            groups[-1].append(item)
+            size += item.payload_bytes
+        elif small:
+            groups.append([item])
+            size = item.payload_bytes
+        before = item if small else None
+    made = [
+        RewriteUnit(uri, log_id, password, settings, tuple(group)) for group in groups if len(group) >= fewest
+    ]
+    return RewritePlan(uri, log, log_id, password, tuple(made), count)
+
+
+def run(
+    spark: SparkSession, work: RewritePlan, table: str, *, progress: command.Progress | None = None
+) -> RewriteReport:
+    """Copy and swap, round by round.
+
+    Args:
+        spark: a session; its executors copy.
+        work: what to do.
+        table: directory of the results (Parquet), a row for each new ledger.
+        progress: told how many copies are listed.
+    """
+    began = time.monotonic()
+    finished = 0
+    rows: list[Fields] = []
+    refused: list[str] = []
+    per_round = max(SWAPPED_AT_ONCE // 2, spark.sparkContext.defaultParallelism * 2)
+    for group in units.rounds(work.units, min(per_round, SWAPPED_AT_ONCE)):
+        by_name = {unit.name: unit for unit in group}
+        done = [row.asDict() for row in units.run_round(spark, group, _copy, SCHEMA).collect()]
+        copied = sorted((row for row in done if not row["refused"]), key=lambda row: row["first_offset"])
+        listed, left = _swap(work, by_name, copied)
+        refused += [row["refused"] for row in done if row["refused"]] + left
+        spark.createDataFrame(listed, f"unit string, {SCHEMA}").write.mode("append").parquet(table)
+        rows += listed
+        finished += len(group)
+        if progress is not None:
+            progress(finished, len(work.units))
+    _, _, count = cluster.call(work.uri, _candidates, work.log_id, work.password)
+    return RewriteReport(
+        log=work.log,
+        table=table,
+        ledgers_before=work.items,
+        ledgers_after=count,
+        replaced=sum(row["replaced"] for row in rows),
+        made=len(rows),
+        records=sum(row["records"] for row in rows),
+        bytes=sum(row["bytes"] for row in rows),
+        refused=refused,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _swap(
+    work: RewritePlan, by_name: dict[str, RewriteUnit], copied: Sequence[Fields]
+) -> tuple[list[Fields], list[str]]:
+    """Swap all copies of a round, or, where one of them is refused, each by itself."""
+    made = [(row, _replacement(by_name[row["unit"]], row)) for row in copied]
+    try:
+        cluster.call(work.uri, _swapped, work, [each for _, each in made])
+    except (ListChangedError, StagedLedgerGoneError):
+        listed: list[Fields] = []
+        refused: list[str] = []
+        for row, each in made:
+            try:
+                cluster.call(work.uri, _swapped, work, [each])
+            except (ListChangedError, StagedLedgerGoneError) as error:
+                refused.append(str(error))
+            else:
+                listed.append(row)
+        return listed, refused
+    return list(copied), []
+
+
+def _replacement(unit: RewriteUnit, row: Fields) -> Replacement:
+    new = LogItem(
+        LedgerId(row["ledger"]),
+        int(row["token"], 16),
+        count=row["records"],
+        payload_bytes=row["bytes"],
+        min_time_ms=row["min_time_ms"],
+        max_time_ms=row["max_time_ms"],
+        digest=unit.settings.digest,
+    )
+    return Replacement(unit.items, new)
+
+
+def _copy(unit: RewriteUnit) -> Iterator[Fields]:
+    """One copy, in a task."""
+    began = time.monotonic()
+    try:
+        made = cluster.call(unit.uri, _copied, unit)
+    except NoSuchLedgerError as error:
+        yield {"refused": f"{unit.name}: {error.message}; the log was truncated meanwhile, plan again"}
+        return
+    new, placed = made.new, made.placed
+    yield {
+        "ledger": int(new.ledger_id),
+        "token": f"{new.token:x}",
+        "replaced": len(made.old),
+        "first_offset": placed.first_offset,
+        "next_offset": placed.next_offset,
+        "records": new.count,
+        "bytes": new.payload_bytes,
+        "min_time_ms": new.min_time_ms,
+        "max_time_ms": new.max_time_ms,
+        "seconds": time.monotonic() - began,
+    }
+
+
+async def _copied(client: QuireClient, unit: RewriteUnit) -> Replacement:
+    by = StagedBy(incarnation="rewrite", host=platform.node())
+    return await LogRewriter(client, unit.log_id, unit.password).copy(unit.items, unit.settings, by)
+
+
+async def _swapped(client: QuireClient, work: RewritePlan, made: Sequence[Replacement]) -> None:
+    rewriter = LogRewriter(client, work.log_id, work.password)
+    for some in batched(made, SWAPPED_AT_ONCE):
+        await rewriter.swap(some)
+
+
+async def _log_id(client: QuireClient, log: str) -> str:
+    return (await client.log(log).describe()).log_id
+
+
+async def _candidates(
+    client: QuireClient, log_id: bytes, password: bytes
+) -> tuple[LogSettings, list[LogItem], int]:
+    head, items = await LogRewriter(client, log_id, password).candidates()
+    whole = [item for item in items if item.place is Place.BOOKIES and item.format == FORMAT_BATCH1.decode()]
+    return head.settings, whole, head.item_count
+
+
+def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One run of the command; the line that it prints."""
+    work = plan(
+        arguments.cluster, arguments.log, target_bytes=arguments.target_bytes, fewest=arguments.fewest
+    )
+    arguments.show_plan(
+        [
+            {
+                "first_offset": unit.items[0].first_offset,
+                "next_offset": unit.items[-1].next_offset,
+                "ledgers": len(unit.items),
+                "bytes": unit.size,
+            }
+            for unit in work.units
+        ]
+    )
+    if arguments.dry_run:
+        return {
+            "job": "rewrite",
+            "dry_run": True,
+            "ledgers_before": work.items,
+            "ledgers_after": work.items_after,
+            "bytes": sum(unit.size for unit in work.units),
+        }
+    return run(spark, work, arguments.out, progress=arguments.progress).as_dict()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = command.parser("rewrite", "copy many small ledgers of a log into few large ones", one_log=False)
+    parser.add_argument("--log", required=True, help="the log's name")
+    parser.add_argument(
+        "--target-bytes",
+        type=command.byte_size,
+        default=TARGET_BYTES,
+        help="size of a new ledger; default 1g",
+    )
+    parser.add_argument("--fewest", type=int, default=2, help="leave fewer neighbours alone; default 2")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(command.main(parser(), step))
