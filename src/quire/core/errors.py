@@ -157,6 +157,12 @@ class TransactionResetError(RefusedError):
     code = "transaction_reset"
 
 
+class ArchivedError(RefusedError):
+    """The records are no longer on bookies: a file of the archive holds them."""
+
+    code = "archived"
+
+
 class ListChangedError(RefusedError):
     """Items of a log's list that were to be replaced are no longer what they were; plan again."""
 

@@ -40,6 +40,8 @@ class Place(IntEnum):
 
     BOOKIES = 1
     ARCHIVE = 2
+    BOTH = 3
+    """Copied to the archive; the ledger is there still, and is what is read."""
 
 
 class ItemFlags(IntFlag):
@@ -512,6 +514,8 @@ class LogHead:
             raise self._corrupt("a closed ledger stands behind an open one")
         if len(set(self.ledger_ids)) != len(self.items):
             raise self._corrupt("it names a ledger twice")
+        if any((item.place is Place.BOOKIES) != (not item.archive) for item in self.items):
+            raise self._corrupt("an item is in the archive and has no file there, or the reverse")
         parts: tuple[LogItem | PageRef, ...] = (*self.pages, *self.items)
         for before, after in pairwise(parts):
             if after.first_offset != before.next_offset:

@@ -25,40 +25,49 @@ from quire.core.log_list import (
     PageLayout,
     PageNamer,
     PageRef,
+    Place,
     paged,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Some neighbours in a list, and the one item that takes their place.
+    """Some neighbours in a list, and the one item that takes their place, with their offsets.
 
     Attributes:
         old: the items, oldest first, as they were when their records were copied.
-        new: a closed ledger's line, without offsets; its count is that of the old ones together.
+        new: what stands there afterwards.
     """
 
     old: tuple[LogItem, ...]
     new: LogItem
 
-    def __post_init__(self) -> None:
-        if any(before.next_offset != after.first_offset for before, after in pairwise(self.old)):
-            raise MisuseError("only neighbours can become one item")
-        records = sum(item.count for item in self.old)
-        if self.new.count != records:
-            msg = f"ledger {self.new.ledger_id} holds {self.new.count} records, the old ones {records}"
-            raise MisuseError(msg, ledger_id=self.new.ledger_id)
+    @classmethod
+    def by_copy(cls, old: Sequence[LogItem], copy: LogItem) -> Replacement:
+        """Neighbours that were copied into one ledger.
 
-    @property
-    def placed(self) -> LogItem:
-        """The new item with the offsets of the old ones."""
-        return replace(
-            self.new,
-            first_offset=self.old[0].first_offset,
-            next_offset=self.old[-1].next_offset,
-            state=ItemState.CLOSED,
-            flags=self.new.flags | ItemFlags.REWRITTEN,
-        )
+        Args:
+            old: closed items, oldest first.
+            copy: the new ledger's line, without offsets.
+
+        Raises:
+            MisuseError: they are no neighbours, or the copy does not hold as many records.
+        """
+        if any(before.next_offset != after.first_offset for before, after in pairwise(old)):
+            raise MisuseError("only neighbours can become one item")
+        records = sum(item.count for item in old)
+        if copy.count != records:
+            msg = f"ledger {copy.ledger_id} holds {copy.count} records, the old ones {records}"
+            raise MisuseError(msg, ledger_id=copy.ledger_id)
+        first, last = old[0].first_offset, old[-1].next_offset
+        flags = copy.flags | ItemFlags.REWRITTEN
+        new = replace(copy, first_offset=first, next_offset=last, state=ItemState.CLOSED, flags=flags)
+        return cls(tuple(old), new)
+
+    @classmethod
+    def by_move(cls, old: LogItem, place: Place, archive: bytes) -> Replacement:
+        """An item whose records are (also, or only) in the archive's file with this digest now."""
+        return cls((old,), replace(old, place=place, archive=archive))
 
 
 def replaceable(head: LogHead, items: Sequence[LogItem]) -> list[LogItem]:
@@ -81,8 +90,8 @@ def replaceable(head: LogHead, items: Sequence[LogItem]) -> list[LogItem]:
 
 def is_done(items: Sequence[LogItem], replacements: Sequence[Replacement]) -> bool:
     """Whether a list holds all the new items: a swap whose answer was lost has happened."""
-    listed = {item.ledger_id for item in items}
-    return all(each.new.ledger_id in listed for each in replacements)
+    listed = {item.ledger_id: item.place for item in items}
+    return all(listed.get(each.new.ledger_id) is each.new.place for each in replacements)
 
 
 def with_replaced(
@@ -130,7 +139,7 @@ def with_replaced(
         now = before[place : place + len(found.old)]
         if [allowed.get(item.ledger_id) for item in now] != list(found.old):
             raise _changed(head, found)
-        after.append(found.placed)
+        after.append(found.new)
         place += len(found.old)
     for found in by_first.values():
         raise _changed(head, found)

@@ -15,9 +15,9 @@ from typing import Final
 from quire.client.client import Client
 from quire.client.reader import LedgerReader
 from quire.client.writer import LedgerWriter
-from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, QuireError
+from quire.core.errors import ArchivedError, CorruptMetadataError, NoSuchLedgerError, QuireError
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata
-from quire.core.log_list import LedgerSummary, LogHead, LogItem
+from quire.core.log_list import LedgerSummary, LogHead, LogItem, Place
 from quire.wire.batch import (
     FORMAT_BATCH1,
     BatchFlags,
@@ -68,7 +68,14 @@ class LogLedgers:
         Raises:
             NoSuchLedgerError: it is gone.
             CorruptMetadataError: its id belongs to another ledger now.
+            ArchivedError: its records are only in the archive.
         """
+        if item.place is Place.ARCHIVE:
+            msg = (
+                f"offsets {item.first_offset} to {item.next_offset} are in the archive, no longer in ledger "
+                f'{item.ledger_id}: read them with Spark, spark.read.format("quire")'
+            )
+            raise ArchivedError(msg, ledger_id=item.ledger_id)
         reader = await self._client.open_ledger(item.ledger_id, self.password, recover=recover)
         if item.token and reader.metadata.token != item.token:
             msg = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLogError
-from quire.core.log_list import LogHead, LogItem, PageRef
+from quire.core.log_list import LogHead, LogItem, PageRef, Place
 from quire.log.heads import HEADS, LogHeads
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import Delete, KeyMissingError, MetadataStore, Require, VersionConflictError
@@ -38,8 +38,8 @@ class Listing:
     pages: set[str] = field(default_factory=set)
 
     def note(self, items: tuple[LogItem, ...]) -> None:
-        """These are named."""
-        self.ledgers.update(item.ledger_id for item in items)
+        """These are named; what is only in the archive has no ledger any more."""
+        self.ledgers.update(item.ledger_id for item in items if item.place is not Place.ARCHIVE)
 
 
 async def read_listing(store: MetadataStore, heads: LogHeads, log_id: bytes) -> Listing | None:

@@ -23,7 +23,7 @@ from quire.core.errors import (
     TrimmedError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log_list import LogHead, LogItem
+from quire.core.log_list import LogHead, LogItem, Place
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, entry_holding, summary, view_of
 from quire.log.records import BatchAt, Record
@@ -130,7 +130,9 @@ class LogReader:
         while True:
             head = await self._head()
             items = await self._items(head)
-            if gone is not None and lost in {item.ledger_id for item in items}:
+            if gone is not None and lost in {
+                item.ledger_id for item in items if item.place is not Place.ARCHIVE
+            }:
                 raise gone
             gone = None
             for item in items:

@@ -28,7 +28,7 @@ from quire.core.errors import (
     StagedLedgerGoneError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log_list import ItemFlags, LogHead, LogItem, LogSettings, PageLayout, PageRef
+from quire.core.log_list import LogHead, LogItem, LogSettings, PageLayout, PageRef, Place
 from quire.core.log_rewriting import Replacement, is_done, replaceable, with_replaced
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
@@ -60,6 +60,15 @@ class LogRewriter:
         self._config = config or LogConfig()
         self._heads = LogHeads(client.store, self._config.cached_pages_max)
         self._ledgers = LogLedgers(client, password)
+
+    async def items(self) -> list[LogItem]:
+        """All items of the list, oldest first.
+
+        Raises:
+            NoSuchLogError: the log was deleted.
+        """
+        head, _ = await self._head()
+        return [*_flat(await self._paged(head)), *head.items]
 
     async def candidates(self) -> tuple[LogHead, list[LogItem]]:
         """The list, and those of its items that may be replaced now.
@@ -106,7 +115,7 @@ class LogRewriter:
         if (found.records, found.payload_bytes) != (records, new.payload_bytes):
             msg = f"ledger {new.ledger_id} was written with {records} records and reads as {found.records}"
             raise CorruptMetadataError(msg, ledger_id=new.ledger_id)
-        return Replacement(tuple(items), replace(new, flags=ItemFlags.REWRITTEN))
+        return Replacement.by_copy(items, new)
 
     async def _batches(self, item: LogItem) -> AsyncGenerator[tuple[BatchHeader, Buffer], None]:
         """Header and body of each entry of an item's ledger."""
@@ -123,22 +132,24 @@ class LogRewriter:
                     body = memoryview(entry.payload)[header.header_bytes :]
                     yield replace(header, header_bytes=HEADER_BYTES), body
 
-    async def swap(self, replacements: Sequence[Replacement]) -> None:
+    async def swap(self, replacements: Sequence[Replacement], *, archive: str = "") -> None:
         """Swap the list, once, whatever answers are lost.
 
         Args:
             replacements: in the list's order, at most `SWAPPED_AT_ONCE`.
+            archive: the directory with the files of items that move there.
 
         Raises:
             ListChangedError: an old item is not what it was; nothing was swapped.
             StagedLedgerGoneError: a new ledger was deleted; nothing was swapped.
+            MisuseError: the log has its archive elsewhere.
             NoSuchLogError: the log was deleted.
             MetadataUnknownError: the store does not say; swap again.
         """
         attempts = itertools.count(1)
         while True:
             try:
-                await self._swap_once(replacements)
+                await self._swap_once(replacements, archive)
             except StagedLedgerGoneError:
                 raise
             except (VersionConflictError, QuireError) as error:
@@ -150,17 +161,23 @@ class LogRewriter:
             else:
                 return
 
-    async def _swap_once(self, replacements: Sequence[Replacement]) -> None:
+    async def _swap_once(self, replacements: Sequence[Replacement], archive: str) -> None:
         head, version = await self._head()
+        if archive and head.archive not in {"", archive}:
+            msg = f"log {head.name!r} has its archive at {head.archive}, not at {archive}"
+            raise MisuseError(msg, log=head.name)
         paged_items = await self._paged(head)
         if is_done([*_flat(paged_items), *head.items], replacements):
             return
-        required = [await self._guard(each.new) for each in replacements]
+        required = [
+            await self._guard(each.new) for each in replacements if each.new.place is not Place.ARCHIVE
+        ]
         layout = PageLayout(self._config.page_items, self._config.fan_out)
         made, pages = with_replaced(head, paged_items, replacements, layout, page_name)
         for page in pages:
             await self._heads.write_page(page)
-        await self._heads.write_all([(replace(made, generation=head.generation + 1), version)], required)
+        made = replace(made, generation=head.generation + 1, archive=archive or head.archive)
+        await self._heads.write_all([(made, version)], required)
 
     async def _head(self) -> tuple[LogHead, int]:
         found = await self._heads.read(self._log_id)

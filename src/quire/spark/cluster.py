@@ -67,23 +67,25 @@ def entry_bytes_max(uri: str) -> int:
 
 
 def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[Entries]:
-    """A piece's entries, in order, some consecutive ones at a time.
+    """A piece's entries; see `runs_of`."""
+    assert piece.record is not None, "archived records are not in a ledger"
+    return runs_of(options.cluster, piece.record, piece.first_entry, piece.last_entry, replica=replica)
+
+
+def runs_of(
+    uri: str, record: LedgerMetadata, first: int, last: int, *, replica: int = 0
+) -> Iterator[Entries]:
+    """A ledger's entries, in order, some consecutive ones at a time.
 
     The reader keeps the next ranges under way on its own thread, within its own bound, while these are decoded.
 
     Args:
-        options: which cluster.
-        piece: what to read.
+        uri: the cluster.
+        record: the ledger's metadata.
+        first: the first entry; `last` is the last one, which is confirmed.
         replica: which of an entry's bookies to ask first, so that tasks spread over them.
     """
-    record = piece.record
-    assert record is not None, "archived records are not in a ledger"
-    return iterate(
-        options.cluster,
-        lambda client: reader_of(client, record, piece.last_entry, replica).read_runs(
-            piece.first_entry, piece.last_entry
-        ),
-    )
+    return iterate(uri, lambda client: reader_of(client, record, last, replica).read_runs(first, last))
 
 
 def iterate(uri: str, function: Callable[[QuireClient], AsyncGenerator[T, None]]) -> Iterator[T]:

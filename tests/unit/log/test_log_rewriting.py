@@ -240,7 +240,7 @@ def test_any_neighbours_of_any_list_can_become_one(
     allowed = replaceable(head, before)
     groups = [allowed[low:high] for low, high in pairwise(sorted({0, len(allowed), *cuts}))][::skip]
     made = [
-        Replacement(tuple(group), LogItem(LedgerId(1000 + place), 2, count=sum(i.count for i in group)))
+        Replacement.by_copy(group, LogItem(LedgerId(1000 + place), 2, count=sum(i.count for i in group)))
         for place, group in enumerate(groups)
         if group and group[-1].ledger_id < len(counts)
     ]
@@ -265,12 +265,12 @@ def test_what_is_no_neighbour_or_counts_otherwise_is_refused() -> None:
     one, _, three = head.items[:3]
     new = LogItem(LedgerId(9), 1, count=6)
     with pytest.raises(MisuseError, match="neighbours"):
-        Replacement((one, three), new)
+        Replacement.by_copy((one, three), new)
     with pytest.raises(MisuseError, match="holds 6 records, the old ones 2"):
-        Replacement((one,), new)
-    last = Replacement((head.items[-1],), new)
+        Replacement.by_copy((one,), new)
+    last = Replacement.by_copy((head.items[-1],), new)
     with pytest.raises(ListChangedError):
         with_replaced(head, [], [last], PageLayout(), name_of)
-    changed = Replacement((replace(one, digest=1),), replace(new, count=2))
+    changed = Replacement.by_copy((replace(one, digest=1),), replace(new, count=2))
     with pytest.raises(ListChangedError):
         with_replaced(head, [], [changed], PageLayout(), name_of)

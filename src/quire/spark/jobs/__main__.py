@@ -17,10 +17,10 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from quire.spark.jobs import command, replay, rewrite, scrub, to_parquet
+from quire.spark.jobs import archive, command, replay, rewrite, scrub, to_parquet
 from quire.spark.local import session
 
-JOBS = {"to_parquet": to_parquet, "replay": replay, "scrub": scrub, "rewrite": rewrite}
+JOBS = {"to_parquet": to_parquet, "replay": replay, "scrub": scrub, "rewrite": rewrite, "archive": archive}
 
 
 def main() -> int:

@@ -231,7 +231,7 @@ def _replacement(unit: RewriteUnit, row: Fields) -> Replacement:
         max_time_ms=row["max_time_ms"],
         digest=unit.settings.digest,
     )
-    return Replacement(unit.items, new)
+    return Replacement.by_copy(unit.items, new)
 
 
 def _copy(unit: RewriteUnit) -> Iterator[Fields]:
@@ -242,13 +242,13 @@ def _copy(unit: RewriteUnit) -> Iterator[Fields]:
     except NoSuchLedgerError as error:
         yield {"refused": f"{unit.name}: {error.message}; the log was truncated meanwhile, plan again"}
         return
-    new, placed = made.new, made.placed
+    new = made.new
     yield {
         "ledger": int(new.ledger_id),
         "token": f"{new.token:x}",
         "replaced": len(made.old),
-        "first_offset": placed.first_offset,
-        "next_offset": placed.next_offset,
+        "first_offset": new.first_offset,
+        "next_offset": new.next_offset,
         "records": new.count,
         "bytes": new.payload_bytes,
         "min_time_ms": new.min_time_ms,

@@ -1,0 +1,532 @@
+"""Closed ledgers of a log as Parquet files, and the ledgers deleted when that is proven: the log reads as before.
+
+    quire spark run archive --cluster URI --log orders --root file:///backup --out DIR [--older-than-days 7]
+
+For each ledger a task writes a file, reads it back and compares; then the log's list says that the records are in both
+places. A later run of the job, after a grace time, compares each file with its ledger once more, and only then the list names the file
+alone and the ledger is deleted. Each step can be cut off and done again; files that no list names are shown, and deleted
+on demand. Whoever reads the log through Spark sees no difference, and anything that reads Parquet can read the files.
+
+Source: spark.md 6, job 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+from pyspark.sql import SparkSession
+
+from quire.core.errors import ListChangedError, NoSuchLedgerError, StagedLedgerGoneError
+from quire.core.log_list import LogItem, Place
+from quire.core.log_rewriting import Replacement
+from quire.log.archive import SCHEMA as COLUMNS
+from quire.log.archive import (
+    ArchiveError,
+    ArchivePlace,
+    footer_digest,
+    open_archive,
+    read_footer,
+    write_archive,
+)
+from quire.log.ledgers import LogLedgers, view_of
+from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
+from quire.spark import cluster
+from quire.spark.decode import ArrowBuilder, Origin, check_follows
+from quire.spark.jobs import command, units
+from quire.spark.jobs.units import Row as Fields
+from quire.spark.schema import Projection
+from quire.wire.batch import FORMAT_BATCH1
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+
+DAY_MS = 86_400_000
+ROW_GROUP_BYTES = 4 << 20
+_ROWS = 10_000
+_STALE_S = 86_400
+SCHEMA = (
+    "step string, ledger bigint, first_offset bigint, next_offset bigint, records bigint, file string, digest string, "
+    "bytes bigint, seconds double, refused string"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveUnit:
+    """One item's file to be written, or to be proven before its ledger is deleted."""
+
+    uri: str
+    root: str
+    log: str
+    log_id: bytes
+    password: bytes
+    item: LogItem
+
+    @property
+    def lane(self) -> str:
+        """All of them load the same bookies."""
+        return "files"
+
+    @property
+    def name(self) -> str:
+        """Step, log and ledger."""
+        step = "write" if self.item.place is Place.BOOKIES else "prove"
+        return f"archive {step} {self.log_id.hex()} ledger {self.item.ledger_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """What there is to do.
+
+    Attributes:
+        to_write: items that get a file.
+        to_prove: items whose file is old enough: proven again, then the ledger goes.
+        strays: files below the log's folder that no item names.
+    """
+
+    uri: str
+    log: str
+    log_id: bytes
+    root: str
+    password: bytes
+    to_write: tuple[ArchiveUnit, ...]
+    to_prove: tuple[ArchiveUnit, ...]
+    strays: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """What was done.
+
+    Attributes:
+        written: files that the list names now; `records` and `bytes` are theirs.
+        deleted: ledgers that were deleted, since their file was proven a second time.
+        refused: what was not done, and why. A file that is damaged keeps its ledger.
+        strays: files that no item names; `removed`: of these, old ones that were deleted.
+    """
+
+    log: str
+    root: str
+    table: str
+    written: int
+    records: int
+    bytes: int
+    deleted: int
+    refused: list[str]
+    strays: int
+    removed: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"job": "archive", **asdict(self), "ok": not self.refused}
+
+
+def plan(
+    uri: str,
+    log: str,
+    root: str,
+    *,
+    older_than_ms: int = 0,
+    grace_ms: int = DAY_MS,
+    now_ms: int | None = None,
+    password: bytes = b"",
+) -> ArchivePlan:
+    """What can be archived, and what can be deleted.
+
+    Args:
+        uri: the cluster.
+        log: the log's name.
+        root: the archive's URI; a log has one.
+        older_than_ms: ledgers whose newest record is younger stay.
+        grace_ms: how long a ledger stays after its file was listed.
+        now_ms: the time; the clock's without it.
+        password: of the log's ledgers.
+
+    Raises:
+        NoSuchLogError: there is no such log.
+    """
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    log_id = bytes.fromhex(cluster.call(uri, _log_id, log))
+    every, items = cluster.call(uri, _items, log_id, password)
+    there = Files(root).list(log_id.hex())
+
+    def unit(item: LogItem) -> ArchiveUnit:
+        return ArchiveUnit(uri, root, log, log_id, password, item)
+
+    old = [item for item in items if item.count and (item.max_time_ms or 0) <= now_ms - older_than_ms]
+    batches = FORMAT_BATCH1.decode()
+    write = [unit(item) for item in old if item.place is Place.BOOKIES and item.format == batches]
+    listed = {item.ledger_id: _place(root, log_id, item).name for item in every if item.archive}
+    # How long a file has been there is its own affair: the list keeps no time for it.
+    due = [item for item in items if item.place is Place.BOTH]
+    aged = {name for name, (_, changed_s) in there.items() if changed_s * 1000 + grace_ms <= now_ms}
+    prove = [
+        unit(item) for item in due if listed[item.ledger_id] in aged or listed[item.ledger_id] not in there
+    ]
+    strays = sorted(set(there) - set(listed.values()))
+    return ArchivePlan(uri, log, log_id, root, password, tuple(write), tuple(prove), tuple(strays))
+
+
+def run(
+    spark: SparkSession,
+    work: ArchivePlan,
+    table: str,
+    *,
+    vacuum: bool = False,
+    progress: command.Progress | None = None,
+) -> ArchiveReport:
+    """Prove and delete what is due, then write what is not archived yet, round by round.
+
+    Args:
+        spark: a session; its executors read ledgers and write files.
+        work: what to do.
+        table: directory of the results (Parquet), a row for each step that was taken.
+        vacuum: delete files that no item names and that nobody has touched for a day.
+        progress: told how many steps are done.
+    """
+    began = time.monotonic()
+    done: list[Fields] = []
+    refused: list[str] = []
+    total, finished = len(work.to_prove) + len(work.to_write), 0
+    for group in (
+        *units.rounds(work.to_prove, SWAPPED_AT_ONCE),
+        *units.rounds(work.to_write, SWAPPED_AT_ONCE),
+    ):
+        by_ledger = {int(unit.item.ledger_id): unit.item for unit in group}
+        rows = [row.asDict() for row in units.run_round(spark, group, _step, SCHEMA).collect()]
+        refused += [row["refused"] for row in rows if row["refused"]]
+        good = sorted((row for row in rows if not row["refused"]), key=lambda row: row["first_offset"])
+        listed = []
+        for row in good:
+            moved = _moved(by_ledger[row["ledger"]], row)
+            try:
+                cluster.call(work.uri, _swapped, work, [moved])
+            except (ListChangedError, StagedLedgerGoneError) as error:
+                refused.append(str(error))
+            else:
+                listed.append(row)
+                if moved.new.place is Place.ARCHIVE:
+                    cluster.call(work.uri, _delete, work, moved.new)
+        if listed:
+            spark.createDataFrame(listed, f"unit string, {SCHEMA}").write.mode("append").parquet(table)
+        done += listed
+        finished += len(group)
+        if progress is not None:
+            progress(finished, total)
+    removed = _vacuum(work) if vacuum else 0
+    written = [row for row in done if row["step"] == "write"]
+    return ArchiveReport(
+        log=work.log,
+        root=work.root,
+        table=table,
+        written=len(written),
+        records=sum(row["records"] for row in written),
+        bytes=sum(row["bytes"] for row in written),
+        deleted=len(done) - len(written),
+        refused=refused,
+        strays=len(work.strays),
+        removed=removed,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _moved(item: LogItem, row: Fields) -> Replacement:
+    if row["step"] == "prove":
+        return Replacement.by_move(item, Place.ARCHIVE, item.archive)
+    return Replacement.by_move(item, Place.BOTH, bytes.fromhex(row["digest"]))
+
+
+def _vacuum(work: ArchivePlan) -> int:
+    """Delete strays that nobody is writing any more."""
+    files = Files(work.root)
+    there = files.list(work.log_id.hex())
+    old = [name for name in work.strays if name in there and time.time() - there[name][1] > _STALE_S]
+    for name in old:
+        files.remove(name)
+    return len(old)
+
+
+class Files:
+    """The files below an archive's root, as far as a writer is concerned.
+
+    Args:
+        root: a URI that pyarrow knows (`file:///…`, `s3://…`), or an absolute path.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._system, self._base = fs.FileSystem.from_uri(root)
+
+    def list(self, log_id: str) -> dict[str, tuple[int, float]]:
+        """All files of a log, unfinished ones included: size in bytes and time of the last change, by name."""
+        selector = fs.FileSelector(f"{self._base}/{log_id}", allow_not_found=True)
+        return {
+            f"{log_id}/{info.base_name}": (info.size, info.mtime.timestamp() if info.mtime else 0.0)
+            for info in self._system.get_file_info(selector)
+            if info.is_file
+        }
+
+    def create(self, name: str) -> Any:
+        """A stream into a new file."""
+        self._system.create_dir(f"{self._base}/{name.rpartition('/')[0]}", recursive=True)
+        return self._system.open_output_stream(f"{self._base}/{name}")
+
+    def open(self, name: str) -> pa.NativeFile:
+        """A file to read."""
+        return self._system.open_input_file(f"{self._base}/{name}")
+
+    def move(self, name: str, to: str) -> None:
+        """Give a file its name; one that has it is replaced."""
+        self._system.move(f"{self._base}/{name}", f"{self._base}/{to}")
+
+    def remove(self, name: str) -> None:
+        """Delete a file; a missing one is deleted."""
+        try:
+            self._system.delete_file(f"{self._base}/{name}")
+        except FileNotFoundError:
+            return
+
+
+# --- in the tasks ----------------------------------------------------------------------------------------------------
+
+
+def _step(unit: ArchiveUnit) -> Iterator[Fields]:
+    began = time.monotonic()
+    item = unit.item
+    facts: Fields = {
+        "step": "write" if item.place is Place.BOOKIES else "prove",
+        "ledger": int(item.ledger_id),
+        "first_offset": item.first_offset,
+        "next_offset": item.next_offset,
+    }
+    try:
+        facts |= _write(unit) if item.place is Place.BOOKIES else _prove(unit)
+    except (ArchiveError, NoSuchLedgerError) as error:
+        facts["refused"] = f"{unit.name}: {error.message}"
+    yield facts | {"seconds": time.monotonic() - began}
+
+
+def _write(unit: ArchiveUnit) -> Fields:
+    """Write the file, read it back, and give it its name."""
+    item, files = unit.item, Files(unit.root)
+    written = RecordDigest()
+    unfinished = f"{unit.log_id.hex()}/unfinished-{item.ledger_id}-{secrets.token_hex(8)}"
+    with files.create(unfinished) as sink:
+        tables = _row_groups(_records(unit), written)
+        write_archive(sink, tables, log=unit.log, log_id=unit.log_id.hex())
+    if written.count != item.count:
+        files.remove(unfinished)
+        text = f"ledger {item.ledger_id} holds {written.count} records, the list says {item.count}"
+        raise ArchiveError(text, ledger_id=item.ledger_id)
+    with files.open(unfinished) as source:
+        size, footer = read_footer(source)
+    place = _place(unit.root, unit.log_id, replace(item, archive=footer_digest(footer)))
+    files.move(unfinished, place.name)
+    _compare(place, written)
+    return {"records": item.count, "file": place.name, "digest": place.digest.hex(), "bytes": size}
+
+
+def _prove(unit: ArchiveUnit) -> Fields:
+    """Compare the file with the ledger, which is there still."""
+    item = unit.item
+    held = RecordDigest()
+    for _ in _row_groups(_records(unit), held):
+        pass
+    place = _place(unit.root, unit.log_id, item)
+    _compare(place, held)
+    return {"records": item.count, "file": place.name, "digest": place.digest.hex()}
+
+
+def _compare(place: ArchivePlace, expected: RecordDigest) -> None:
+    """Read a whole file.
+
+    Raises:
+        ArchiveError: it is damaged, or does not hold these records under its offsets.
+    """
+    file = open_archive(place)
+    found = RecordDigest()
+    for number in range(len(file.manifest.groups)):
+        found.update(file.read(number, COLUMNS.names))
+    if (found.count, found.digest()) != (expected.count, expected.digest()):
+        text = f"archive file {place.path}: it holds {found.count} records that are not the {expected.count} of the ledger"
+        raise ArchiveError(text, path=place.path)
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch], digest: RecordDigest) -> Iterator[pa.Table]:
+    """Records in tables of about `ROW_GROUP_BYTES`, added to a digest."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            table = pa.Table.from_batches(waiting)
+            digest.update(table)
+            yield table
+            waiting, size = [], 0
+    if waiting:
+        table = pa.Table.from_batches(waiting)
+        digest.update(table)
+        yield table
+
+
+class RecordDigest:
+    """A digest over records, the same however they are cut: lengths and bytes of each column have a hash of their own."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[str, Any] = {}
+        self.count = 0
+
+    def update(self, table: pa.Table) -> None:
+        """More records, in the columns of an archive's files."""
+        for batch in table.to_batches():
+            self.count += batch.num_rows
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                self._column(name, column)
+
+    def _column(self, name: str, column: pa.Array) -> None:
+        if pa.types.is_list(column.type):
+            self._numbers(f"{name} length", pc.list_value_length(column))
+            parts = column.flatten()
+            for place, field in enumerate(parts.type):
+                self._column(f"{name} {field.name}", pc.struct_field(parts, [place]))
+        elif pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            self._numbers(f"{name} length", pc.binary_length(column))
+            there = column.cast(pa.binary()).drop_null()
+            whole = pc.binary_join(pa.ListArray.from_arrays([0, len(there)], there), b"")
+            self._hash(name).update(whole[0].as_buffer())
+        else:
+            self._numbers(name, column)
+
+    def _numbers(self, name: str, column: pa.Array) -> None:
+        plain = pc.fill_null(column.cast(pa.int64()), -(2**63))
+        self._hash(name).update(np.ascontiguousarray(plain).tobytes())
+
+    def _hash(self, name: str) -> Any:
+        return self._hashes.setdefault(name, hashlib.blake2b(digest_size=16))
+
+    def digest(self) -> bytes:
+        """Of all records so far."""
+        whole = hashlib.blake2b(digest_size=16)
+        for name, each in sorted(self._hashes.items()):
+            whole.update(name.encode() + b"\0" + each.digest())
+        return whole.digest()
+
+
+def _records(unit: ArchiveUnit) -> Iterator[pa.RecordBatch]:
+    """A ledger's records in the columns of the files."""
+    item = unit.item
+    origin = Origin("", int(item.ledger_id), item.first_offset or 0)
+    columns = pa.schema([field.with_type(_SPARKS.get(field.name, field.type)) for field in COLUMNS])
+    builder = ArrowBuilder(Projection(tuple(columns.names), columns), _ROWS)
+    record = cluster.call(unit.uri, _record, unit)
+    expected: int | None = 0
+    for run in cluster.runs_of(unit.uri, record, 0, record.last_entry):
+        for entry in run:
+            view = view_of(record, entry)
+            expected = check_follows(origin, entry.entry_id, view, expected)
+            builder.add_batch(origin, entry.entry_id, view, 0, view.header.count)
+            if builder.full:
+                yield from (batch.cast(COLUMNS) for batch in builder.take())
+    yield from (batch.cast(COLUMNS) for batch in builder.take())
+
+
+_SPARKS = {"timestamp": pa.timestamp("us", tz="UTC")}
+
+
+# --- with the cluster ------------------------------------------------------------------------------------------------
+
+
+async def _log_id(client: QuireClient, log: str) -> str:
+    return (await client.log(log).describe()).log_id
+
+
+async def _items(client: QuireClient, log_id: bytes, password: bytes) -> tuple[list[LogItem], list[LogItem]]:
+    rewriter = LogRewriter(client, log_id, password)
+    return await rewriter.items(), (await rewriter.candidates())[1]
+
+
+async def _record(client: QuireClient, unit: ArchiveUnit) -> Any:
+    return (await LogLedgers(client, unit.password).open(unit.item)).metadata
+
+
+async def _swapped(client: QuireClient, work: ArchivePlan, moved: Sequence[Replacement]) -> None:
+    await LogRewriter(client, work.log_id, work.password).swap(moved, archive=work.root)
+
+
+async def _delete(client: QuireClient, work: ArchivePlan, item: LogItem) -> None:
+    # Cut off here, the ledger is one that no list names, and the collector's.
+    await LogLedgers(client, work.password).delete_item(replace(item, place=Place.BOOKIES, archive=b""))
+
+
+def _place(root: str, log_id: bytes, item: LogItem) -> ArchivePlace:
+    return ArchivePlace(root, log_id.hex(), item.first_offset or 0, item.next_offset or 0, item.archive)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One run of the command; the line that it prints."""
+    work = plan(
+        arguments.cluster,
+        arguments.log,
+        arguments.root,
+        older_than_ms=round(arguments.older_than_days * DAY_MS),
+        grace_ms=round(arguments.grace_days * DAY_MS),
+    )
+    arguments.show_plan(
+        [
+            {
+                "step": step,
+                "ledgers": len(group),
+                "records": sum(unit.item.count for unit in group),
+                "bytes": sum(unit.item.payload_bytes for unit in group),
+            }
+            for step, group in (("prove, then delete", work.to_prove), ("write", work.to_write))
+        ]
+    )
+    if arguments.dry_run:
+        return {
+            "job": "archive",
+            "dry_run": True,
+            "to_write": len(work.to_write),
+            "to_delete": len(work.to_prove),
+            "strays": list(work.strays),
+        }
+    return run(spark, work, arguments.out, vacuum=arguments.vacuum, progress=arguments.progress).as_dict()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = command.parser(
+        "archive", "put a log's old ledgers into Parquet files, and delete them when proven", one_log=False
+    )
+    parser.add_argument("--log", required=True, help="the log's name")
+    parser.add_argument("--root", required=True, metavar="URI", help="where the files go: file:///…, s3://…")
+    parser.add_argument(
+        "--older-than-days", type=float, default=0, help="leave ledgers with younger records; default 0"
+    )
+    parser.add_argument(
+        "--grace-days",
+        type=float,
+        default=1,
+        help="keep ledgers so long after their file was listed; default 1",
+    )
+    parser.add_argument(
+        "--vacuum", action="store_true", help="delete files that no list names, a day old or more"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(command.main(parser(), step))
