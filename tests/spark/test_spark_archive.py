@@ -9,7 +9,8 @@ import pytest
 from quire.core.errors import ArchivedError
 from quire.log.config import LogConfig
 from quire.spark.jobs import archive
-from quire.spark.jobs.archive import COLUMNS, RecordDigest
+from quire.spark.jobs.archive import COLUMNS
+from quire.spark.jobs.archive_files import RecordDigest
 
 pytestmark = pytest.mark.spark
 
