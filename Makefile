@@ -25,7 +25,7 @@ export PYTHONHASHSEED := 0
 FAST := not (interop or faults or spark or explore or long or slow)
 ARGS ?=
 
-.PHONY: help demo test setup fmt check static proof bench golden-rewrite interop faults spark docs proto lock clean java
+.PHONY: help demo test setup fmt check static proof bench golden-rewrite interop faults spark spark42 docs proto lock clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -66,6 +66,11 @@ faults: $(DEV)  ## only the tests that kill, stop and cut off processes
 
 spark: $(DEV) java  ## only the Spark tests
 	@$(WITH_JAVA) $(BIN)/python -m pytest -m spark $(ARGS)
+
+spark42: $(BOOTSTRAPPED) java  ## what we rely on in Spark, on the oldest version that is supported
+	@$(TOOLS) spark42 out/spark42
+	@$(WITH_JAVA) export PYSPARK_PYTHON=$(CURDIR)/out/spark42/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/out/spark42/bin/python && \
+	  out/spark42/bin/python -m pytest tests/spark/test_spark_contract.py tests/spark/test_spark_stream_contract.py $(ARGS)
 
 golden-rewrite: $(DEV)  ## write the golden transcripts anew; commit only what you can explain
 	@QUIRE_GOLDEN_REWRITE=1 $(BIN)/python -m pytest -q tests/golden tests/replay $(ARGS)

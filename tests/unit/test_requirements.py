@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements"
-LOCKED = ("bootstrap.txt", "dev.txt", "runtime.txt")
+LOCKED = ("bootstrap.txt", "dev.txt", "runtime.txt", "spark42.txt")
 PINNED = re.compile(r"^([a-z0-9-]+)==([^ ]+)", re.MULTILINE)
 
 
