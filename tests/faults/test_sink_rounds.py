@@ -25,7 +25,7 @@ def cluster(tmp_path_factory):
 def test_each_row_is_there_once_after_any_kill(cluster, chance, rounds, record):
     first = chance.getrandbits(32)
     steps, lives = Counter(), 0
-    total = rounds(1000, 6)
+    total = rounds(1000, 3)
     for number in range(total):
         played = cluster.run(round_of(first + number))
         assert played.good, played

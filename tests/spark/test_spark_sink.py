@@ -1,4 +1,7 @@
-"""A real Spark writes real logs: frames and streams, once, whatever fails in between."""
+"""A real Spark writes real logs: frames and streams, once, whatever fails in between.
+
+`make test` takes one frame and one stream; the rest is `make proof`'s, since each query of Spark takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.errors.exceptions.base import PySparkException, StreamingQueryException
 
+from quire.log.collecting import LogCollector
 from quire.log.heads import LogHeads
 from quire.spark.given import Given
 from quire.spark.options import READ_OPTIONS
@@ -49,9 +53,14 @@ def ledgers(cluster, log):
             record = await client.ledger_metadata(ledger_id)
             if record.custom_value("quire.log") == about.log_id.hex().encode():
                 made.append(ledger_id)
-        return made, [item.ledger_id for item in await LogHeads(client.store).all_items(about)]
+        return made, sorted(item.ledger_id for item in await LogHeads(client.store).all_items(about))
 
     return cluster.run(read)
+
+
+async def collect(client):
+    """Delete what is garbage by fact: nothing here is old."""
+    await LogCollector(client).collect()
 
 
 def writer(frame, cluster, **options):
@@ -90,30 +99,35 @@ class Files:
             path.unlink(missing_ok=True)
 
 
-def test_a_frame_becomes_records_in_the_order_of_its_partitions(spark, cluster):
+@pytest.mark.parametrize(
+    ("options", "ledgers_"),
+    [
+        ({"inlineBytes": "0"}, 3),
+        pytest.param({}, 1, marks=pytest.mark.slow),
+        pytest.param({"inlineBytes": "0", "codec": "rows"}, 3, marks=pytest.mark.slow),
+        pytest.param(
+            {"inlineBytes": "0", "compression": "zstd", "orderBy": "timestamp"}, 3, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_frame_becomes_records_in_the_order_of_its_partitions(spark, cluster, options, ledgers_):
     frame = spark.range(0, 3000, 1, 3).selectExpr(
         "cast(id as string) AS key",
         "if(id = 7, null, concat('value ', id)) AS value",
         "timestamp_millis(1700000000000 + id) AS timestamp",
         "if(id = 5, array(named_struct('key', 'h', 'value', cast('x' as binary))), null) AS headers",
     )
-    for name, options in {
-        "staged": {"inlineBytes": "0", "create": True},
-        "few": {"create": True},
-        "rows": {"inlineBytes": "0", "codec": "rows", "create": True},
-        "zstd": {"inlineBytes": "0", "compression": "zstd", "create": True, "orderBy": "timestamp"},
-    }.items():
-        writer(frame, cluster, **options).save(name)
-        found = records(cluster, name)
-        assert [record.offset for record in found] == list(range(3000))
-        assert [record.key for record in found] == [b"%d" % n for n in range(3000)]
-        assert [record.timestamp_ms for record in found] == [1_700_000_000_000 + n for n in range(3000)]
-        assert (found[7].value, found[8].value) == (None, b"value 8")
-        assert (found[5].headers, found[6].headers) == ((("h", b"x"),), ())
-    assert len(head(cluster, "staged").items) == 3
-    assert len(head(cluster, "few").items) == 1
+    name = f"frame-{len(options)}"
+    writer(frame, cluster, create=True, **options).save(name)
+    found = records(cluster, name)
+    assert [record.offset for record in found] == list(range(3000))
+    assert [record.key for record in found] == [b"%d" % n for n in range(3000)]
+    assert [record.timestamp_ms for record in found] == [1_700_000_000_000 + n for n in range(3000)]
+    assert (found[7].value, found[8].value) == (None, b"value 8")
+    assert (found[5].headers, found[6].headers) == ((("h", b"x"),), ())
+    assert len(head(cluster, name).items) == ledgers_
     # What the source reads is what was written.
-    back = spark.read.format("quire").option("cluster", cluster.uri).load("staged")
+    back = spark.read.format("quire").option("cluster", cluster.uri).load(name)
     assert back.where("offset >= 2990").count() == 10
 
 
@@ -164,6 +178,7 @@ def faulty(step, flag):
     return Faulty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["staged", "swap", "swapped"])
 def test_a_batch_that_fails_at_any_step_is_there_once_after_the_next_run(spark, cluster, tmp_path, step):
     spark.dataSource.register(faulty(step, tmp_path / "failed"))
@@ -176,9 +191,13 @@ def test_a_batch_that_fails_at_any_step_is_there_once_after_the_next_run(spark, 
     stream.run()
     assert sorted(values(cluster, log)) == sorted(f"{n}-{m}".encode() for n in range(2) for m in range(20))
     made, listed = ledgers(cluster, log)
-    assert made == listed, "what an abort may delete is deleted"
+    # A task that failed behind its ledger's close left it; every other one was an abort's to delete.
+    assert len(made) - len(listed) == (step == "staged")
+    cluster.run(collect)
+    assert ledgers(cluster, log) == (listed, listed)
 
 
+@pytest.mark.slow
 def test_foreach_batch_needs_a_name_and_never_takes_the_streams(spark, cluster, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.txt").write_text("x")
@@ -210,6 +229,7 @@ def test_foreach_batch_needs_a_name_and_never_takes_the_streams(spark, cluster, 
     assert values(cluster, "each") == [b"x", b"x"]
 
 
+@pytest.mark.slow
 def test_complete_mode_and_overwrite_replace_by_consent(spark, cluster, tmp_path):
     frame = spark.createDataFrame([("a",), ("b",)], "value string")
     replacing = frame.write.format("quire").mode("overwrite").option("cluster", cluster.uri)
@@ -242,6 +262,7 @@ def test_complete_mode_and_overwrite_replace_by_consent(spark, cluster, tmp_path
     assert sorted((r.key, r.value) for r in records(cluster, "counts")) == [(b"x", b"2"), (b"y", b"2")]
 
 
+@pytest.mark.slow
 def test_rows_go_where_their_column_says_and_nowhere_if_one_log_is_missing(spark, cluster):
     frame = spark.createDataFrame(
         [("one", "1"), ("two", "2"), ("one", "3")], "log string, value string"
@@ -255,6 +276,7 @@ def test_rows_go_where_their_column_says_and_nowhere_if_one_log_is_missing(spark
     assert (values(cluster, "one"), values(cluster, "two")) == ([b"1", b"3"], [b"2"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "options", "text"),
     [
@@ -284,6 +306,7 @@ def test_what_cannot_be_written_is_refused_with_the_remedy(spark, cluster, colum
         writer(frame, cluster, create=True, **options).save("refused")
 
 
+@pytest.mark.slow
 def test_a_leader_goes_on_beside_a_sink(spark, cluster):
     frame = spark.range(0, 10, 1, 2).selectExpr("concat('s', id) AS value")
     writer(frame, cluster, create=True).save("led")
