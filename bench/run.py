@@ -32,6 +32,7 @@ SCRIPTS = (
     "failures",
     "memory",
     "written",
+    "spark_jobs",
 )
 """In the order in which they run."""
 
