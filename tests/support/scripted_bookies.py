@@ -96,6 +96,9 @@ class ScriptedBookies:
     async def info(self, bookie, access=None, *, timeout_ms=0):
         return (Answer.OK if self.mode[bookie] in ("ok", "fenced") else Answer.TIMED_OUT), {}
 
+    def troubles(self):
+        return ""
+
     def is_followed(self, sink):
         return sink.bookie in self.followed
 

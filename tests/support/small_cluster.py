@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
@@ -27,15 +28,21 @@ SOON = ClientConfig(explicit_lac_after_ms=300)
 class SmallCluster:
     """Some bookies and as many clients as asked for, each client with connections of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
+        self.settings = settings
         self.space = MemorySpace()
         self.servers: dict[BookieId, BookieServer] = {}
         self.clients: list[Client] = []
 
-    async def start_bookie(self, name: str, kind: type[BookieServer] = BookieServer) -> BookieServer:
+    async def start_bookie(
+        self, name: str, kind: type[BookieServer] = BookieServer, **settings: Any
+    ) -> BookieServer:
         config = BookieConfig(
-            directory=self.directory / name, name=name, storage=StorageConfig(segment_bytes=SEGMENT_BYTES)
+            directory=self.directory / name,
+            name=name,
+            storage=StorageConfig(segment_bytes=SEGMENT_BYTES),
+            **(self.settings | settings),
         )
         server = kind(config, MemoryStore(self.space))
         await server.start()
@@ -57,6 +64,7 @@ class SmallCluster:
             store.instance_id,
             protocol=config.protocol,
             protocol_of=config.protocol_of,
+            security=config.security,
         )
         await bookies.start()
         client = Client(store, bookies, RealClock(), random.Random(1), config)
@@ -71,9 +79,9 @@ class SmallCluster:
 
 
 @asynccontextmanager
-async def small_cluster(directory: Path, bookies: int = 3) -> AsyncIterator[SmallCluster]:
-    """`async with small_cluster(tmp_path) as cluster`: bookies b1, b2, … are up."""
-    cluster = SmallCluster(directory)
+async def small_cluster(directory: Path, bookies: int = 3, **settings: Any) -> AsyncIterator[SmallCluster]:
+    """`async with small_cluster(tmp_path) as cluster`: bookies b1, b2, … are up, with these settings."""
+    cluster = SmallCluster(directory, **settings)
     try:
         for number in range(1, bookies + 1):
             await cluster.start_bookie(f"b{number}")

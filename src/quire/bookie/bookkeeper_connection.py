@@ -8,6 +8,7 @@ Source: `docs/formats/bookkeeper-protocol.md`.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from quire.bookie.bookkeeper_adds import AddCollector, Adder, AddGroup
 from quire.bookie.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.bookkeeper_v3 import V3Requests
 from quire.bookie.client_connection import ClientConnection
+from quire.bookie.opening import BookKeeperDoor
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.net.bookkeeper_framing import BookKeeperFrames
@@ -48,6 +50,29 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self.is_congested,
         )
         self._added = False
+        self._door = BookKeeperDoor(self, server.keys) if server.keys is not None else None
+        if self._door is not None:
+            self.__dict__["serve"] = self._door.serve
+
+    # --- before its first request --------------------------------------------------------------------------------
+
+    def let_in(self) -> None:
+        """The client has done all that is asked: from now on its requests are served."""
+        del self.__dict__["serve"]
+        self._door = None
+        self.opened()
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        super().secured(transport)
+        if self._door is not None:
+            self._door.secured()
+
+    def shut(self) -> None:
+        """End the connection; what it sent behind its last request counts for nothing."""
+        self._chunks.clear()
+        self.__dict__["frames_received"] = _forget
+        if self.transport is not None:
+            self.transport.close()
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
@@ -79,7 +104,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         try:
             while self._chunks and self.not_read_since is None and not self._server.holding:
                 data, starts = self._chunks.popleft()
-                served = self._serve(data, starts)
+                served = self.serve(data, starts)
                 if served < len(starts):
                     self._chunks.appendleft((data, starts[served:]))
                 self._flush_adds()
@@ -91,7 +116,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         if self._added:
             self._server.put(self)
 
-    def _serve(self, data: Buffer, starts: Sequence[int]) -> int:
+    def serve(self, data: Buffer, starts: Sequence[int]) -> int:
         """Serve frames until their answers have nowhere to go; returns how many were served."""
         if isinstance(starts, range) and len(starts) >= add_columns.COLUMNS_MIN:
             take = add_columns.take_v2 if self._is_v2 else add_columns.take_v3
@@ -236,6 +261,10 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self._server.answering(self)
         self._out += parts
         self._out_bytes += sum(map(len, parts))
+
+
+def _forget(data: Buffer, starts: Sequence[int]) -> None:
+    """What frames come to behind the end."""
 
 
 def _frame(data: Buffer, at: int) -> memoryview:

@@ -7,6 +7,7 @@ unfinished. What cannot be understood closes the connection with one log line.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from quire.bookie.polls import Polls
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.net.framing import FrameProtocol
+from quire.net.tls import explain
 from quire.wire.entry import Buffer
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ class ClientConnection(FrameProtocol):
         self._peer = "?"
         self._polls = Polls(server.ledgers)
         self.not_read_since: float | None = None
+        self.secure = False
+        self._told = False
+        self._opening_timer: asyncio.TimerHandle | None = None
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -63,14 +68,61 @@ class ClientConnection(FrameProtocol):
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         if not self._server.connected(self):
             self.transport.abort()
+        keys = self._server.keys
+        if keys is not None and (keys.asks_names or not keys.allow_plain):
+            self._opening_timer = asyncio.get_running_loop().call_later(
+                self._server.config.opening_seconds, self._not_opened
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.opened()
+        in_handshake = self._upgrading is not None and not self.secure
+        if exc is not None and not self._told and (in_handshake or isinstance(exc, ssl.SSLError)):
+            self._server.ended("closing the connection of %s: %s", self._peer, explain(exc))
         self.drop_requests()
         self._polls.drop()
         self._out.clear()
         self._server.unread.done(self)
         self._server.disconnected(self)
+
+    # --- before its first request --------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The client has done what was asked of it, or is gone."""
+        if self._opening_timer is not None:
+            self._opening_timer.cancel()
+            self._opening_timer = None
+
+    def _not_opened(self) -> None:
+        self._opening_timer = None
+        if self.transport is not None:
+            self._server.ended(
+                "closing the connection of %s: %s", self._peer, "it did not show who it is in time"
+            )
+            self._told = True
+            self.transport.abort()
+
+    def take_tls(self) -> None:
+        """The client was told to begin: its handshake comes next."""
+        keys = self._server.keys
+        assert keys is not None
+        self.begin_tls(keys.context(), server_side=True, seconds=self._server.config.opening_seconds)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        super().secured(transport)
+        self.secure = True
+        # Under TLS each buffer would be a record of its own, with a header, a tag and a call of the library.
+        self.__dict__["send_answers"] = self._send_answers_joined
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
+        if self._server.holding:
+            transport.pause_reading()
+
+    def refused(self, why: str) -> None:
+        """One line in the log about a client that is not served."""
+        self._server.ended("refused %s: %s", self._peer, why)
+
+    # --- its end, and when it is read ------------------------------------------------------------------------------
 
     def broken(self, error: MalformedFrameError) -> None:
         self._server.ended("closing the connection of %s: %s", self._peer, error.message)
@@ -137,3 +189,9 @@ class ClientConnection(FrameProtocol):
         self._out_bytes = 0
         if out and self.transport is not None:
             self.transport.writelines(out)
+
+    def _send_answers_joined(self) -> None:
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        if out and self.transport is not None:
+            self.transport.write(b"".join(out))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quire.net.security import BookieSecurity
 from quire.storage.config import StorageConfig
 from quire.wire import native
 
@@ -32,6 +33,8 @@ class BookieConfig:
         garbage_grace_seconds: how long a record must be gone before its entries go.
         tombstone_seconds: how long a deleted ledger refuses late adds.
         connections_max: connections at one time.
+        security: what it asks of clients: TLS, certificates, passwords.
+        opening_seconds: how long a client may take until it is through with TLS and its password.
     """
 
     directory: Path
@@ -51,3 +54,5 @@ class BookieConfig:
     garbage_grace_seconds: float = 60.0
     tombstone_seconds: float = 7 * 24 * 3600.0
     connections_max: int = 10_000
+    security: BookieSecurity = field(default_factory=BookieSecurity)
+    opening_seconds: float = 15.0

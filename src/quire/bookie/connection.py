@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from quire.bookie.bookkeeper_connection import BookKeeperConnection
 from quire.bookie.client_connection import ClientConnection
+from quire.bookie.opening import NativeDoor
 from quire.core.answers import Answer
-from quire.core.errors import MalformedFrameError, StorageError
+from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
+from quire.net.sasl import PLUGIN
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
@@ -36,6 +38,7 @@ class Connection(ClientConnection):
         super().__init__(server, server.config.frame_bytes_max)
         self._requests: deque[memoryview] = deque()
         self._added = False
+        self._door: NativeDoor | None = None
         # Only the first bytes can be another protocol's: behind the hello, nobody looks any more.
         self.__dict__["_split"] = self._split_first
 
@@ -53,6 +56,7 @@ class Connection(ClientConnection):
             self._split(data)
             return
         transport, self.transport = self.transport, None
+        self.opened()  # the heir has a clock of its own
         heir = BookKeeperConnection(self._server)
         self._budget.leave(self)
         self._server.disconnected(self)
@@ -63,13 +67,24 @@ class Connection(ClientConnection):
     def hello_received(self, body: memoryview) -> None:
         hello = native.decode_hello(body)
         server = self._server
-        answer, message = Answer.OK, ""
-        if not hello.version_min <= native.VERSION <= hello.version_max:
+        answer, message, features = Answer.OK, "", 0
+        if self._door is None and server.keys is not None:
+            self._door = NativeDoor(self, server.keys)
+        if self._door is not None:
+            if self._door.starts_tls(hello):
+                self._greet(native.HelloAnswer(native.VERSION, Answer.OK, "", "", features=native.START_TLS))
+                self._greeted = False
+                self.take_tls()
+                return
+            message, features = self._door.judge(hello)
+        if message:
+            answer = Answer.UNAUTHORISED
+        elif not hello.version_min <= native.VERSION <= hello.version_max:
             answer = Answer.BAD_REQUEST
             message = (
                 f"this bookie speaks version {native.VERSION}, not {hello.version_min}..{hello.version_max}"
             )
-        elif hello.auth_scheme:
+        elif hello.auth_scheme not in {"", PLUGIN}:
             answer, message = Answer.UNAUTHORISED, f"auth scheme {hello.auth_scheme!r} is not known here"
         elif hello.bookie_id and hello.bookie_id != server.bookie_id:
             answer, message = Answer.WRONG_BOOKIE, f"this is bookie {server.bookie_id}, not {hello.bookie_id}"
@@ -77,14 +92,45 @@ class Connection(ClientConnection):
             answer = Answer.WRONG_BOOKIE
             message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {hello.cluster_instance}"
         version = native.VERSION if answer is Answer.OK else 0
-        assert self.transport is not None
-        self.transport.write(
-            native.encode_hello_answer(
-                native.HelloAnswer(version, answer, server.bookie_id, server.cluster_instance, message)
-            )
-        )
+        ids = ("", "") if answer is Answer.UNAUTHORISED else (server.bookie_id, server.cluster_instance)
+        self._greet(native.HelloAnswer(version, answer, *ids, message, features if version else 0))
         if version == 0:
-            self._server.ended("refused %s: %s", self._peer, message)
+            self.refused(message)
+            self._shut()
+        elif features & native.AUTHENTICATE:
+            self.__dict__["_serve"] = self._authenticate
+        else:
+            self.opened()
+
+    def _greet(self, answer: native.HelloAnswer) -> None:
+        assert self.transport is not None
+        self.transport.write(native.encode_hello_answer(answer))
+
+    def _authenticate(self, frame: memoryview) -> None:
+        """A request of a client that has not shown yet who it is: a step towards that, or nothing at all."""
+        request = native.decode_request(frame)
+        if request.kind is not Kind.AUTH or not request.is_intact():
+            msg = "a request before the client has shown who it is"
+            raise MalformedFrameError(msg)
+        assert self._door is not None
+        try:
+            token = self._door.step(bytes(request.body))
+        except AuthenticationError as error:
+            self.refused(error.message)
+            self._answer(request, Answer.UNAUTHORISED)
+            self.send_answers()
+            self._shut()
+            return
+        self._answer(request, Answer.OK, body=(token,))
+        if self._door.known:
+            del self.__dict__["_serve"]
+            self.opened()
+
+    def _shut(self) -> None:
+        """End the connection; what it sent behind its last request counts for nothing."""
+        self._requests.clear()
+        self.__dict__["frame_received"] = _forget
+        if self.transport is not None:
             self.transport.close()
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -219,7 +265,7 @@ class Connection(ClientConnection):
         kind, ledgers = request.kind, self._ledgers
         if kind is Kind.INFO and request.ledger_id < 0:
             self._answer(request, Answer.OK, body=[native.encode_info(self._server.info())])
-        elif request.ledger_id < 0:
+        elif request.ledger_id < 0 or kind is Kind.AUTH:
             self._answer(request, Answer.BAD_REQUEST)
         elif kind is Kind.WRITE_LAC:
             self._answer(request, ledgers.explicit_lac(request))
@@ -263,3 +309,7 @@ class Connection(ClientConnection):
             self._server.answering(self)
         self._out += parts
         self._out_bytes += sum(map(len, parts))
+
+
+def _forget(frame: memoryview) -> None:
+    """What a frame comes to behind the end."""

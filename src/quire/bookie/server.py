@@ -42,6 +42,7 @@ from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistr
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.security import BookieKeys
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import native
@@ -63,6 +64,9 @@ class BookieServer:
         store: the cluster's metadata.
         clock, files, worker, chance, process_id: the machine; the real one unless a simulator says otherwise.
         rules: the judgements; production passes the one true set.
+
+    Raises:
+        MisuseError: a file of `config.security` is missing or is not what it should be.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class BookieServer:
         self.clock: Clock = clock or RealClock()
         # The newest runs stay in the memory that they were received into, beside those on their way to the disk.
         self.scratch = Scratch(frames_bytes_max=config.storage.recent_bytes_max + config.pending_bytes_max)
+        self.keys = BookieKeys.of(config.security)
         self.receive_budget = ReceiveBudget(config.receive_budget_bytes)
         self.unread = UnreadAnswers(config.answer_budget_bytes, config.read_bytes_max)
         self._closing_log = ClosingLog(log)

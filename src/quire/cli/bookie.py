@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.options import ClusterOption, JsonOption, cluster_uri, host_and_port, run
+from quire.cli.options import ClusterOption, JsonOption, SecurityOption, cluster_uri, host_and_port, run
 from quire.cli.output import Output
 
 
@@ -20,12 +20,13 @@ def bookie(
     name: Annotated[
         str | None, typer.Option(help="The stable part of its id [default: the directory's name].")
     ] = None,
+    security: SecurityOption = None,
     create: Annotated[
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one bookie in the foreground. Ctrl-C stops it cleanly."""
+    """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
     from quire.cli.serve import Ready, serve, set_up_logging
     from quire.env.real import RealFiles
 
@@ -40,5 +41,17 @@ def bookie(
 
     RealFiles().make_directory(directory)
     stable = name or directory.absolute().name
-    run(serve(directory, uri, host, port, stable, create=create, until_eof=False, on_ready=ready))
+    run(
+        serve(
+            directory,
+            uri,
+            host,
+            port,
+            stable,
+            create=create,
+            until_eof=False,
+            on_ready=ready,
+            security=security,
+        )
+    )
     out.note("Stopped cleanly.")

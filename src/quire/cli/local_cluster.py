@@ -103,6 +103,7 @@ class LocalCluster:
         bookies: how many; None means as many as the directory has, or three.
         cluster: the metadata store's URI; by default SQLite in the directory.
         port: the first bookie's port (the others count up); None keeps the former ports or takes free ones.
+        security: the file that says what bookies ask of clients.
     """
 
     def __init__(
@@ -112,8 +113,10 @@ class LocalCluster:
         *,
         cluster: str | None = None,
         port: int | None = None,
+        security: Path | None = None,
     ) -> None:
         self.directory = directory.absolute()
+        self.security = security
         self.uri = cluster or f"sqlite:{self.directory / 'metadata.db'}"
         known = self._remembered()
         count = bookies or len(known) or DEFAULT_BOOKIES
@@ -297,6 +300,8 @@ class LocalCluster:
             self.uri,
         ]
         command += ["--host", HOST, "--port", str(bookie.port), "--name", bookie.name]
+        if self.security is not None:
+            command += ["--security", str(self.security.absolute())]
         bookie.first_line = b""
         with bookie.log.open("ab") as log:
             # Its own process group: Ctrl-C in the terminal reaches the parent, which stops the bookies in order.

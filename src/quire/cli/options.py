@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -25,6 +26,15 @@ ClusterOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+SecurityOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--security",
+        metavar="FILE",
+        help="What bookies ask of clients: a file with [tls] and [sasl] (docs/security.md).",
+        show_default=False,
+    ),
+]
 PasswordOption = Annotated[
     str,
     typer.Option(

@@ -24,6 +24,7 @@ from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
 from quire.core.errors import MisuseError
 from quire.metadata.connect import open_store
+from quire.net.security import BookieSecurity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ async def serve(
     create: bool,
     until_eof: bool,
     on_ready: Callable[[Ready], None],
+    security: Path | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or (with `until_eof`) the end of standard input; then stop cleanly.
 
@@ -61,8 +63,10 @@ async def serve(
         create: make the metadata store if it does not exist yet.
         until_eof: the end of standard input (the parent's death) is a wish to stop.
         on_ready: is told once the bookie serves.
+        security: the file that says what is asked of clients; SIGHUP reads again what it names.
 
     Raises:
+        MisuseError: that file, or one that it names, is not what it should be.
         PortInUseError: another program has the port.
     """
     stop = asyncio.Event()
@@ -72,9 +76,13 @@ async def serve(
     if until_eof:
         # A pipe from the parent: it ends when the parent dies, however it dies.
         loop.add_reader(sys.stdin.fileno(), _read_until_eof, loop, stop)
+    asked = BookieSecurity() if security is None else BookieSecurity.load(security)
     store = await open_store(cluster, create=create)
     try:
-        server = BookieServer(BookieConfig(directory=directory, host=host, port=port, name=name), store)
+        config = BookieConfig(directory=directory, host=host, port=port, name=name, security=asked)
+        server = BookieServer(config, store)
+        if server.keys is not None:
+            loop.add_signal_handler(signal.SIGHUP, server.keys.reload)
         try:
             await server.start()
         except MisuseError as error:
@@ -135,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--security", type=Path)
     options = parser.parse_args(arguments)
     set_up_logging()
 
@@ -154,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 create=True,
                 until_eof=True,
                 on_ready=ready,
+                security=options.security,
             )
         )
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the process: all is reported

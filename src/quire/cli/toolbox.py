@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.client.bookies import BookieClient
+from quire.client.connecting import security_of_environment
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
 from quire.metadata.ledgers import LedgerStore
@@ -33,7 +34,7 @@ async def open_toolbox(uri: str) -> AsyncIterator[Toolbox]:
     store = await open_store(uri)
     try:
         registry = BookieRegistry(store)
-        bookies = BookieClient(registry, store.instance_id)
+        bookies = BookieClient(registry, store.instance_id, security=security_of_environment())
         try:
             yield Toolbox(store, LedgerStore(store), registry, bookies)
         finally:

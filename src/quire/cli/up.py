@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.cli.options import ClusterOption, JsonOption
+from quire.cli.options import ClusterOption, JsonOption, SecurityOption
 from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
@@ -36,6 +36,7 @@ def up(
             min=1, max=65535, help="The first bookie's port, the others count up [default: free ports]."
         ),
     ] = None,
+    security: SecurityOption = None,
     console: Annotated[int | None, typer.Option(help="Port of the web console (not built yet).")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,7 +46,7 @@ def up(
         raise MisuseError(text)
     out = Output(as_json=as_json)
     with signal_pipe() as stop:
-        local = LocalCluster(directory, bookies, cluster=cluster, port=port)
+        local = LocalCluster(directory, bookies, cluster=cluster, port=port, security=security)
         try:
             local.start()
             _say_ready(out, local)
@@ -83,6 +84,8 @@ def _say_ready(out: Output, local: LocalCluster) -> None:
 
 def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
     again = f"quire bookie --dir {bookie.directory} --cluster {local.uri} --listen {bookie.address} --name {bookie.name}"
+    if local.security is not None:
+        again += f" --security {local.security}"
     lines = bookie.last_lines()
     facts = {
         "event": "bookie_died",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from quire.core.errors import MalformedFrameError, QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.net.channel import unreachable
+from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire import native
 from quire.wire.native import AnswerFrame, Flag, Kind
 from quire.wire.run import RunView
@@ -93,12 +94,18 @@ class _Reply:
 
 @dataclass(slots=True)
 class _Peer:
-    """One bookie: its channel now, and when it may be tried again."""
+    """One bookie: its channel now, when it may be tried again, and why a bookie and this client do not take each other."""
 
     channel: AnyChannel | None = None
     retry_at: float = 0.0
     failures: int = 0
+    trouble: str = ""
     connecting: asyncio.Task[None] | None = None
+
+    @property
+    def refused_because(self) -> str:
+        """The trouble, while no connection is open."""
+        return self.trouble if self.channel is None or not self.channel.was_ready else ""
 
 
 def _nobody_asks(bookie: BookieId) -> None:
@@ -113,6 +120,10 @@ class BookieClient:
         cluster_instance: the cluster that bookies must belong to.
         receive_budget_bytes: memory for unfinished answers.
         protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        security: TLS, and who this client is.
+
+    Raises:
+        MisuseError: a file that `security` names is missing or is not what it should be.
     """
 
     def __init__(
@@ -123,9 +134,15 @@ class BookieClient:
         receive_budget_bytes: int = 64 * 1024 * 1024,
         protocol: str = "auto",
         protocol_of: Sequence[tuple[str, str]] = (),
+        security: ClientSecurity | None = None,
     ) -> None:
         self._channels = Channels(
-            cluster_instance, receive_budget_bytes, protocol, protocol_of, connect=self._connect
+            cluster_instance,
+            receive_budget_bytes,
+            protocol,
+            protocol_of,
+            keys=None if security is None else ClientKeys.of(security),
+            connect=self._connect,
         )
         self._registry = registry
         self._peers: dict[BookieId, _Peer] = {}
@@ -421,8 +438,8 @@ class BookieClient:
             if info is None:
                 channel.end("it is not registered")
                 return
+            channel.host = info.host
             await asyncio.get_running_loop().create_connection(lambda: channel, info.host, info.port)
-            self._peers[bookie].failures = 0
         except (OSError, QuireError) as error:
             channel.end(str(error))
 
@@ -431,11 +448,30 @@ class BookieClient:
         if peer.channel is not channel:
             return
         peer.channel = None
+        if channel.was_refused:
+            if peer.trouble != reason:
+                peer.trouble = reason
+                log.warning("no connection to bookie %s: %s", channel.meant, reason)
+        elif channel.was_ready:
+            peer.failures, peer.trouble = 0, ""
         pause = min(RETRY_SECONDS * 2**peer.failures, RETRY_SECONDS_MAX)
         peer.failures = min(peer.failures + 1, 8)
         peer.retry_at = asyncio.get_running_loop().time() + pause
         if not self._closed:
             log.info("connection to bookie %s ended: %s", channel.meant, reason)
+
+    def are_refused(self, bookies: Iterable[BookieId]) -> bool:
+        """Whether none of these bookies and this client take each other."""
+        peers = [self._peers.get(bookie) for bookie in bookies]
+        return all(peer is not None and peer.refused_because for peer in peers)
+
+    def troubles(self) -> str:
+        """Which bookies and this client do not take each other and why, as the end of a sentence; usually empty."""
+        by_reason: dict[str, list[str]] = {}
+        for bookie, peer in self._peers.items():
+            if peer.refused_because:
+                by_reason.setdefault(peer.refused_because, []).append(bookie)
+        return "".join(f" ({', '.join(names)}: {reason})" for reason, names in by_reason.items())
 
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()

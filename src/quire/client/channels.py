@@ -12,6 +12,7 @@ from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.channel import Channel
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.run_frames import RunEncoder
+from quire.net.security import ClientKeys
 from quire.net.v2_channel import V2Channel
 from quire.net.v3_channel import V3Channel
 
@@ -26,6 +27,7 @@ class Channels:
         cluster_instance: the cluster that bookies must belong to, as far as they can be asked.
         receive_budget_bytes: memory for unfinished answers.
         protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        keys: certificates and a password, if there are any.
         connect: connects a connection that was made beside another.
 
     Attributes:
@@ -39,6 +41,7 @@ class Channels:
         protocol: str,
         protocol_of: Sequence[tuple[str, str]],
         *,
+        keys: ClientKeys | None,
         connect: Callable[[BookieId, AnyChannel], Coroutine[Any, Any, None]],
     ) -> None:
         self._cluster_instance = cluster_instance
@@ -47,6 +50,7 @@ class Channels:
         self._encoder = RunEncoder()
         self._protocol = protocol
         self._protocol_of = dict(protocol_of)
+        self._keys = keys
         self._connect = connect
         self.connecting: set[asyncio.Task[None]] = set()
 
@@ -57,7 +61,12 @@ class Channels:
             protocol = self._protocol_of.get(f"{info.host}:{info.port}", protocol)
         if protocol.startswith("auto") and (info is None or info.native):
             return Channel(
-                bookie, self._cluster_instance, scratch=self._scratch, budget=self._budget, ended=ended
+                bookie,
+                self._cluster_instance,
+                scratch=self._scratch,
+                budget=self._budget,
+                ended=ended,
+                keys=self._keys,
             )
         if not protocol.endswith("v2"):
             return self._v3(bookie, ended)
@@ -68,11 +77,17 @@ class Channels:
             encoder=self._encoder,
             ended=ended,
             beside=lambda: self._make_beside(bookie),
+            keys=self._keys,
         )
 
     def _v3(self, bookie: BookieId, ended: Callable[[BookKeeperChannel, str], None]) -> V3Channel:
         return V3Channel(
-            bookie, scratch=self._scratch, budget=self._budget, encoder=self._encoder, ended=ended
+            bookie,
+            scratch=self._scratch,
+            budget=self._budget,
+            encoder=self._encoder,
+            ended=ended,
+            keys=self._keys,
         )
 
     def _make_beside(self, bookie: BookieId) -> V3Channel:

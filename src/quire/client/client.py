@@ -307,7 +307,7 @@ class Client:
             if isinstance(result, RecoveryClosed):
                 return result, recovery.recovered
             if isinstance(result, RecoveryFailed) or self.clock.now_ms() >= deadline_ms:
-                raise _recovery_error(record.ledger_id, result)
+                raise _recovery_error(record.ledger_id, result, self.bookies.troubles())
             # A bookie that restarts is back in a moment, and its connection is not tried at once.
             await asyncio.sleep(_PAUSE_SECONDS)
             record, version = await self.ledger_store.read(record.ledger_id)
@@ -354,14 +354,16 @@ def _check_bytes(what: str, value: object) -> None:
         raise MisuseError(msg)
 
 
-def _recovery_error(ledger_id: LedgerId, result: RecoveryInconclusive | RecoveryFailed) -> QuireError:
+def _recovery_error(
+    ledger_id: LedgerId, result: RecoveryInconclusive | RecoveryFailed, troubles: str
+) -> QuireError:
     where = f"ledger {ledger_id}"
     if isinstance(result, RecoveryInconclusive):
         silent = ", ".join(result.silent) or "none"
         what = "its last fragment's LAC" if result.entry_id == NO_ENTRY else f"entry {result.entry_id}"
         return RecoveryInconclusiveError(
             f"{where}: too few bookies can tell about {what} (silent: {silent}); nothing was decided, "
-            "open it again when they are back",
+            f"open it again when they are back{troubles}",
             ledger_id=ledger_id,
             entry_id=result.entry_id,
             bookies=result.silent,
@@ -378,7 +380,7 @@ def _recovery_error(ledger_id: LedgerId, result: RecoveryInconclusive | Recovery
     if result.answer is Answer.READ_ONLY:
         return NotEnoughBookiesError(
             f"{where}: too few bookies take back its last entries (failed: {named}); it stays in recovery, "
-            "open it again when they are back",
+            f"open it again when they are back{troubles}",
             ledger_id=ledger_id,
             bookies=result.bookies,
         )

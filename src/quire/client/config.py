@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from quire.core.errors import MisuseError
+from quire.net.security import ClientSecurity
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -76,6 +77,8 @@ class ClientConfig:
         protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
             V2 with the others; "v2" and "v3" speak that with every bookie.
         protocol_of: ("host:port", protocol) of bookies that are spoken to otherwise.
+        security: TLS, and who this client is; None = what the file says that the environment's `QUIRE_SECURITY`
+            names, if it names one.
     """
 
     run_bytes_max: int = MIB
@@ -103,6 +106,7 @@ class ClientConfig:
     recovery_patience_ms: int = 3_000
     protocol: str = "auto"
     protocol_of: tuple[tuple[str, str], ...] = ()
+    security: ClientSecurity | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.

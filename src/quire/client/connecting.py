@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Generator
+from pathlib import Path
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -17,11 +18,24 @@ from quire.env.real import RealClock, keep_freed_memory
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
 from quire.metadata.store import MetadataStore
+from quire.net.security import ClientSecurity
 
 CLUSTER_VARIABLE = "QUIRE_CLUSTER"
+SECURITY_VARIABLE = "QUIRE_SECURITY"
+"""Names the file with TLS and the password for bookies; see `docs/security.md`."""
 
 C = TypeVar("C", bound=Client)
 MakeClient = Callable[[MetadataStore, BookieClient, Clock, Chance, ClientConfig], C]
+
+
+def security_of_environment() -> ClientSecurity | None:
+    """What the file says that `QUIRE_SECURITY` names; None if it names none.
+
+    Raises:
+        MisuseError: there is no such file, or it says something that is not known.
+    """
+    path = os.environ.get(SECURITY_VARIABLE)
+    return ClientSecurity.load(Path(path)) if path else None
 
 
 class Connecting(Generic[C]):
@@ -44,6 +58,7 @@ class Connecting(Generic[C]):
         if not uri:
             msg = f"no cluster is named: pass its URI, or set {CLUSTER_VARIABLE} (for example sqlite:PATH)"
             raise NoClusterError(msg)
+        security = self._config.security or security_of_environment()
         store = await open_store(uri)
         keep_freed_memory()
         try:
@@ -52,6 +67,7 @@ class Connecting(Generic[C]):
                 store.instance_id,
                 protocol=self._config.protocol,
                 protocol_of=self._config.protocol_of,
+                security=security,
             )
             await bookies.start()
         except BaseException:

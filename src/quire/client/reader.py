@@ -145,6 +145,12 @@ class LedgerReader:
         self._heard(
             await newest_lac(self._record, self._access, self._bookies, timeout_ms=self._settings.timeout_ms)
         )
+        if self._bookies.are_refused(self._record.last_fragment.ensemble):
+            # That nobody could say anything is not that there is nothing.
+            raise ReadUnavailableError(
+                f"ledger {self.ledger_id}: no bookie of it and this client take each other{self._bookies.troubles()}",
+                ledger_id=self.ledger_id,
+            )
 
     def _heard(self, lac: int) -> None:
         """A LAC that may be believed. A closed ledger's end is the record's, whatever bookies say."""
@@ -316,7 +322,8 @@ class LedgerReader:
         if failure.vouched:
             return NoSuchEntryError(f"{where}: no bookie of its write set holds it ({said})", **ids)
         return ReadUnavailableError(
-            f"{where}: no bookie of its write set can serve it now ({said}); read again when they are back",
+            f"{where}: no bookie of its write set can serve it now ({said}); read again when they are back"
+            f"{self._bookies.troubles()}",
             **ids,
         )
 

@@ -408,7 +408,7 @@ class LedgerWriter(WriterDriver):
     def _stopped(self, problem: e.Problem) -> None:
         """No entry goes out any more: fail what was not handed over, wake who waits, drop what is unsent."""
         self._taking = False
-        error = problem.exception(ledger_id=self.ledger_id)
+        error = self._with_troubles(problem).exception(ledger_id=self.ledger_id)
         waiting: list[asyncio.Future[Any]] = [future for future in self._futures if future is not None]
         waiting += [drained for _, drained in self._drains]
         for future in waiting:
@@ -438,4 +438,4 @@ class LedgerWriter(WriterDriver):
         if problem is None:
             self._finished.set_result(None)
         else:
-            self._finished.set_exception(problem.exception(ledger_id=self.ledger_id))
+            self._finished.set_exception(self._with_troubles(problem).exception(ledger_id=self.ledger_id))

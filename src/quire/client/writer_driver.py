@@ -12,6 +12,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from quire.client.ticks import Ticks
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
-from quire.core.errors import LedgerClosedError, NoSuchLedgerError
+from quire.core.errors import LedgerClosedError, NoSuchLedgerError, QuorumLostError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import Quarantine, choose_replacements
@@ -169,8 +170,15 @@ class WriterDriver(ABC):
                 handlers[type(effect)](self, effect)
 
     def _failed(self, effect: e.Failed) -> None:
-        ledger_id, problem = self.ledger_id, effect.problem
+        problem = self._with_troubles(effect.problem)
+        ledger_id = self.ledger_id
         self._outgoing.fail(lambda entry_id: problem.exception(ledger_id=ledger_id, entry_id=entry_id))
+
+    def _with_troubles(self, problem: e.Problem) -> e.Problem:
+        """A problem with bookies says also which of them and this client do not take each other."""
+        if problem.kind is not QuorumLostError:
+            return problem
+        return replace(problem, message=problem.message + self._bookies.troubles())
 
     def _ended(self, effect: e.Ended) -> None:
         log.warning("ledger %d: the writer has ended: %s", self.ledger_id, effect.problem.message)

@@ -95,6 +95,12 @@ class WrongPasswordError(RefusedError):
     code = "wrong_password"
 
 
+class AuthenticationError(RefusedError):
+    """The other side of a connection could not prove who it is."""
+
+    code = "authentication"
+
+
 class NoSuchLedgerError(RefusedError):
     """The metadata store has no record of the ledger."""
 

@@ -19,8 +19,10 @@ from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, 
 from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.channel import WRITE_BUFFER_BYTES
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.opening import BookKeeperOpening, why_it_ended
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
+from quire.net.security import ClientKeys
 from quire.wire import native
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
@@ -33,7 +35,15 @@ class BookKeeperChannel(BookKeeperFrames):
         meant: the bookie that should be at the other end; BookKeeper's protocols have no way to ask.
         runs: those that will be on their way.
         ended: called once, when the connection is lost.
+        keys: certificates and a password, if there are any.
+
+    Attributes:
+        host: where the bookie is, for its certificate; set before the connection is made.
+        was_ready: it has been open for requests, and the bookie has answered.
+        was_refused: one side does not take the other, which no waiting will change.
     """
+
+    is_v2: bool
 
     def __init__(
         self,
@@ -43,8 +53,14 @@ class BookKeeperChannel(BookKeeperFrames):
         budget: ReceiveBudget,
         runs: RunsExpected,
         ended: Callable[[BookKeeperChannel, str], None],
+        keys: ClientKeys | None = None,
     ) -> None:
         super().__init__(scratch, budget)
+        self._keys = keys
+        self._opening: BookKeeperOpening | None = None
+        self.host = ""
+        self.was_ready = False
+        self.was_refused = False
         self.meant = meant
         self.runs = runs
         self._ended = ended
@@ -221,8 +237,53 @@ class BookKeeperChannel(BookKeeperFrames):
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if self._keys is None:
+            self.opened()
+            return
+        self._opening = BookKeeperOpening(self, self._keys, is_v2=self.is_v2)
+        if not self._ready:
+            self.__dict__["frames_received"] = self._opening.frames_received
+
+    # --- for the opening -------------------------------------------------------------------------------------------
+
+    @property
+    def upgrading(self) -> bool:
+        """Whether the handshake has begun."""
+        return self._upgrading is not None
+
+    def begin_over(self, keys: ClientKeys) -> None:
+        """Begin TLS."""
+        self.begin_tls(keys.context(), server_side=False, seconds=keys.opening_seconds, host=self.host)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        super().secured(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        assert self._opening is not None
+        self._opening.secured()
+
+    def opened(self) -> None:
+        """Requests may go out, and what comes are their answers."""
+        if self._opening is not None:
+            self._opening.over()
+            self._opening = None
+        self.__dict__["frames_received"] = self.first_received
         self._ready = True
         self._send_waiting()
+
+    def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        """The first answers: only now is it sure that the bookie takes this client (TLS 1.3 does not say)."""
+        del self.__dict__["frames_received"]
+        self.was_ready = True
+        self.frames_received(data, starts)
+
+    def refuse(self, reason: str) -> None:
+        """This bookie does not speak to us, or we not to it."""
+        self.was_refused = True
+        self._reason = self._reason or reason
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- its end ---------------------------------------------------------------------------------------------------
 
     def broken(self, error: MalformedFrameError) -> None:
         self._reason = error.message
@@ -236,7 +297,9 @@ class BookKeeperChannel(BookKeeperFrames):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.end(self._reason or (str(exc) if exc else "the connection was closed"))
+        opening = self._keys is not None and not self.was_ready
+        self.was_refused = self.was_refused or opening
+        self.end(self._reason or why_it_ended(exc, opening=opening))
 
     def end(self, reason: str) -> None:
         """The connection is over, or was never made: answer everything UNREACHABLE."""
@@ -244,6 +307,8 @@ class BookKeeperChannel(BookKeeperFrames):
             return
         self.closed = True
         self._ready = False
+        if self._opening is not None:
+            self._opening.over()
         self._waiting.clear()
         self._unsent.clear()
         self._ended(self, reason)

@@ -8,6 +8,7 @@ full: so they can be forgotten when their ledger gives the bookie up.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -18,6 +19,8 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.net.opening import WANTS_A_NAME, NativeOpening, why_it_ended
+from quire.net.security import ClientKeys
 from quire.wire import native
 from quire.wire.entry import Buffer
 
@@ -43,6 +46,12 @@ class Channel(FrameProtocol):
         meant: the bookie that must be at the other end.
         cluster_instance: the cluster it must belong to; "" = any.
         ended: called once, when the connection is lost or refused.
+        keys: certificates and a password, if there are any.
+
+    Attributes:
+        host: where the bookie is, for its certificate; set before the connection is made.
+        was_ready: it has been open for requests.
+        was_refused: one side does not take the other, which no waiting will change.
     """
 
     def __init__(
@@ -53,12 +62,18 @@ class Channel(FrameProtocol):
         scratch: Scratch,
         budget: ReceiveBudget,
         ended: Callable[[Channel, str], None],
+        keys: ClientKeys | None = None,
         frame_bytes_max: int = native.FRAME_BYTES_MAX,
     ) -> None:
         super().__init__(scratch, budget, frame_bytes_max)
         self.meant = meant
         self._cluster_instance = cluster_instance
         self._ended = ended
+        self._keys = keys
+        self._opening: NativeOpening | None = None
+        self.host = ""
+        self.was_ready = False
+        self.was_refused = False
         self._ready = False
         self._paused = False
         self._next_number = 1
@@ -172,17 +187,71 @@ class Channel(FrameProtocol):
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self.transport.write(native.encode_hello(native.Hello(self._cluster_instance, self.meant)))
+        if self._keys is None:
+            self.write_hello(self.hello())
+        else:
+            self._opening = NativeOpening(self, self._keys)
 
     def hello_received(self, body: memoryview) -> None:
         hello = native.decode_hello_answer(body)
-        if hello.version == 0 or hello.bookie_id != self.meant:
-            self._reason = hello.message or f"it is bookie {hello.bookie_id}"
-            assert self.transport is not None
-            self.transport.abort()
+        if hello.version and not hello.features & native.START_TLS and hello.bookie_id != self.meant:
+            self._give_up(hello.message or f"it is bookie {hello.bookie_id}")
+        elif self._opening is not None and self._opening.takes(hello):
             return
-        self._ready = True
+        elif hello.answer is Answer.UNAUTHORISED:
+            self.refuse(hello.message or WANTS_A_NAME)
+        elif hello.version == 0:
+            self._give_up(hello.message or "it refused the connection")
+        else:
+            self.opened()
+
+    # --- for the opening -------------------------------------------------------------------------------------------
+
+    def hello(self, auth_scheme: str = "") -> native.Hello:
+        """Who is meant, and how this client can say who it is."""
+        return native.Hello(self._cluster_instance, self.meant, auth_scheme=auth_scheme)
+
+    def write_hello(self, hello: native.Hello) -> None:
+        """Say hello."""
+        assert self.transport is not None
+        self.transport.write(native.encode_hello(hello))
+
+    def begin_over(self, keys: ClientKeys) -> None:
+        """Begin TLS; the hello that counts comes after it."""
+        self._greeted = False
+        self.begin_tls(keys.context(), server_side=False, seconds=keys.opening_seconds, host=self.host)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        super().secured(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        assert self._opening is not None
+        self._opening.secured()
+
+    def ask_at_once(self, kind: native.Kind, body: bytes, sink: AnswerSink) -> None:
+        """Send a request of the opening, before all others; its number is 0."""
+        assert self.transport is not None
+        self._outstanding[0] = (sink, None, math.inf)
+        self.transport.write(native.encode_request(kind, 0, len(body), crc32c(body)) + body)
+
+    def opened(self) -> None:
+        """Requests may go out."""
+        if self._opening is not None:
+            self._opening.over()
+            self._opening = None
+        self._ready = self.was_ready = True
         self._send_waiting()
+
+    def refuse(self, reason: str) -> None:
+        """This bookie does not speak to us, or we not to it."""
+        self.was_refused = True
+        self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- what comes ------------------------------------------------------------------------------------------------
 
     def frame_received(self, frame: memoryview) -> None:
         answer = native.decode_answer(frame)
@@ -202,7 +271,8 @@ class Channel(FrameProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.end(self._reason or (str(exc) if exc else "the connection was closed"))
+        self.was_refused = self.was_refused or self._opening is not None
+        self.end(self._reason or why_it_ended(exc, opening=self._opening is not None))
 
     def end(self, reason: str) -> None:
         """The connection is over, or was never made: answer everything UNREACHABLE."""
@@ -210,6 +280,8 @@ class Channel(FrameProtocol):
             return
         self.closed = True
         self._ready = False
+        if self._opening is not None:
+            self._opening.over()
         self._waiting.clear()
         self._unsent.clear()
         outstanding, self._outstanding = self._outstanding, {}

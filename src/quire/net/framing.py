@@ -12,11 +12,13 @@ Source: `docs/formats/native-protocol.md`.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from typing import cast
 
 from quire.core.errors import MalformedFrameError
+from quire.net.tls import upgrade
 from quire.wire import native
 
 SCRATCH_BYTES = 256 * 1024
@@ -236,6 +238,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.waits = False
         self.partial_since: float | None = None
         self.transport: asyncio.Transport | None = None
+        self._upgrading: asyncio.Task[None] | None = None
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -321,6 +324,26 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._budget.leave(self)
         self._fail(MalformedFrameError(reason))
 
+    def begin_tls(
+        self, context: ssl.SSLContext, *, server_side: bool, seconds: float, host: str | None = None
+    ) -> None:
+        """Go on under TLS: ends with `secured` or `connection_lost`; until then nothing may be written.
+
+        Raises:
+            MalformedFrameError: more came in clear, which somebody between the two may have put there.
+        """
+        if self._stub or self._frame is not None or self._frame_bytes:
+            msg = "bytes in clear behind the agreement to speak TLS"
+            raise MalformedFrameError(msg)
+        assert self.transport is not None
+        self.transport.pause_reading()
+        handshake = upgrade(self, context, server_side=server_side, seconds=seconds, host=host)
+        self._upgrading = asyncio.get_running_loop().create_task(handshake, name="TLS handshake")
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """TLS is up: what comes and goes does so through this transport."""
+        self.transport = transport
+
     def resume_reading(self) -> None:
         """Read on. Subclasses that have reasons of their own not to read check them here."""
         if self.transport is not None:
@@ -341,6 +364,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.hello_received(body)
             if self.transport is not None and self.transport.is_closing():
                 return  # whoever is refused is not served
+            if not self._greeted and at < end:
+                msg = "bytes in clear behind a wish for TLS"
+                raise MalformedFrameError(msg)
         while end - at >= _LENGTH_BYTES:
             size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size > self._frame_bytes_max:

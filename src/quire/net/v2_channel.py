@@ -10,8 +10,10 @@ from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, header_lac
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunEncoder, RunFrames
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
+from quire.net.security import ClientKeys
 from quire.net.v3_channel import V3Channel
 from quire.wire import bookkeeper, v2
 from quire.wire.entry import Buffer
@@ -20,6 +22,7 @@ from quire.wire.native import Flag, Kind
 _BATCH_BYTES_MAX = bookkeeper.FRAME_BYTES_MAX
 _OVER_V2: Final = frozenset({Kind.ADD, Kind.READ})
 _ADDED = v2.packet_header(v2.VERSION, v2.Op.ADD)
+_UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
 _FENCING = v2.Flag.DO_FENCING | v2.Flag.HIGH_PRIORITY
 
 
@@ -31,6 +34,8 @@ class V2Channel(BookKeeperChannel):
         beside: makes the V3 connection to the same bookie; called when it is needed.
     """
 
+    is_v2 = True
+
     def __init__(
         self,
         meant: BookieId,
@@ -40,9 +45,10 @@ class V2Channel(BookKeeperChannel):
         encoder: RunEncoder,
         ended: Callable[[BookKeeperChannel, str], None],
         beside: Callable[[], V3Channel],
+        keys: ClientKeys | None = None,
     ) -> None:
         runs = RunsExpected(v2_ledger_of, v2_place_of)
-        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended)
+        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended, keys=keys)
         self._encoder = encoder
         self._make_beside = beside
         self._beside: V3Channel | None = None
@@ -128,6 +134,14 @@ class V2Channel(BookKeeperChannel):
         super().end(reason)
 
     # --- answers -------------------------------------------------------------------------------------------------
+
+    def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        # V2 has one code for a client that the bookie does not know and for another key. One that it has served
+        # nothing yet is asked to look to itself first.
+        if len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, starts[0])[2] == _UNAUTHORISED:
+            self.refuse(WANTS_A_NAME)
+            return
+        super().first_received(data, starts)
 
     def other_received(self, data: Buffer, at: int) -> None:
         size, header = v2.HEAD.unpack_from(data, at)

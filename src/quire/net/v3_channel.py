@@ -10,8 +10,10 @@ from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import Asked, LacAsked, PlainAsked, RangeAsked
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunEncoder, RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of
+from quire.net.security import ClientKeys
 from quire.wire import bookkeeper, native, v3
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Kind
@@ -29,6 +31,8 @@ class V3Channel(BookKeeperChannel):
         encoder: makes frames of runs, for all connections.
     """
 
+    is_v2 = False
+
     def __init__(
         self,
         meant: BookieId,
@@ -37,9 +41,10 @@ class V3Channel(BookKeeperChannel):
         budget: ReceiveBudget,
         encoder: RunEncoder,
         ended: Callable[[BookKeeperChannel, str], None],
+        keys: ClientKeys | None = None,
     ) -> None:
         runs = RunsExpected(v3.ledger_of_add_answer, v3_place_of)
-        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended)
+        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended, keys=keys)
         self._encoder = encoder
         self._last_run_txn = 0
         self._expected: dict[int, tuple[Asked, int]] = {}
@@ -155,6 +160,10 @@ class V3Channel(BookKeeperChannel):
     def _answered(self, message: pb.Response, asked: Asked, entry_id: int) -> None:
         answer = bookkeeper.v3_answer(v3.status_of(message))
         operation = message.header.operation
+        if answer is Answer.UNAUTHORISED and not message.HasField(v3.RESPONSE_BODY[operation]):
+            # Not this ledger's key is wrong: a bookie says so, and nothing more, to whoever it does not know.
+            self.refuse(WANTS_A_NAME)
+            return
         if operation == pb.READ_ENTRY:
             read = message.readResponse
             lac = read.maxLAC if read.HasField("maxLAC") else -1

@@ -55,6 +55,7 @@ class Kind(IntEnum):
     LIST_ENTRIES = 6
     INFO = 7
     CLEAR_LIMBO = 8
+    AUTH = 9
 
 
 class Flag(IntEnum):
@@ -79,6 +80,11 @@ _UNKNOWN_FLAGS = ~KNOWN_FLAGS
 
 
 # --- hello ------------------------------------------------------------------------------------------------------
+
+START_TLS = 1
+"""Feature: in a hello, "TLS first, then my hello"; in its answer, "yes, begin". Nothing else of that hello counts."""
+AUTHENTICATE = 2
+"""Feature of an answer: nothing is served before AUTH requests have shown who the client is."""
 
 
 @dataclass(frozen=True, slots=True)

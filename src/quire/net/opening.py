@@ -1,0 +1,210 @@
+"""What a client's connection does before its first request, where it has certificates or a password: TLS, then its name.
+
+A bookie that cannot speak TLS is given up, never spoken to in clear; one that asks for no name gets none.
+
+Source: `docs/security.md`; Java's `PerChannelBookieClient` and `AuthHandler.ClientSideHandler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from quire.core.answers import Answer
+from quire.core.errors import AuthenticationError, MalformedFrameError
+from quire.net.sasl import PLUGIN, SaslClient
+from quire.net.security import ClientKeys
+from quire.net.tls import explain
+from quire.wire import bookkeeper, native, v2, v3
+from quire.wire.entry import Buffer
+from quire.wire.native import Kind
+from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+
+if TYPE_CHECKING:
+    from quire.net.bookkeeper_channel import BookKeeperChannel
+    from quire.net.channel import Channel
+
+_FIRST_TXN_ID: Final = 1 << 40
+"""Far from the numbers of requests: an answer to the opening that comes late is nobody's."""
+_NO_TLS: Final = "it speaks no TLS, and this client speaks nothing else: give the bookie a certificate, or take tls away here"
+_NOT_TAKEN: Final = (
+    "it does not take this user with this password: compare the client's [sasl] with the bookie's"
+)
+_LATE: Final = "it did not answer in time while the connection was being opened; a Java bookie is silent when a password is wrong"
+WANTS_A_NAME: Final = "it serves nobody whom it does not know: give this client TLS, or a user and a password, as the bookie asks (over V2 it may also know the ledger under another key)"
+_ENDED: Final = "it ended the connection before it was open: does it ask for a certificate or a password? its log says why"
+
+
+class _Opening:
+    """The time that an opening may take, and how it ends badly."""
+
+    def __init__(self, keys: ClientKeys, refuse: Callable[[str], None]) -> None:
+        self.keys = keys
+        self._refuse = refuse
+        self._sasl: SaslClient | None = None
+        self._timer = asyncio.get_running_loop().call_later(keys.opening_seconds, refuse, _LATE)
+
+    def over(self) -> None:
+        """The connection is open, or has ended."""
+        self._timer.cancel()
+
+    def token(self, challenge: Buffer | None) -> bytes | None:
+        """What to answer to a challenge (None begins); None when all is said, or nothing more can be."""
+        try:
+            if challenge is None:
+                self._sasl = self.keys.sasl()
+                return b""
+            assert self._sasl is not None
+            answer = self._sasl.step(bytes(challenge))
+        except AuthenticationError as error:
+            self._refuse(error.message)
+            return None
+        return None if self._sasl.complete else answer
+
+    @property
+    def known(self) -> bool:
+        """Whether each side has proven its password to the other."""
+        return self._sasl is not None and self._sasl.complete
+
+
+class NativeOpening(_Opening):
+    """The opening of our own protocol: a hello that asks for TLS, the hello, AUTH requests."""
+
+    def __init__(self, channel: Channel, keys: ClientKeys) -> None:
+        super().__init__(keys, channel.refuse)
+        self._channel = channel
+        self._asks_tls = keys.wants_tls
+        if self._asks_tls:
+            channel.write_hello(native.Hello("", "", features=native.START_TLS))
+        else:
+            self.secured()
+
+    def secured(self) -> None:
+        """The way is safe, or as safe as it gets: say who is meant."""
+        scheme = PLUGIN if self.keys.has_name else ""
+        self._channel.write_hello(self._channel.hello(scheme))
+
+    def takes(self, hello: native.HelloAnswer) -> bool:
+        """Whether an answer to a hello was this opening's; one that is not opens the connection, or refuses it."""
+        if self._asks_tls:
+            self._asks_tls = False
+            if hello.version == 0 or not hello.features & native.START_TLS:
+                self._refuse(hello.message or _NO_TLS)
+            else:
+                self._channel.begin_over(self.keys)
+            return True
+        if hello.version and hello.features & native.AUTHENTICATE:
+            if not self.keys.has_name:
+                self._refuse(WANTS_A_NAME)
+            else:
+                self._ask(self.token(None))
+            return True
+        return False
+
+    def answered(self, tag: object, frame: native.AnswerFrame) -> None:  # noqa: ARG002 - one request at a time
+        """A step of the authentication was answered."""
+        if frame.answer is Answer.OK:
+            self._ask(self.token(frame.body))
+        elif frame.answer is not Answer.UNREACHABLE:
+            self._refuse(_NOT_TAKEN)
+
+    def _ask(self, token: bytes | None) -> None:
+        if token is not None:
+            self._channel.ask_at_once(Kind.AUTH, token, self)
+        elif self.known:
+            self._channel.opened()
+
+
+class BookKeeperOpening(_Opening):
+    """The opening of V2 and V3: START_TLS, which is V3 in any case, then AUTH in the connection's own protocol.
+
+    Args:
+        is_v2: whether AUTH goes in V2's frames.
+    """
+
+    def __init__(self, channel: BookKeeperChannel, keys: ClientKeys, *, is_v2: bool) -> None:
+        super().__init__(keys, channel.refuse)
+        self._channel = channel
+        self._is_v2 = is_v2
+        self._asks_tls = keys.wants_tls
+        self._txn_id = _FIRST_TXN_ID
+        if self._asks_tls:
+            message = v3.request(pb.START_TLS, self._txn_id)
+            message.startTLSRequest.SetInParent()
+            self._write(v3.frame_of(message))
+        else:
+            self.secured()
+
+    def secured(self) -> None:
+        """The way is safe, or as safe as it gets."""
+        if self.keys.has_name:
+            self._ask(self.token(None))
+        else:
+            self._channel.opened()
+
+    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        """What comes while the connection is being opened."""
+        for at in starts:
+            frame = memoryview(data)[at : at + 4 + int.from_bytes(data[at : at + 4], "big")]
+            if len(frame) > 4 and frame[4] == v3.FIRST_BYTE:
+                self._v3_answered(v3.decode_response(frame))
+            else:
+                self._v2_answered(v2.decode_answer(frame))
+        if self._channel.upgrading and len(starts) > 1:
+            msg = "frames in clear beside the answer to START_TLS"
+            raise MalformedFrameError(msg)
+
+    def _v3_answered(self, message: pb.Response) -> None:
+        operation = message.header.operation
+        if operation == pb.START_TLS and self._asks_tls:
+            self._asks_tls = False
+            if message.status:
+                self._refuse(_NO_TLS)
+            else:
+                self._channel.begin_over(self.keys)
+        elif operation == pb.AUTH and not self._asks_tls:
+            if message.status or not message.HasField("authResponse"):
+                self._refuse(_NOT_TAKEN)
+            else:
+                self._said(message.authResponse.authPluginName, message.authResponse.payload)
+        # Else a Java bookie with both says once more, after the handshake, that nobody has given a name yet.
+
+    def _v2_answered(self, answer: v2.Response) -> None:
+        if isinstance(answer, v2.AuthPacket) and not self._asks_tls:
+            self._said(answer.plugin, answer.payload)
+        else:
+            self._refuse(_ENDED)
+
+    def _said(self, plugin: str, payload: bytes) -> None:
+        if plugin == bookkeeper.AUTH_DISABLED:
+            self._channel.opened()
+        else:
+            self._ask(self.token(payload))
+
+    def _ask(self, token: bytes | None) -> None:
+        if token is None:
+            if self.known:
+                self._channel.opened()
+            return
+        if self._is_v2:
+            self._write(v2.encode_auth(PLUGIN, token))
+            return
+        self._txn_id += 1
+        message = v3.request(pb.AUTH, self._txn_id)
+        message.authRequest.authPluginName, message.authRequest.payload = PLUGIN, token
+        self._write(v3.frame_of(message))
+
+    def _write(self, frame: bytes) -> None:
+        assert self._channel.transport is not None
+        self._channel.transport.write(frame)
+
+
+def why_it_ended(exc: Exception | None, *, opening: bool) -> str:
+    """Why a connection was lost, as far as it can be told."""
+    if isinstance(exc, ssl.SSLError) or (opening and exc is not None):
+        return explain(exc)
+    if opening:
+        return _ENDED
+    return str(exc) if exc else "the connection was closed"

@@ -1,0 +1,123 @@
+"""Certificates and passwords that are renewed while a bookie serves."""
+
+import asyncio
+import logging
+
+import pytest
+import uvloop
+
+from quire.client.config import ClientConfig
+from quire.core.errors import MisuseError, QuorumLostError
+from quire.net.reloaded import Reloaded
+from quire.net.security import BookieSasl, ClientSasl
+from support.certificates import Pair, jaas, replace
+from support.small_cluster import small_cluster
+
+
+def run(work):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(asyncio.wait_for(work, 60))
+
+
+def shown(client):
+    """The serial numbers of the certificates that the client's connections were shown."""
+    return {
+        peer.channel.transport.get_extra_info("peercert")["serialNumber"]
+        for peer in client.bookies._peers.values()
+        if peer.channel is not None and peer.channel.was_ready
+    }
+
+
+def serial(pair):
+    from support.certificates import openssl
+
+    return openssl("x509", "-in", pair.certificate, "-noout", "-serial").strip().partition("=")[2]
+
+
+def copied(pair, folder):
+    folder.mkdir()
+    copy = Pair(folder / "bookie.pem", folder / "bookie.key")
+    copy.certificate.write_bytes(pair.certificate.read_bytes())
+    copy.key.write_bytes(pair.key.read_bytes())
+    return copy
+
+
+def test_new_connections_see_the_new_certificate(tmp_path, keys):
+    async def work():
+        used = copied(keys.bookie, tmp_path / "used")
+        renewed = keys.authority.issue("renewed")
+        async with small_cluster(tmp_path, security=keys.of_bookie(pair=used)) as cluster:
+            old = await cluster.client(ClientConfig(security=keys.of_client()))
+            ledger = await old.create_ledger()
+            await ledger.append(b"before")
+            assert shown(old) == {serial(keys.bookie)}
+            replace(used, renewed)
+            new = await cluster.client(ClientConfig(security=keys.of_client()))
+            async with await new.create_ledger() as other:
+                await other.append(b"after")
+            assert shown(new) == {serial(renewed)}
+            await ledger.append(b"the old connections live on")
+            assert shown(old) == {serial(keys.bookie)}
+            await ledger.close()
+
+    run(work())
+
+
+def test_files_that_do_not_fit_change_nothing(tmp_path, keys, caplog):
+    """A renewal that stopped halfway: the certificate is new, the key is still the old one."""
+
+    async def work():
+        used = copied(keys.bookie, tmp_path / "used")
+        renewed = keys.authority.issue("half")
+        async with small_cluster(tmp_path, 1, security=keys.of_bookie(pair=used)) as cluster:
+            used.certificate.write_bytes(renewed.certificate.read_bytes())
+            for _ in range(3):
+                client = await cluster.client(ClientConfig(security=keys.of_client()))
+                async with await client.create_ledger(
+                    ensemble_size=1, write_quorum=1, ack_quorum=1
+                ) as ledger:
+                    await ledger.append(b"goes on")
+                assert shown(client) == {serial(keys.bookie)}
+            (server,) = cluster.servers.values()
+            assert not server.keys.reload()
+            used.key.write_bytes(renewed.key.read_bytes())
+            assert server.keys.reload()
+            client = await cluster.client(ClientConfig(security=keys.of_client()))
+            async with await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as ledger:
+                await ledger.append(b"now")
+            assert shown(client) == {serial(renewed)}
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    told = [record.getMessage() for record in caplog.records if "stays in use" in record.getMessage()]
+    assert len(told) == 2, told  # once when the file changed, once when it was told to read again
+    assert "the key does not belong to the certificate" in told[0]
+
+
+def test_new_passwords(tmp_path, keys):
+    async def work():
+        users = jaas(tmp_path, users={"writer": "old"})
+        asked = keys.of_bookie(BookieSasl(users))
+        async with small_cluster(tmp_path, security=asked) as cluster:
+
+            async def writes(password):
+                name = ClientSasl(username="writer", password=password)
+                client = await cluster.client(ClientConfig(security=keys.of_client(name)))
+                async with await client.create_ledger() as ledger:
+                    await ledger.append(b"entry")
+
+            await writes("old")
+            jaas(tmp_path, users={"writer": "new", "another": "one"})
+            await writes("new")
+            with pytest.raises(QuorumLostError, match="password"):
+                await writes("old")
+
+    run(work())
+
+
+def test_what_cannot_be_read_at_first_is_an_error(tmp_path):
+    def read():
+        raise MisuseError("nothing there")
+
+    with pytest.raises(MisuseError):
+        Reloaded([tmp_path / "none"], read)

@@ -1,0 +1,122 @@
+"""Whole clusters under TLS and with passwords, in each protocol and on both event loops."""
+
+import asyncio
+import ssl
+
+import pytest
+import uvloop
+
+from quire.client.config import ClientConfig
+from quire.net.security import BookieSasl, BookieSecurity, ClientSasl, ClientSecurity
+from quire.net.tls import BookieTls
+from support.certificates import jaas
+from support.small_cluster import small_cluster
+
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+PROTOCOLS = ["auto", "v3", "v2"]
+PAYLOADS = [b"", b"x", *(bytes([number]) * (number * 1000) for number in range(40)), b"long" * 250_000]
+
+
+def run(loop, work):
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        return runner.run(asyncio.wait_for(work, 60))
+
+
+def transports(cluster):
+    return [
+        connection.transport
+        for server in cluster.servers.values()
+        for connection in server._connections
+        if connection.transport is not None
+    ]
+
+
+async def writes_and_reads(client):
+    """Append in every way, open again with and without recovery, follow, read all."""
+    ledger = await client.create_ledger()
+    await ledger.append_many(PAYLOADS)
+    for payload in PAYLOADS[:10]:
+        await ledger.append(payload)
+    beside = await client.open_ledger(ledger.ledger_id, recover=False)
+    assert beside.last_add_confirmed >= len(PAYLOADS) - 1
+    reader = await client.open_ledger(ledger.ledger_id)
+    found = [bytes(entry.payload) async for entry in reader.read()]
+    assert found == PAYLOADS + PAYLOADS[:10]
+    assert (await client.verify_ledger(ledger.ledger_id)).good
+    await ledger.abandon()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_mutual_tls_and_a_password(tmp_path, keys, protocol, loop):
+    async def work():
+        sasl = BookieSasl(jaas(tmp_path, users={"writer": 'with "quotes", and = signs'}))
+        asked = keys.of_bookie(sasl, ca=keys.authority.ca, require_client_certificate=True)
+        own = {"certificate": keys.client.certificate, "key": keys.client.key}
+        name = ClientSasl(username="writer", password='with "quotes", and = signs')
+        async with small_cluster(tmp_path, security=asked) as cluster:
+            config = ClientConfig(protocol=protocol, security=keys.of_client(name, **own))
+            await writes_and_reads(await cluster.client(config))
+            open_ones = transports(cluster)
+            assert open_ones
+            for transport in open_ones:
+                assert transport.get_extra_info("ssl_object").version() == "TLSv1.3"
+                assert ("commonName", "client") in [
+                    part for parts in transport.get_extra_info("peercert")["subject"] for part in parts
+                ]
+
+    run(loop, work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_password_alone(tmp_path, protocol):
+    async def work():
+        asked = BookieSecurity(sasl=BookieSasl(jaas(tmp_path, users={"writer": "right"})))
+        name = ClientSecurity(sasl=ClientSasl(jaas(tmp_path / "client", user=("writer", "right"))))
+        async with small_cluster(tmp_path, security=asked) as cluster:
+            await writes_and_reads(await cluster.client(ClientConfig(protocol=protocol, security=name)))
+
+    run("uvloop", work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_cluster_that_changes_over(tmp_path, keys, protocol):
+    """Clients in clear and under TLS on one bookie, and clients with a password on a bookie that asks for none."""
+
+    async def work():
+        asked = keys.of_bookie(allow_plain=True)
+        name = ClientSasl(username="writer", password="whatever")
+        async with small_cluster(tmp_path, security=asked) as cluster:
+            for security in (None, keys.of_client(), keys.of_client(name), ClientSecurity(sasl=name)):
+                client = await cluster.client(ClientConfig(protocol=protocol, security=security))
+                await writes_and_reads(client)
+                secured = [one for one in transports(cluster) if one.get_extra_info("ssl_object")]
+                assert bool(secured) == (security is not None and security.tls is not None)
+                await client.close()
+                cluster.clients.clear()
+
+    run("uvloop", work())
+
+
+def test_the_key_may_have_a_password_and_stand_in_the_certificates_file(tmp_path, keys):
+    async def work():
+        locked = keys.authority.issue("locked", password="hidden")
+        both = tmp_path / "both.pem"
+        both.write_text(locked.certificate.read_text() + locked.key.read_text())
+        (tmp_path / "password").write_text("hidden\n")
+        asked = BookieSecurity(BookieTls(both, key_password_file=tmp_path / "password"))
+        async with small_cluster(tmp_path, security=asked) as cluster:
+            await writes_and_reads(await cluster.client(ClientConfig(security=keys.of_client())))
+
+    run("uvloop", work())
+
+
+def test_old_versions_of_tls_are_not_spoken(tmp_path, keys):
+    async def work():
+        async with small_cluster(tmp_path, bookies=1, security=keys.of_bookie()) as cluster:
+            (server,) = cluster.servers.values()
+            assert server.keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
+            client = await cluster.client(ClientConfig(security=keys.of_client()))
+            assert client.bookies._channels._keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+    run("uvloop", work())
