@@ -29,14 +29,22 @@ ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_DIRECT": "96"}
 
 
 class JavaPeers:
-    """ZooKeeper and three Java bookies; `uri` names their cluster."""
+    """ZooKeeper and Java bookies; `uri` names their cluster.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        bookies: how many.
+        configuration: lines for each bookie's configuration.
+        jvm: options for each bookie's Java.
+    """
+
+    def __init__(self, folder: Path, bookies: int = BOOKIES, configuration: str = "", jvm: str = "") -> None:
         self.folder = folder
         settings = folder / "bookie.conf"
-        settings.write_text(CONFIGURATION)
-        self._environment = os.environ | ENVIRONMENT | {"JAVA_PEER_BOOKIE_CONF": str(settings)}
-        self.host = self.run("start", str(BOOKIES)).strip().splitlines()[-1]
+        settings.write_text(CONFIGURATION + configuration)
+        self._environment = (
+            os.environ | ENVIRONMENT | {"JAVA_PEER_BOOKIE_CONF": str(settings), "JAVA_PEER_JVM_OPTS": jvm}
+        )
+        self.host = self.run("start", str(bookies)).strip().splitlines()[-1]
         self.classpath = self.run("classpath").strip()
         self.classes = folder / "classes"
         self.classes.mkdir()
@@ -70,16 +78,17 @@ class JavaPeers:
         """A cluster that does not exist yet, in the same ZooKeeper."""
         return f"zk+hierarchical://{self.host}/quire{next(self._roots)}"
 
-    def client(self) -> JavaClient:
-        """A Java client's process, to be started with `async with`."""
-        return JavaClient(self)
+    def client(self, *jvm: str) -> JavaClient:
+        """A Java client's process, to be started with `async with`; `jvm`: options of its Java."""
+        return JavaClient(self, jvm)
 
 
 class JavaClient:
     """One Java process that does one thing after another."""
 
-    def __init__(self, peers: JavaPeers) -> None:
+    def __init__(self, peers: JavaPeers, jvm: tuple[str, ...] = ()) -> None:
         self._peers = peers
+        self._jvm = jvm
         self._process: asyncio.subprocess.Process
 
     async def __aenter__(self) -> Self:
@@ -89,6 +98,7 @@ class JavaClient:
             "-Xmx192m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            *self._jvm,
             f"-Djava.io.tmpdir={folder}/tmp",
             f"-Dlog4j.configurationFile={folder}/conf/log4j2-shell.properties",
             "-cp",
