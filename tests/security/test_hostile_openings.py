@@ -1,6 +1,7 @@
 """Openings that no client of ours would make: each is refused, costs its own connection, and nobody else notices."""
 
 import asyncio
+import contextlib
 import os
 import ssl
 
@@ -128,7 +129,8 @@ GARBAGE = [
 @pytest.mark.parametrize("protocol", ["v3", "native"])
 def test_garbage_instead_of_a_handshake(tmp_path, keys, protocol, garbage):
     async def work():
-        settings = {"security": keys.of_bookie(), "opening_seconds": 1.0}
+        # The first is the beginning of a record that never ends: it ends the connection after this time.
+        settings = {"security": keys.of_bookie(), "opening_seconds": 3.0}
         async with small_cluster(tmp_path, 1, **settings) as cluster:
             raw = await Raw.to(await only(cluster))
             if protocol == "v3":
@@ -161,11 +163,12 @@ def test_half_handshakes_end_by_themselves(tmp_path, keys, loop):
             stalled = []
             for number in range(100):
                 raw = await Raw.to(server)
-                if number % 4:
-                    await raw.says(start_tls())
-                    await raw.frame()
-                    await raw.says(first[: len(first) * (number % 3) // 2])
                 stalled.append(raw)
+                with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # cut off already
+                    if number % 4:
+                        await raw.says(start_tls())
+                        await raw.frame()
+                        await raw.says(first[: len(first) * (number % 3) // 2])
             for raw in stalled:
                 await raw.rest()
             await nothing_happened(cluster, keys)
@@ -198,7 +201,7 @@ def test_requests_before_tls(tmp_path, keys):
     """Refused as a Java bookie refuses, and START_TLS is still possible."""
 
     async def work():
-        settings = {"security": keys.of_bookie(), "opening_seconds": 2.0}
+        settings = {"security": keys.of_bookie()}
         async with small_cluster(tmp_path, 1, **settings) as cluster:
             raw = await Raw.to(await only(cluster))
             await raw.says(add_v3() + add_v3())

@@ -467,11 +467,10 @@ class BookieClient:
 
     def troubles(self) -> str:
         """Which bookies and this client do not take each other and why, as the end of a sentence; usually empty."""
-        by_reason: dict[str, list[str]] = {}
+        reasons: dict[str, list[str]] = {}
         for bookie, peer in self._peers.items():
-            if peer.refused_because:
-                by_reason.setdefault(peer.refused_because, []).append(bookie)
-        return "".join(f" ({', '.join(names)}: {reason})" for reason, names in by_reason.items())
+            reasons.setdefault(peer.refused_because, []).append(bookie)
+        return "".join(f" ({', '.join(names)}: {why})" for why, names in reasons.items() if why)
 
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()

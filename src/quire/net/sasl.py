@@ -44,6 +44,7 @@ class SaslClient:
 
     def __init__(self, username: str, password: str) -> None:
         self.complete = False
+        self._answered = False
         self._client = SASLClient(
             SERVICE,
             SERVICE,
@@ -60,7 +61,9 @@ class SaslClient:
             AuthenticationError: the token is none of DIGEST-MD5, or shows that the bookie does not know the password.
         """
         said = _parse(challenge)
-        if "rspauth" not in said and not said.get("nonce"):
+        if not said.get("rspauth" if self._answered else "nonce") or (
+            "rspauth" in said and not self._answered
+        ):
             raise AuthenticationError("the bookie's challenge is none of DIGEST-MD5")
         try:
             answer = self._client.process(challenge)
@@ -68,6 +71,7 @@ class SaslClient:
             raise AuthenticationError(
                 f"the bookie does not know the password, or not DIGEST-MD5: {error}"
             ) from error
+        self._answered = True
         self.complete = bool(self._client.complete)
         return bytes(answer or b"")
 
