@@ -148,8 +148,19 @@ class V3Channel(BookKeeperChannel):
             found[0].expected -= 1
             if not found[0].done:
                 self._answered(message, *found)
-        elif message.header.operation == pb.ADD_ENTRY:
+        elif message.header.operation == pb.ADD_ENTRY and not self._is_unknown_here(message):
             self._add_answered(message.header.txnId, v3.status_of(message))
+
+    def _is_unknown_here(self, message: pb.Response) -> bool:
+        """Whether a bookie says, in header and status alone, that it does not know this client; then it is given up.
+
+        Another key than the ledger's is answered with a body.
+        """
+        unauthorised = message.status == bookkeeper.v3_code(Answer.UNAUTHORISED)
+        if not unauthorised or message.HasField(v3.RESPONSE_BODY[message.header.operation]):
+            return False
+        self.refuse(WANTS_A_NAME)
+        return True
 
     def _add_answered(self, txn_id: int, status: int) -> None:
         found = self.runs.odd(txn_id)
@@ -160,9 +171,7 @@ class V3Channel(BookKeeperChannel):
     def _answered(self, message: pb.Response, asked: Asked, entry_id: int) -> None:
         answer = bookkeeper.v3_answer(v3.status_of(message))
         operation = message.header.operation
-        if answer is Answer.UNAUTHORISED and not message.HasField(v3.RESPONSE_BODY[operation]):
-            # Not this ledger's key is wrong: a bookie says so, and nothing more, to whoever it does not know.
-            self.refuse(WANTS_A_NAME)
+        if answer is Answer.UNAUTHORISED and self._is_unknown_here(message):
             return
         if operation == pb.READ_ENTRY:
             read = message.readResponse
