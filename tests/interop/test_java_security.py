@@ -136,7 +136,7 @@ def cells(quick: set[tuple[str, str]]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("mode", "version"), cells({("mutual+sasl", "v3"), ("mutual+sasl", "v2")}))
+@pytest.mark.parametrize(("mode", "version"), cells({("mutual+sasl", "v3")}))
 def test_java_clients_on_our_bookies(
     peers: JavaPeers, keys: Keys, tmp_path: Path, mode: str, version: str
 ) -> None:
