@@ -332,7 +332,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         Raises:
             MalformedFrameError: more came in clear, which somebody between the two may have put there.
         """
-        if self._stub or self._frame is not None or self._frame_bytes:
+        if self._stub or self._frame is not None:
             msg = "bytes in clear behind the agreement to speak TLS"
             raise MalformedFrameError(msg)
         assert self.transport is not None
