@@ -26,7 +26,7 @@ SECONDS = 20
 
 def run(work, loop=uvloop.new_event_loop):
     with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(asyncio.wait_for(work, 60))
+        return runner.run(work)
 
 
 def start_tls(txn_id=1):

@@ -16,7 +16,7 @@ from support.small_cluster import small_cluster
 
 def run(work):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(asyncio.wait_for(work, 60))
+        return runner.run(work)
 
 
 def shown(client):
