@@ -2,8 +2,9 @@
 
     python tests/hostile/fuzz.py {bookie|client} [CPU_SECONDS] [FOLDER]
 
-Needs atheris (`requirements/fuzz.txt`); several processes may share a folder. FOLDER collects inputs that reach something new; whatever the programs raise is
-kept beside it, once a place. `tests/hostile/seeds.py` makes a small set of them that the tests replay.
+Needs atheris, installed beside the development environment; several processes may share a folder. FOLDER collects inputs
+that reach something new; whatever the programs raise is kept beside it, once a place. `keep_seeds.py` puts a corpus into
+`seeds.json.gz`, which the tests replay.
 """
 
 from __future__ import annotations

@@ -117,6 +117,14 @@ def parse(data: bytes, bookie_id: str) -> BookieServiceInfo:
         raise _corrupt(bookie_id, f"its {len(data)} bytes do not parse ({error})") from error
     if not message.IsInitialized():
         raise _corrupt(bookie_id, "a field that every endpoint has is missing")
+    texts: list[object] = [text for item in message.properties for text in (item.key, item.value)]
+    for endpoint in message.endpoints:
+        texts += (endpoint.id, endpoint.host, endpoint.protocol, *endpoint.auth, *endpoint.extensions)
+        if endpoint.protocol == BOOKIE_RPC and not 0 < endpoint.port <= _PORT_MAX:
+            raise _corrupt(bookie_id, f"its port is {endpoint.port}")
+    for text in texts:
+        if not isinstance(text, str):  # protobuf hands it over as bytes
+            raise _corrupt(bookie_id, f"a text in it is not UTF-8: {text!r}")
     return BookieServiceInfo(
         endpoints=tuple(
             Endpoint(e.id, e.port, e.host, e.protocol, tuple(e.auth), tuple(e.extensions))

@@ -89,7 +89,7 @@ def parse(data: bytes, ledger_id: int) -> LedgerMetadata:
             record = _parse_message(_undelimited(body, ledger_id), ledger_id)
         case 2:
             message = _text_message(body, ledger_id)
-            record = _record(message, tuple(map(_fragment, message.segment)), ledger_id, 2)
+            record = _record(message, _fragments(message, ledger_id), ledger_id, 2)
         case 1:
             record = _parse_plain(body, ledger_id)
         case other:
@@ -130,6 +130,8 @@ def _record(
     format_version: int,
 ) -> LedgerMetadata:
     closed = message.state == LedgerMetadataFormat.CLOSED
+    for item in message.customMetadata:
+        _check_text(item.key, ledger_id)
     has_password = message.HasField("password")
     digest = message.digestType if has_password and message.HasField("digestType") else DigestType.CRC32
     return LedgerMetadata(
@@ -184,7 +186,7 @@ def _parse_message(data: bytes, ledger_id: int) -> LedgerMetadata:
     segments = head.segment
     if head.state != LedgerMetadataFormat.CLOSED or len(segments) <= FRAGMENTS_AT_ONCE:
         message = _message_of(LedgerMetadataFormat, data, ledger_id)
-        return _record(message, tuple(map(_fragment, message.segment)), ledger_id, 3)
+        return _record(message, _fragments(message, ledger_id), ledger_id, 3)
 
     def first_entries() -> list[int]:
         found = _message_of(LedgerMetadataFirstEntries, data, ledger_id).segment.firstEntryId
@@ -193,16 +195,31 @@ def _parse_message(data: bytes, ledger_id: int) -> LedgerMetadata:
         return found[:]
 
     def fragment(index: int) -> Fragment:
-        return _fragment(_message_of(LedgerMetadataFormat.Segment, segments[index], ledger_id))
+        return _fragment(_message_of(LedgerMetadataFormat.Segment, segments[index], ledger_id), ledger_id)
 
     stored = StoredFragments(LedgerId(ledger_id), head.ensembleSize, len(segments), first_entries, fragment)
     return _record(head, stored, ledger_id, 3)
 
 
-def _fragment(segment: LedgerMetadataFormat.Segment) -> Fragment:
-    return Fragment(
-        EntryId(segment.firstEntryId), cast("tuple[BookieId, ...]", tuple(segment.ensembleMember))
-    )
+def _fragments(message: LedgerMetadataFormat, ledger_id: int) -> tuple[Fragment, ...]:
+    return tuple([_fragment(segment, ledger_id) for segment in message.segment])
+
+
+def _fragment(segment: LedgerMetadataFormat.Segment, ledger_id: int) -> Fragment:
+    members = tuple(segment.ensembleMember)
+    for member in members:
+        _check_text(member, ledger_id)
+    return Fragment(EntryId(segment.firstEntryId), cast("tuple[BookieId, ...]", members))
+
+
+def _check_text(value: object, ledger_id: int) -> None:
+    """A protobuf text that is no UTF-8 comes as bytes.
+
+    Raises:
+        CorruptMetadataError: it does.
+    """
+    if not isinstance(value, str):
+        raise _corrupt(ledger_id, f"a name in it is not UTF-8: {value!r}")
 
 
 def _message_of(kind: type[Parsed], data: bytes, ledger_id: int) -> Parsed:

@@ -324,7 +324,11 @@ def _auth(frame: Buffer, version: int, opcode: int, flags: int) -> AuthPacket:
     if not message.IsInitialized():
         msg = "the message of a V2 AUTH lacks its plugin or its payload"
         raise MalformedFrameError(msg)
-    return AuthPacket(version, flags, message.authPluginName, message.payload)
+    plugin: object = message.authPluginName
+    if not isinstance(plugin, str):  # protobuf hands over what is no UTF-8 as bytes
+        msg = "the plugin of a V2 AUTH is not UTF-8"
+        raise MalformedFrameError(msg)
+    return AuthPacket(version, flags, plugin, message.payload)
 
 
 def _need(size: int, wanted: int, what: str) -> None:
