@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,39 +12,15 @@ from typing import Any
 import pytest
 
 import quire
-from quire.bookie.config import BookieConfig
-from quire.bookie.server import BookieServer
 from quire.client.config import ClientConfig
 from quire.core.errors import LedgerFencedError, NoSuchLedgerError, QuireError
-from quire.metadata.connect import open_store
-from support.java_peers import JavaClient, JavaPeers, shared_peers
+from support.java_peers import PATIENT, PATIENT_JAVA, JavaClient, JavaPeers, our_bookies
+from support.ledgers import COUNT, DIGESTS, SIZE, payload
 
 pytestmark = pytest.mark.interop
 
-DIGESTS = ["CRC32", "CRC32C", "MAC", "DUMMY"]
 VERSIONS = ["v2", "v3"]
-COUNT = 120
-SIZE = 300
-PATIENT = "?session_timeout_ms=40000"
-PATIENT_JAVA = [
-    word
-    for name, value in (("zkTimeout", 40000), ("readEntryTimeoutSec", 60), ("addEntryTimeoutSec", 60))
-    for word in ("--conf", f"{name}={value}")
-]
-"""What a busy machine asks for: nothing here measures how soon a peer that is away is noticed."""
 SHAPE = {3: (3, 3, 2), 5: (5, 3, 2)}
-
-
-@pytest.fixture(scope="module")
-def peers() -> JavaPeers:
-    found = shared_peers()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
-
-
-def payload(number: int) -> bytes:
-    return bytes((31 * number + position) % 256 for position in range(SIZE))
 
 
 class World:
@@ -100,22 +75,6 @@ class World:
         assert found == [payload(number) for number in range(count)]
         report = await self.ours.verify_ledger(ledger_id, password=b"secret")
         assert report.good, report
-
-
-@asynccontextmanager
-async def our_bookies(uri: str, folder: Path, count: int) -> AsyncIterator[list[BookieServer]]:
-    servers: list[BookieServer] = []
-    try:
-        for number in range(count):
-            config = BookieConfig(directory=folder / f"b{number}", name=f"b{number}", garbage_seconds=0)
-            server = BookieServer(config, await open_store(uri + PATIENT, create=True))
-            await server.start()
-            servers.append(server)
-        yield servers
-    finally:
-        for server in servers:
-            await server.stop()
-            await server.store.close()
 
 
 Work = Callable[[World], Coroutine[Any, Any, None]]

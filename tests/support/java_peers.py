@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import importlib.util
 import itertools
@@ -16,15 +17,29 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
+
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.metadata.connect import open_store
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 START_SECONDS = 280
 BOOKIES = 3
-CONFIGURATION = "zkTimeout=40000\njournalMaxGroupWaitMSec=1\nextraServerComponents=\n"
-"""A busy machine must not end sessions; a small cluster need not wait for others to share a sync with."""
+CONFIGURATION = "zkTimeout=60000\njournalMaxGroupWaitMSec=1\nextraServerComponents=\n"
+"""Like PATIENT; and a small cluster need not wait for others to share a sync with."""
+PATIENT = "?session_timeout_ms=60000&patience_ms=120000"
+"""What a busy machine asks for: nothing here measures how soon a peer that is away is noticed."""
+PATIENT_JAVA = [
+    word
+    for name, value in (("zkTimeout", 60000), ("readEntryTimeoutSec", 60), ("addEntryTimeoutSec", 60))
+    for word in ("--conf", f"{name}={value}")
+]
+LONG_SESSIONS = "maxSessionTimeout=600000\n"
 ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_DIRECT": "96"}
 
 
@@ -38,11 +53,17 @@ class JavaPeers:
     """
 
     def __init__(self, folder: Path, bookies: int = BOOKIES, configuration: str = "", jvm: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         settings = folder / "bookie.conf"
         settings.write_text(CONFIGURATION + configuration)
+        sessions = folder / "zookeeper.conf"
+        sessions.write_text(LONG_SESSIONS)
         self._environment = (
-            os.environ | ENVIRONMENT | {"JAVA_PEER_BOOKIE_CONF": str(settings), "JAVA_PEER_JVM_OPTS": jvm}
+            os.environ
+            | ENVIRONMENT
+            | {"JAVA_PEER_BOOKIE_CONF": str(settings), "JAVA_PEER_ZOOKEEPER_CONF": str(sessions)}
+            | {"JAVA_PEER_JVM_OPTS": jvm}
         )
         self.host = self.run("start", str(bookies)).strip().splitlines()[-1]
         self.classpath = self.run("classpath").strip()
@@ -66,13 +87,24 @@ class JavaPeers:
             check=False,
         )
         if check and done.returncode:
-            raise RuntimeError(f"java-peer {command}: {done.stderr[-2000:]}")
+            raise RuntimeError(
+                f"java-peer {' '.join((command, *arguments))}: {done.stderr[-2000:]}{done.stdout[-2000:]}"
+            )
         return done.stdout
 
     @property
     def uri(self) -> str:
         """The cluster of the Java bookies."""
         return f"zk+hierarchical://{self.host}/ledgers"
+
+    def bookies(self) -> list[str]:
+        """The ids of the Java bookies, by their numbers."""
+        lines = (self.folder / "ports").read_text().split()
+        return [
+            f"127.0.0.1:{port}"
+            for name, _, port in (line.partition("=") for line in lines)
+            if "bookie" in name
+        ]
 
     def another_root(self) -> str:
         """A cluster that does not exist yet, in the same ZooKeeper."""
@@ -117,29 +149,74 @@ class JavaClient:
             self._process.kill()
         await self._process.wait()
 
+    async def shell(self, configuration: Path, command: str, *, refused: bool = False) -> str:
+        """What a command of BookKeeper's own shell prints; it must succeed, or be refused."""
+        said: list[bytes] = []
+        async for line in self._lines(f"shell {configuration} {command}"):
+            if line.startswith(b'{"event":"done"'):
+                done = json.loads(line)
+            else:
+                said.append(line)
+        text = b"".join(said).decode()
+        assert bool(done["rc"]) is refused, f"{command}: {text}"
+        return text
+
+    async def _lines(self, command: str) -> AsyncIterator[bytes]:
+        """What is printed until a command is done, the line that says so included."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write((command + "\n").encode())
+        await self._process.stdin.drain()
+        line = b""
+        while not line.startswith(b'{"event":"done"'):
+            line = await self._process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the Java client ended during {command}")
+            yield line
+
     async def events(
         self, uri: str, digest: str, command: str, *arguments: object
     ) -> AsyncIterator[dict[str, Any]]:
         """The events of one command, as they come."""
         words = [uri, digest, "secret", *command.split(), *map(str, arguments)]
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write((" ".join(words) + "\n").encode())
-        await self._process.stdin.drain()
-        while True:
-            line = await self._process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"the Java client ended during {' '.join(words)}")
-            if not line.startswith(b"{"):
-                continue
-            event = json.loads(line)
-            if event["event"] == "done":
-                return
-            yield event
+        async for line in self._lines(" ".join(words)):
+            if line.startswith(b'{"event":') and not line.startswith(b'{"event":"done"'):
+                yield json.loads(line)
 
     async def run(self, uri: str, digest: str, command: str, *arguments: object) -> list[dict[str, Any]]:
         """All events of one command."""
         return [event async for event in self.events(uri, digest, command, *arguments)]
+
+
+@contextlib.contextmanager
+def own_peers(folder: Path, bookies: int, configuration: str = "") -> Iterator[JavaPeers]:
+    """Peers of one test: what is killed, marked or repaired there concerns nobody else."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    try:
+        yield JavaPeers(folder, bookies, configuration)
+    finally:
+        subprocess.run([TOOLS / "java-peer", "stop", folder], check=False, capture_output=True)
+
+
+@contextlib.asynccontextmanager
+async def our_bookies(
+    uri: str, folder: Path, count: int, options: str = PATIENT
+) -> AsyncIterator[list[BookieServer]]:
+    """Bookies of ours, in this process, that join a cluster, or make it."""
+    servers: list[BookieServer] = []
+    try:
+        for number in range(count):
+            config = BookieConfig(directory=folder / f"b{number}", name=f"b{number}", garbage_seconds=0)
+            server = BookieServer(config, await open_store(uri + options, create=True))
+            await server.start()
+            servers.append(server)
+        yield servers
+    finally:
+        for server in servers:
+            await server.stop()
+            await server.store.close()
 
 
 def why_not() -> str | None:

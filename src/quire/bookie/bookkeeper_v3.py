@@ -56,6 +56,7 @@ class V3Requests:
         self._unless_congested = unless_congested
         self._is_congested = is_congested
         self._polls = polls
+        self._unknown = Answer.ERROR if server.config.unknown_is_error else Answer.UNKNOWN
         self._handlers: dict[int, Callable[[pb.Request], None]] = {
             pb.READ_ENTRY: self._read,
             pb.WRITE_LAC: self._write_lac,
@@ -108,7 +109,8 @@ class V3Requests:
         self._send([v3.frame_of(message)])
 
     def _refuse(self, request: pb.Request, answer: Answer) -> None:
-        self._answer(request, bookkeeper.v3_code(answer))
+        said = self._unknown if answer is Answer.UNKNOWN else answer
+        self._answer(request, bookkeeper.v3_code(said))
 
     # --- adds --------------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ class BookieConfig:
         connections_max: connections at one time.
         security: what it asks of clients: TLS, certificates, passwords.
         opening_seconds: how long a client may take until it is through with TLS and its password.
+        unknown_is_error: V3 clients hear 501 instead of 507 for what may have been lost. Java clients that are too old
+            to know 507 cannot read an answer that has it.
     """
 
     directory: Path
@@ -56,3 +58,4 @@ class BookieConfig:
     connections_max: int = 10_000
     security: BookieSecurity = field(default_factory=BookieSecurity)
     opening_seconds: float = 15.0
+    unknown_is_error: bool = False

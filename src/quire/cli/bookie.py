@@ -24,9 +24,17 @@ def bookie(
     create: Annotated[
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
+    unknown_is_error: Annotated[
+        bool,
+        typer.Option(
+            "--unknown-is-error",
+            help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
+    from quire.bookie.config import BookieConfig
     from quire.cli.serve import Ready, serve, set_up_logging
     from quire.env.real import RealFiles
 
@@ -41,17 +49,8 @@ def bookie(
 
     RealFiles().make_directory(directory)
     stable = name or directory.absolute().name
-    run(
-        serve(
-            directory,
-            uri,
-            host,
-            port,
-            stable,
-            create=create,
-            until_eof=False,
-            on_ready=ready,
-            security=security,
-        )
+    config = BookieConfig(
+        directory=directory, host=host, port=port, name=stable, unknown_is_error=unknown_is_error
     )
+    run(serve(config, uri, create=create, until_eof=False, on_ready=ready, security=security))
     out.note("Stopped cleanly.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
-from quire.cli.output import Output
+from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
@@ -71,22 +71,29 @@ async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for bookie, info in sorted(found.items()):
         answer, says = await tools.bookies.info(bookie, timeout_ms=2000)
-        disk = says.get("storage", {})
         rows.append(
             {
                 "id": str(bookie),
                 "address": f"{info.host}:{info.port}",
                 "standing": "up" if info.writable else "read-only",
                 "answers": answer.name.lower(),
-                "holds": f"{disk['ledgers']} ledgers in {disk['segments']} segments"
-                if "segments" in disk
-                else None,
+                "holds": _held(says),
                 "info": says if answer is Answer.OK else None,
             }
         )
     for bookie in sorted(set(await tools.registry.list_cookies()) - set(found)):
         rows.append({"id": str(bookie), "address": None, "standing": "down", "answers": None, "holds": None})
     return rows
+
+
+def _held(says: dict[str, Any]) -> str | None:
+    """What a bookie says of its disk; Java's tell less."""
+    storage = says.get("storage", {})
+    if "segments" in storage:
+        return f"{storage['ledgers']} ledgers in {storage['segments']} segments"
+    if disk := says.get("disk"):
+        return f"{human_bytes(disk['free_bytes'])} of {human_bytes(disk['bytes'])} free"
+    return None
 
 
 async def ledger_states(tools: Toolbox) -> dict[str, int]:

@@ -168,11 +168,17 @@ async def record_log_read(history: History, process: str, log: Log) -> int:
 
 
 async def record_open(
-    history: History, process: str, client: Client, ledger_id: int, *, recover: bool = True
+    history: History,
+    process: str,
+    client: Client,
+    ledger_id: int,
+    *,
+    recover: bool = True,
+    password: bytes = b"",
 ) -> LedgerReader:
     """Open a ledger and record what was found."""
     asked = history.invoke(process, "open", ledger=ledger_id, recover=recover)
-    reader = await client.open_ledger(ledger_id, recover=recover)
+    reader = await client.open_ledger(ledger_id, password, recover=recover)
     if reader.closed:
         asked.ok(closed=True, last=int(reader.last_add_confirmed))
     else:

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,11 +41,8 @@ class Ready:
 
 
 async def serve(
-    directory: Path,
+    config: BookieConfig,
     cluster: str,
-    host: str,
-    port: int,
-    name: str,
     *,
     create: bool,
     until_eof: bool,
@@ -55,11 +52,8 @@ async def serve(
     """Serve until SIGTERM, SIGINT or (with `until_eof`) the end of standard input; then stop cleanly.
 
     Args:
-        directory: where this bookie's segments and identity live.
+        config: what kind of bookie, and where.
         cluster: the cluster's URI.
-        host: the address to listen on.
-        port: the port to listen on; 0 takes any free one.
-        name: the stable part of the bookie's id.
         create: make the metadata store if it does not exist yet.
         until_eof: the end of standard input (the parent's death) is a wish to stop.
         on_ready: is told once the bookie serves.
@@ -79,8 +73,7 @@ async def serve(
     asked = BookieSecurity() if security is None else BookieSecurity.load(security)
     store = await open_store(cluster, create=create)
     try:
-        config = BookieConfig(directory=directory, host=host, port=port, name=name, security=asked)
-        server = BookieServer(config, store)
+        server = BookieServer(replace(config, security=asked), store)
         if server.keys is not None:
             loop.add_signal_handler(signal.SIGHUP, server.keys.reload)
         try:
@@ -89,10 +82,12 @@ async def serve(
             cause = error.__cause__
             if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
                 raise
-            raise PortInUseError(port_in_use(host, port), port=port) from cause
+            raise PortInUseError(port_in_use(config.host, config.port), port=config.port) from cause
         try:
             host_now, port_now = server.address
-            on_ready(Ready(str(server.bookie_id), f"{host_now}:{port_now}", os.getpid(), str(directory)))
+            on_ready(
+                Ready(str(server.bookie_id), f"{host_now}:{port_now}", os.getpid(), str(config.directory))
+            )
             await stop.wait()
         finally:
             await server.stop(clean=True)
@@ -147,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     set_up_logging()
 
+    config = BookieConfig(directory=options.dir, host=options.host, port=options.port, name=options.name)
+
     def ready(facts: Ready) -> None:
         line = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
         sys.stdout.write(json.dumps(line) + "\n")
@@ -155,11 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run_loop(
             lambda: serve(
-                options.dir,
+                config,
                 options.cluster,
-                options.host,
-                options.port,
-                options.name,
                 create=True,
                 until_eof=True,
                 on_ready=ready,

@@ -155,6 +155,7 @@ class Client:
                 custom={**(custom or {}), TOKEN_KEY: token.to_bytes(8, "big")},
                 created_ms=self.clock.wall_ms(),
                 creation_token=self.chance.getrandbits(62) | 1,
+                format_version=self.store.ledger_format,
             )
             try:
                 version = await self.ledger_store.create(record)

@@ -13,11 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
-from typing import overload
+from typing import Final, overload
 
 from quire.core import quorum
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+
+NEWEST_FORMAT: Final = 3
+"""The stored format of new ledgers' records; that of BookKeeper 4.9 and later."""
 
 TOKEN_KEY = "quire.token"  # noqa: S105 - the name of a field, not a secret
 """Custom metadata: 8 random bytes given at creation. The same id used again for another ledger has another token."""
@@ -155,7 +158,7 @@ class LedgerMetadata:
     created_ms: int | None = None
     custom: tuple[tuple[str, bytes], ...] = ()
     creation_token: int = 0
-    format_version: int = 3
+    format_version: int = NEWEST_FORMAT
     has_password: bool = True
     """False on records that store neither password nor digest type (format 1): whoever opens it brings both."""
 
@@ -306,6 +309,7 @@ def new_ledger(
     custom: Mapping[str, bytes] | None = None,
     created_ms: int | None = None,
     creation_token: int = 0,
+    format_version: int = NEWEST_FORMAT,
 ) -> LedgerMetadata:
     """The record of a ledger that is about to be created: OPEN, one fragment at 0.
 
@@ -325,4 +329,5 @@ def new_ledger(
         custom=tuple(sorted((custom or {}).items())),
         created_ms=created_ms,
         creation_token=creation_token,
+        format_version=format_version,
     ).checked()

@@ -62,7 +62,7 @@ def with_query(options: Options, query: str, uri: str, credentials: Callable[[Pa
     """Options with what a URI's query says.
 
     Args:
-        options: the defaults; a number among them is one of milliseconds.
+        options: the defaults.
         query: behind the question mark.
         uri: the whole, for messages.
         credentials: reads the file that the option of this name says.
@@ -79,7 +79,8 @@ def with_query(options: Options, query: str, uri: str, credentials: Callable[[Pa
             value = credentials(Path(text))
         elif kinds[name] == "int":
             if not text.isdecimal() or int(text) < 1:
-                raise NoClusterError(f"{uri!r}: {name} is a number of milliseconds, not {text!r}")
+                unit = " of milliseconds" if name.endswith("_ms") else ""
+                raise NoClusterError(f"{uri!r}: {name} is a number{unit}, not {text!r}")
             value = int(text)
         options = replace(options, **{name: value})
     return options

@@ -31,6 +31,7 @@ from typing import Final, Self
 
 from quire.core.errors import AlreadyExistsError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import NEWEST_FORMAT
 
 VALUE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper takes one mebibyte with everything around it; the other drivers refuse the same values."""
@@ -320,6 +321,11 @@ class MetadataStore(ABC):
     @abstractmethod
     def instance_id(self) -> str:
         """The cluster's instance id: a UUID that was made with the store. Another one is another cluster."""
+
+    @property
+    def ledger_format(self) -> int:
+        """In which of BookKeeper's formats new ledgers' records are to be written here."""
+        return NEWEST_FORMAT
 
     @abstractmethod
     async def get(self, key: str) -> Versioned | None:

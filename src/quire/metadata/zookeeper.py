@@ -126,6 +126,10 @@ class ZookeeperStore(MetadataStore):
     def instance_id(self) -> str:
         return self._cluster.instance_id
 
+    @property
+    def ledger_format(self) -> int:
+        return self._address.options.ledger_format
+
     async def get(self, key: str) -> Versioned | None:
         try:
             answer, _ = await self._session.read(GetData(self._paths.path(check_key(key)), None))

@@ -7,6 +7,7 @@
 | --- | --- |
 | session_timeout_ms | how long a bookie may be silent before its registration ends (the server may change it) |
 | patience_ms | how long a call waits for a store that is away before it says so |
+| ledger_format | the format of new ledgers' records, 3, or 2 where members are older than BookKeeper 4.9 |
 | acl | `open`: everybody may change everything, as BookKeeper does by default; `creator`: only who made it |
 | credentials | a file with one line `digest:USER:PASSWORD` or `sasl:USER:PASSWORD` (DIGEST-MD5) |
 | tls_ca, tls_certificate, tls_key | files in PEM; with `tls_ca` the connection is TLS |
@@ -21,11 +22,14 @@ from enum import Enum
 from typing import Final
 
 from quire.core.errors import NoClusterError
+from quire.core.ledger_metadata import NEWEST_FORMAT
 from quire.metadata.server_uri import PATIENCE_MS, credentials_in, hosts_and_root, with_query
 from quire.metadata.store import SESSION_TIMEOUT_MS
 
 DEFAULT_PORT: Final = 2181
 FORM: Final = "zk://HOST:2181/ledgers"
+LEDGER_FORMATS: Final = (2, NEWEST_FORMAT)
+"""Format 1 has no place for an ack quorum, a digest and a password."""
 SCHEMES: Final = ("zk", "zookeeper")
 
 
@@ -45,6 +49,7 @@ class ZookeeperOptions:
     Args:
         session_timeout_ms: asked of the server, which keeps it between 2 and 20 of its ticks.
         patience_ms: how long a call waits for a connection, and for its answer.
+        ledger_format: of new ledgers' records, 2 or 3; those that are there keep theirs.
         acl: `open` or `creator`.
         credentials: (kind, user, password) with kind `digest` or `sasl`; None for none.
         tls_ca: whose certificates are trusted; None for no TLS.
@@ -54,6 +59,7 @@ class ZookeeperOptions:
 
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     patience_ms: int = PATIENCE_MS
+    ledger_format: int = NEWEST_FORMAT
     acl: str = "open"
     credentials: tuple[str, str, str] | None = field(default=None, repr=False)
     tls_ca: str | None = None
@@ -115,4 +121,7 @@ def _options(query: str, uri: str) -> ZookeeperOptions:
     options = with_query(ZookeeperOptions(), query, uri, lambda path: credentials_in(path, "digest", "sasl"))
     if options.acl not in {"open", "creator"}:
         raise NoClusterError(f"{uri!r}: acl is open or creator, not {options.acl!r}")
+    if options.ledger_format not in LEDGER_FORMATS:
+        formats = f"one of {', '.join(map(str, LEDGER_FORMATS))}, not {options.ledger_format}"
+        raise NoClusterError(f"{uri!r}: ledger_format is {formats}")
     return options

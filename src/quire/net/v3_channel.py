@@ -119,6 +119,11 @@ class V3Channel(BookKeeperChannel):
             message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
             message.getListOfEntriesOfLedgerRequest.ledgerId = held.ledger_id
             self.write(held, v3.frame_of(message))
+        elif kind is Kind.INFO and not key:  # what a bookie says of one ledger, only ours can tell
+            disk = asked(_DiskAsked)
+            message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_A_POLL))
+            message.getBookieInfoRequest.requested = v3.TOTAL_DISK_CAPACITY | v3.FREE_DISK_SPACE
+            self.write(disk, v3.frame_of(message))
         else:
             return False
         return True
@@ -188,6 +193,8 @@ class V3Channel(BookKeeperChannel):
                 asked.finish(answer)
         elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER and isinstance(asked, _ListAsked):
             asked.listed(answer, message.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger)
+        elif operation == pb.GET_BOOKIE_INFO and isinstance(asked, _DiskAsked):
+            asked.told(answer, message.getBookieInfoResponse)
         else:
             asked.got(entry_id, answer, b"", -1)
 
@@ -219,6 +226,16 @@ class _ListAsked(Asked):
             self.finish(answer)
             return
         self.finish(answer, body=[native.encode_intervals(bookkeeper.decode_entry_list(data))])
+
+
+class _DiskAsked(Asked):
+    """How large a bookie's disk is, and how much of it is free."""
+
+    __slots__ = ()
+
+    def told(self, answer: Answer, info: pb.GetBookieInfoResponse) -> None:
+        disk = {"bytes": info.totalDiskCapacity, "free_bytes": info.freeDiskSpace}
+        self.finish(answer, body=[native.encode_info({"disk": disk})])
 
 
 class _PollAsked(Asked):

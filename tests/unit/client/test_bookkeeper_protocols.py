@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.client.config import ClientConfig
+from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError, MisuseError, QuireError
 from support.small_cluster import small_cluster
 
@@ -108,6 +109,18 @@ def test_one_bookie_is_spoken_to_otherwise(tmp_path: Path, protocol: str) -> Non
             await ledger.close()
             report = await client.verify_ledger(ledger.ledger_id, password=b"")
             assert report.complete
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_bookie_tells_how_much_room_it_has(tmp_path: Path, protocol: str) -> None:
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=1) as cluster:
+            client = await cluster.client(config_of(protocol))
+            answer, says = await client.bookies.info(next(iter(cluster.servers)))
+            assert answer is Answer.OK
+            assert says["disk"]["bytes"] >= says["disk"]["free_bytes"] > 0
 
     asyncio.run(work())
 

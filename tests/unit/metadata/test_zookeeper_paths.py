@@ -153,6 +153,8 @@ def test_uris_are_bookkeepers_and_ours(uri, hosts, root, layout):
     ("uri", "message"),
     [
         ("zk://", "no ZooKeeper cluster"),
+        ("zk://h/ledgers?ledger_format=1", "ledger_format is one of 2, 3, not 1"),
+        ("zk://h/ledgers?ledger_format=new", "ledger_format is a number, not"),
         ("zk:///ledgers", "names no server"),
         ("zk://h:x/ledgers", "no HOST:PORT"),
         ("zk://h:0/ledgers", "no HOST:PORT"),
