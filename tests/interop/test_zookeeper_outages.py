@@ -13,7 +13,7 @@ import quire
 from faults.harness import judged, new_history
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
-from support.both_writers import BACK_WITHIN_S, Load, each_reads_the_other, load_of_both
+from support.both_writers import BACK_WITHIN_S, Load, each_reads_the_other, load_of_both, seconds
 from support.java_peers import JavaPeers, our_bookies, own_peers
 from support.rounds import keep_figures, rounds
 from support.tcp_proxy import TcpProxy, tcp_proxy
@@ -24,13 +24,6 @@ BOOKIES = 4
 SESSION_MS = 8_000
 OPTIONS = f"?session_timeout_ms={SESSION_MS}"
 JAVA_SESSION = ["--conf", f"zkTimeout={SESSION_MS}"]
-
-
-async def seconds(count: float) -> None:
-    """How long a fault lasts."""
-    over = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(count, over.set_result, None)
-    await over
 
 
 async def partition(peers: JavaPeers, proxy: TcpProxy, load: Load) -> None:

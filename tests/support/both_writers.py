@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import quire
 from faults.harness import Loader
 from quire.cli.recording import record_open, record_read, record_scan
 from quire.history import History, entry_hashes
@@ -18,9 +19,17 @@ from support.waiting import until_async
 SIZE = 200
 MANY = 200_000
 STRETCH = 1000
+PACE = 10
 BACK_WITHIN_S = 180.0
 """What it takes a Java process to start, and a session to be made anew, on a busy machine."""
 JAVA = ["--conf", "addEntryTimeoutSec=60", "--window", "20", "--delay-ms", "2"]
+
+
+async def seconds(count: float) -> None:
+    """So long lasts a fault, or a pause of a load."""
+    over = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(count, over.set_result, None)
+    await over
 
 
 async def read_by_java(history: History, java: JavaClient, uri: str, ledger: int, *, recover: bool) -> int:
@@ -43,6 +52,28 @@ async def read_by_java(history: History, java: JavaClient, uri: str, ledger: int
         asked = history.invoke("java", "read", ledger=ledger, first=first, last=first + len(part) - 1)
         asked.ok(hashes=entry_hashes(part))
     return len(found)
+
+
+class Paced:
+    """A ledger's writer that takes at most five hundred entries a second: all of them are read again afterwards."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer, self._left = writer, PACE
+        self.ledger_id = writer.ledger_id
+
+    def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
+        """As the writer does it, or refused until the time has come."""
+        if not self._left:
+            raise quire.WindowFullError("not yet")
+        self._left -= 1
+        future: asyncio.Future[int] = self._writer.append_nowait(payload)
+        return future
+
+    async def drain(self) -> None:
+        """Wait until more may be appended."""
+        await self._writer.drain()
+        await seconds(0.02)
+        self._left = PACE
 
 
 class JavaWriter:
@@ -119,7 +150,7 @@ async def load_of_both(
     async with peers.client() as java:
         theirs = JavaWriter(java, uri, history, options)
         writer = await client.create_ledger(password=b"secret")
-        ours = Loader(writer, size=SIZE, window=50, history=history)
+        ours = Loader(Paced(writer), size=SIZE, window=50, history=history)
         tasks = [asyncio.create_task(ours.run()), asyncio.create_task(theirs.run())]
         load = Load(writer, ours, theirs, registry, set(map(str, await registry.available())))
         await load.goes_on()
