@@ -30,6 +30,6 @@ def keep_figures(name, figures, *, seed):
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "quire": version("quire"),
-        "command": f"QUIRE_PROOF=1 make test ARGS='-k {name}'",
+        "command": f"make proof ARGS='-k {name}'",
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
