@@ -23,7 +23,7 @@ def write(pins: dict[str, Any], why: str) -> None:
 
 
 def main() -> int:
-    """Pin everything; with `--missing` before the reason only configurations that have no counts yet."""
+    """Pin everything; with `--missing` before the reason only what has no counts yet."""
     arguments = sys.argv[1:]
     missing = "--missing" in arguments
     reasons = [argument for argument in arguments if argument != "--missing"]
@@ -32,7 +32,7 @@ def main() -> int:
         return 2
     pins = json.loads(PINS.read_text()) if PINS.exists() else {"counts": {}, "mutants": {}}
     if not missing:
-        pins["counts"] = {}
+        pins = {"counts": {}, "mutants": {}}
     for line in lines(
         tuple(each for each in (*CONTINUOUS, *LONG) if each.name not in pins["counts"]), workers=1
     ):
@@ -42,8 +42,8 @@ def main() -> int:
         pins["counts"][line.name] = list(line.counts)
         write(pins, reasons[0])
         sys.stderr.write(f"{line.name}: {line.counts}\n")
-    pins["mutants"] = {}
-    for name in EVERY_MUTANT:
+    pins["mutants"] = {name: pin for name, pin in pins["mutants"].items() if name in EVERY_MUTANT}
+    for name in EVERY_MUTANT.keys() - pins["mutants"].keys():
         result = check_mutant(name).result
         pins["mutants"][name] = [len(result.path) - 1, result.states]
         sys.stderr.write(f"{name}: {pins['mutants'][name]}\n")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import time
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from quire.core import rules
 from quire.core.rules import RULES
 from quire.proof.check import EVERY_INVARIANT, EVERY_MUTANT, check, check_mutant
+from quire.proof.invariants import NAMES
 from quire.proof.story import exchanges, replayed
+from support.rounds import keep_figures
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
 SECONDS = 60
-"""A bound against hanging; what a mutant takes on an idle core is in docs/testing.md."""
+"""A bound against hanging; what they take of an idle core is a figure of the proof (docs/testing.md)."""
 
 
 @pytest.mark.parametrize("name", EVERY_MUTANT)
@@ -39,6 +44,48 @@ def test_what_ships_holds_where_the_mutant_breaks(name):
 def test_every_rule_has_a_mutant():
     swapped = {rule for mutant in EVERY_MUTANT.values() for rule in mutant.rules}
     assert [field.name for field in fields(RULES) if field.name not in swapped] == ["no_entry"]
+
+
+def test_every_judgement_of_the_file_of_rules_is_one_that_a_mutant_can_swap():
+    judgements = {
+        name
+        for name, member in inspect.getmembers(rules, inspect.isfunction)
+        if member.__module__ == rules.__name__ and not name.startswith("_")
+    }
+    assert judgements == {field.name for field in fields(RULES)} - {"no_entry"}
+
+
+@pytest.mark.parametrize(("name", "alone"), [("X3", "I7"), ("X8", "W")])
+def test_a_mutant_is_seen_by_its_own_invariant_and_by_no_other(name, alone):
+    """The reference: X3 by "I7 only", X8 "not visible to I1-I3": in the whole of their world."""
+    mutant = EVERY_MUTANT[name]
+    others = [invariant for invariant in NAMES if invariant != alone]
+    done = check(mutant.configuration, mutant.switches, invariants=others)
+    assert done.result.complete
+    assert done.result.violation is None, done.text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_how_long_each_mutant_takes():
+    seconds = {}
+    for name in EVERY_MUTANT:
+        begun = time.process_time()
+        assert check_mutant(name).result.violation
+        seconds[name] = time.process_time() - begun
+    slowest = max(seconds, key=lambda name: seconds[name])
+    keep_figures(
+        "explorer_mutants",
+        {
+            "mutants": len(seconds),
+            "all_killed": True,
+            "cpu_seconds": round(sum(seconds.values())),
+            "slowest": slowest,
+            "cpu_seconds_of_the_slowest": round(seconds[slowest], 1),
+            "over_10_s": sum(each > 10 for each in seconds.values()),
+        },
+        seed=None,
+    )
 
 
 def test_every_mutant_names_an_invariant_that_exists():

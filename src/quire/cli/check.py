@@ -40,7 +40,7 @@ def check(
     damages: Annotated[int, typer.Option(min=0, help="Entries that rot.")] = 0,
     deletions: Annotated[int, typer.Option(min=0, help="Deletions by the owner.")] = 0,
     journal: Annotated[bool, typer.Option("--journal/--no-journal", help="Bookies keep a journal.")] = True,
-    closes: Annotated[bool, typer.Option("--closes", help="The writer may close.")] = False,
+    closes: Annotated[bool, typer.Option("--closes", help="The writer, or a log's leader, may close.")] = False,
     explicit_lac: Annotated[bool, typer.Option("--explicit-lac", help="The writer tells its LAC.")] = False,
     absent: Annotated[bool, typer.Option("--absent", help="A spare may stay unfound.")] = False,
     drops: Annotated[
@@ -53,6 +53,7 @@ def check(
     ] = False,
     ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
     trims: Annotated[int, typer.Option(min=0, help="With --log: truncations beside the handles.")] = 0,
+    stages: Annotated[int, typer.Option(min=0, help="With --log: ledgers that a sink commits.")] = 0,
     mutant: MutantOption = "",
     list_mutants: Annotated[
         bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
@@ -105,7 +106,7 @@ def check(
         return
     configuration: AnyConfiguration
     if log:
-        configuration = LogConfiguration(max(clients, 1), ledgers, entries, lost_swaps, trims=trims)
+        configuration = LogConfiguration(max(clients, 1), ledgers, entries, lost_swaps, 0, trims, closes, stages)
     else:
         configuration = Configuration(
             bookies,

@@ -23,6 +23,8 @@ class LogConfiguration:
         lost_swaps: swaps of which a handle never hears.
         adopts: closed ledgers that a sink puts behind the last one, whatever is open (a rule left out, F-10).
         trims: truncations, each to any offset of a closed ledger, beside the handles.
+        closes: handles may close: the ledger is closed and the lead given back.
+        stages: closed ledgers that a sink commits to the log; whoever leads next, or closes, gives them their place.
     """
 
     handles: int = 2
@@ -31,6 +33,8 @@ class LogConfiguration:
     lost_swaps: int = 0
     adopts: int = 0
     trims: int = 0
+    closes: bool = False
+    stages: int = 0
 
     @property
     def name(self) -> str:
@@ -38,7 +42,9 @@ class LogConfiguration:
         name = f"log {self.handles} clients {self.ledgers} ledgers {self.writes} writes"
         name += f" lost swaps={self.lost_swaps}" if self.lost_swaps else ""
         name += f" adopts={self.adopts}" if self.adopts else ""
-        return name + (f" trims={self.trims}" if self.trims else "")
+        name += f" trims={self.trims}" if self.trims else ""
+        name += " closes=yes" if self.closes else ""
+        return name + (f" stages={self.stages}" if self.stages else "")
 
 
 class Ledger(NamedTuple):
@@ -136,6 +142,7 @@ class LogState(NamedTuple):
     trimmers: tuple[int, ...] = ()
     dropped: tuple[int, ...] = ()
     """The ledgers that truncations took from the front of the list, in order."""
+    stages: int = 0
     fault: tuple[str, str] | None = None
 
 

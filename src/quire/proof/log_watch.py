@@ -38,6 +38,10 @@ class LogWatch:
         if trimmed > head.start_offset:
             yield "L1", f"{trimmed} records were deleted, and the log starts at {head.start_offset}"
         ever = [*state.dropped, *listed]
+        staged = {int(item.ledger_id) for adoption in head.adoptions for item in adoption.items}
+        for number, ledger in enumerate(state.ledgers, 1):
+            if ledger.owner < 0 and (number in ever) == (number in staged):
+                yield "L1", f"a sink committed ledger {number}: it must wait for its place or have one, once"
         kept = [record for ledger_id in ever for record in state.ledgers[ledger_id - 1].records]
         yield from self._records(state, kept)
 

@@ -17,7 +17,7 @@ from quire.core import log_effects as fx
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
 from quire.core.log import LogMachine, LogStatus
-from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogPage
+from quire.core.log_list import Adoption, ItemState, LedgerSummary, LogHead, LogItem, LogPage
 from quire.proof.invariants import LOG_INVARIANTS
 from quire.proof.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, put
 from quire.proof.log_trims import Trims
@@ -39,7 +39,7 @@ class LogWorld(Trims):
         """An empty log; nobody leads it."""
         head = self.heads.number(LogHead(b"\x07" * 16, "orders"))
         c = self.configuration
-        return LogState(head, 1, (), (), 0, c.lost_swaps, c.adopts, ())
+        return LogState(head, 1, (), (), 0, c.lost_swaps, c.adopts, (), stages=c.stages)
 
     def successors(self, state: LogState) -> list[tuple[Label, LogState]]:
         """Every next step: a label and the state after it."""
@@ -51,6 +51,8 @@ class LogWorld(Trims):
                 moves += self._leads(state, who, handle)
         if state.adopts:
             moves.append(self._adopts(state))
+        if state.stages:
+            moves.append(self._stages(state))
         moves += self._trims(state)
         return moves
 
@@ -148,7 +150,8 @@ class LogWorld(Trims):
 
     def _leads(self, state: LogState, who: int, handle: Handle) -> Iterator[tuple[Label, LogState]]:
         machine = handle.machine
-        if handle.target and handle.target != handle.draining and state.written < self.configuration.writes:
+        appends = handle.target and handle.target != handle.draining and not machine.is_closing
+        if appends and state.written < self.configuration.writes:
             flight = Flight(handle.target, handle.appended, seen=len(state.acked))
             after = replace(handle, appended=handle.appended + 1, flights=(*handle.flights, flight))
             label = Label(
@@ -157,6 +160,10 @@ class LogWorld(Trims):
             yield label, self._with(state, who, after)._replace(written=state.written + 1)
         if machine.may_roll and len(state.ledgers) < self.configuration.ledgers:
             yield self._step(state, who, handle, lambda m: m.roll(), "roll")
+        serving = machine.status is LogStatus.SERVING and not machine.is_closing
+        if self.configuration.closes and serving and not handle.flights:
+            # A writer confirms everything before it closes; a roll under way is finished first.
+            yield self._step(state, who, handle, lambda m: m.close(), "close")
         seen: set[int] = set()
         for place, flight in enumerate(handle.flights):
             if flight.ledger not in seen and flight.fate:
@@ -346,6 +353,20 @@ class LogWorld(Trims):
                 state, who, rest, lambda m: m.head_written(version), "hears that the list is written", version
             )
         return self._step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
+
+    def _stages(self, state: LogState) -> tuple[Label, LogState]:
+        """A sink commits a closed ledger to the log; its place and offsets come later (decisions F-10, F-34)."""
+        head = self.heads.parts[state.head]
+        number = len(state.ledgers) + 1
+        adoption = Adoption((LogItem(LedgerId(number), state=ItemState.CLOSED),))
+        new = self.heads.number(replace(head, adoptions=(*head.adoptions, adoption)))
+        after = state._replace(
+            head=new,
+            version=state.version + 1,
+            stages=state.stages - 1,
+            ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
+        )
+        return Label("sink", f"commits ledger {number}", (), kind="stage"), after
 
     def _adopts(self, state: LogState) -> tuple[Label, LogState]:
         """A sink puts a closed ledger at the list's end, whatever is open (the placement rule of F-10 is out)."""

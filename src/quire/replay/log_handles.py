@@ -244,6 +244,10 @@ class LogHandle:
         """Ask for a new ledger."""
         self.act(lambda: self._task(self.writer.roll()))
 
+    def close(self) -> None:
+        """Give the lead back."""
+        self.act(lambda: self._task(self.writer.close()))
+
     # --- what it is ----------------------------------------------------------------------------------------------------
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from quire.core.ids import LedgerId
 from quire.core.log import LogStatus
-from quire.core.log_list import ItemState, LogHead, LogItem
+from quire.core.log_list import Adoption, ItemState, LogHead, LogItem
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Put, VersionConflictError
@@ -132,7 +132,9 @@ class LogPlay:
             return self._lands(label.command, heeded=heeded)
         if kind == "ledger":
             return (self._takes(int(number), label.command),)
-        if kind == "sink":
+        if kind == "sink" and label.command.startswith("commits"):
+            self.commit()
+        elif kind == "sink":
             self.adopt()
         elif label.command == "open":
             self._opens(int(number))
@@ -193,6 +195,12 @@ class LogPlay:
             msg = f"{handle.name} may not roll"
             raise ImpossibleStepError(msg)
         handle.roll()
+
+    def _closes_handle(self, handle: LogHandle) -> None:
+        if handle.status is not LogStatus.SERVING or handle._machine.is_closing:
+            msg = f"{handle.name} does not lead"
+            raise ImpossibleStepError(msg)
+        handle.close()
 
     def _hears(self, handle: LogHandle, ledger: int, fate: str) -> None:
         adds = self.ledgers[ledger - 1].adds if ledger <= len(self.ledgers) else []
@@ -319,6 +327,14 @@ class LogPlay:
             raise ImpossibleStepError(msg)
         return self.ledgers[ledger - 1].lands()
 
+    def commit(self) -> None:
+        """A sink commits a closed ledger to the log, which waits for its place."""
+        head, number = self.head, len(self.ledgers) + 1
+        adoption = Adoption((LogItem(LedgerId(number), state=ItemState.CLOSED),))
+        record = encode_head(replace(head, adoptions=(*head.adoptions, adoption)))
+        self._spaces[0].apply((Put(KEY, record, self.version),))
+        self.ledgers.append(step_ledger(number, SINK))
+
     def adopt(self) -> None:
         """A sink puts a closed ledger at the list's end, whatever is open."""
         head, number = self.head, len(self.ledgers) + 1
@@ -431,6 +447,7 @@ def _first(found: Sequence[Any], wanted: Callable[[Any], object]) -> Any:
 _STEPS: Final[dict[str, Callable[..., None]]] = {
     r"append (\d+) to ledger (\d+)": LogPlay._appends,
     r"roll": LogPlay._rolls,
+    r"close": LogPlay._closes_handle,
     r"hears that ledger (\d+) is fenced": LogPlay._refused,
     r"acknowledges (\d+)": LogPlay._confirmed,
     r"reads the list": LogPlay._reads,

@@ -67,7 +67,8 @@ def model_of(world: LogWorld, number: int) -> tuple[Any, ...]:
     work = [each for each in (_model_work(world, work) for work in handle.work) if each is not None]
     if handle.machine.status is LogStatus.ENDED:
         return _ended(work)
-    target = handle.target if handle.target != handle.draining else 0
+    closing = handle.machine.status is LogStatus.CLOSING
+    target = handle.target if handle.target != handle.draining and not closing else 0
     flights = [(flight.ledger, flight.number, flight.seen) for flight in handle.flights]
     return (
         _of_machine(handle.machine),
@@ -379,5 +380,6 @@ LOG_WALKS: Final = (
     LogConfiguration(4, 12, 8, lost_swaps=3),
     LogConfiguration(2, 8, 6, lost_swaps=2, trims=2),
     LogConfiguration(3, 8, 6, lost_swaps=2, trims=3),
+    LogConfiguration(3, 9, 5, lost_swaps=2, trims=1, closes=True, stages=2),
 )
 """Worlds in which random walks are taken."""

@@ -1,0 +1,318 @@
+"""What the explorer has been through: an exploration that never comes to a rule, a message or a transition proves nothing of it.
+
+Each is listed from the code that ships, or declared here, and fails when no world of the set comes to it; what cannot be
+come to stands here with its reason. And from every state a recovery can still be done without a further fault.
+
+Source: checking reference 1.3; protocol reference 1.5, 9 (F1, F4).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import get_args
+
+import pytest
+
+from quire.core import effects, log_effects, log_trimming
+from quire.core.answers import Answer
+from quire.core.ledger_metadata import LedgerState
+from quire.core.log import LogMachine, LogStatus
+from quire.core.log_effects import EndReason
+from quire.core.log_trimming import TrimMachine, TrimStatus
+from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.rules import RULES
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import LEGAL, Legality, Status
+from quire.proof.configuration import Configuration
+from quire.proof.explorer import explore
+from quire.proof.invariants import Watch
+from quire.proof.log_parts import LogConfiguration
+from quire.proof.log_watch import LogWatch
+from quire.proof.log_world import LogWorld
+from quire.proof.reach import log_is_settled, recovery_is_done, stranded
+from quire.proof.switches import SHIPPED
+from quire.proof.symmetry import Symmetry
+from quire.proof.world import World
+from quire.replay.recording import LOG_INPUTS, RECOVERY_INPUTS, TRIM_INPUTS
+
+WORLDS = (
+    Configuration(2, 2, 2, 2, crashes=1, closes=True),
+    Configuration(2, 2, 2, 2, breaks=1),
+    Configuration(3, 2, 2, 2, timeouts=1, absent=True, explicit_lac=True),
+    Configuration(2, 2, 2, 1, timeouts=1, lost_swaps=1, closes=True, reruns=1),
+    Configuration(2, 2, 2, 2, damages=1),
+    Configuration(2, 2, 2, 2, window=2),
+    Configuration(3, 2, 2, 1, timeouts=1, lost_swaps=1, absent=True),
+    Configuration(2, 2, 2, 2, deletions=1),
+    Configuration(2, 2, 2, 1, timeouts=1, recoverers=0, explicit_lac=True, readers=1),
+    Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
+    Configuration(3, 2, 2, 2, entries=2, timeouts=1, deletions=1, recoverers=0, closes=True),
+)
+LOGS = (
+    LogConfiguration(2, 3, 1),
+    LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
+    LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
+    LogConfiguration(2, 2, 1, trims=1),
+)
+KINDS = {
+    "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
+    "writer hears written", "writer hears conflict", "writer reads", "writer lost swap", "writer break",
+    "recoverer starts", "recoverer hears fence", "recoverer hears read", "recoverer hears put",
+    "recoverer hears written", "recoverer hears conflict", "recoverer reads", "recoverer timeout", "recoverer finds",
+    "store swap written", "store swap conflict", "store swap missing", "owner delete",
+    "b0 add", "b0 put", "b0 fence", "b0 read", "b0 lac", "b0 sync", "b0 crash", "b0 damage",
+    "reader record", "reader record again", "reader lac", "reader poll", "reader begin", "reader entries",
+    "truncation truncate", "truncation reads", "truncation hears", "truncation deletes",
+    "handle open", "handle append", "handle roll", "handle close", "handle closes", "handle retries", "handle delete",
+    "ledger stored", "ledger refused", "sink stage",
+}  # fmt: skip
+"""Steps: every message's arrival at a bookie and at a client, every fault, everything a client does by itself."""
+
+RECORDS = {"M2, ensemble changed", "M2, fragment appended", "M3", "M4", "M5", "M5, ensemble changed"}
+"""Swaps of a record by their numbers in the reference; M1 is where a world begins, M7 the step `owner delete`. M6 belongs
+to re-replication, which is not a part of these worlds, M8 to an operator's tool."""
+
+ANSWERS = {
+    *(("add", answer) for answer in (Answer.OK, Answer.FENCED, Answer.DELETED, Answer.UNREACHABLE)),
+    *(
+        (kind, answer)
+        for kind in ("fence", "read", "put")
+        for answer in (Answer.OK, Answer.DELETED, Answer.UNREACHABLE)
+    ),
+}
+"""What clients are told; that an entry is missing, or unknown, is a part of the answer to a read."""
+
+GOES_AWAY = "a client that gives up is one whose steps are never taken"
+NOT_BY_WRITERS = {("abandon", status): GOES_AWAY for status in ("writing", "changing", "closing")}
+NOT_GIVEN = {
+    "length_unavailable": "with fewer than Qa copies lost somebody has the last entry",
+    "create_failed": "a world whose ledgers have run out leaves its handle waiting (tests/golden/test_log_golden.py)",
+    "abandon": GOES_AWAY,
+    **dict.fromkeys(
+        ("page_read", "page_deleted"), "a list of so few ledgers has no pages (tests/properties)"
+    ),
+    "log_deleted": "nobody deletes the log (tests/unit/log)",
+}
+NOT_COME_TO = {Status: {"abandoned"}}
+NOT_SAID = {
+    log_trimming: {"TrimReadPage", "TrimDeletePage", "TrimDeleteLog"},
+}
+"""The same, by what a machine comes to and says."""
+
+
+class Seen:
+    """What explorations came to."""
+
+    def __init__(self):
+        self.rules, self.kinds = Counter(), Counter()
+        self.inputs, self.statuses, self.said, self.answers, self.records, self.ends = (
+            set() for _ in range(6)
+        )
+
+    def machine(self, kind, inputs):
+        """The machine that ships, which notes what it is told, in which status, and what it says."""
+
+        def noted(name):
+            plain = getattr(kind, name)
+
+            def told(machine, *args, **kwargs):
+                before, count = machine.status, len(machine.out)
+                try:
+                    return plain(machine, *args, **kwargs)
+                finally:
+                    self.inputs.add((kind, name, before))
+                    self.statuses |= {before, machine.status}
+                    self.said |= {type(effect) for effect in machine.out[count:]}
+                    self.ends |= {
+                        effect.reason
+                        for effect in machine.out[count:]
+                        if isinstance(effect, log_effects.Ended)
+                    }
+
+            return told
+
+        return type(kind.__name__, (kind,), {"__slots__": (), **{name: noted(name) for name in inputs}})
+
+    def rule(self, name):
+        """A rule that ships, counted."""
+        rule = getattr(RULES, name)
+
+        def call(*args, **kwargs):
+            self.rules[name] += 1
+            return rule(*args, **kwargs)
+
+        return call
+
+
+def transition(old, new):
+    """A swap that was taken, by its number in the reference."""
+    changed = "" if old.fragments == new.fragments else ", ensemble changed"
+    appended = ", fragment appended" if len(new.fragments) > len(old.fragments) else changed
+    return {
+        (LedgerState.OPEN, LedgerState.OPEN): f"M2{appended}",
+        (LedgerState.OPEN, LedgerState.CLOSED): "M3",
+        (LedgerState.OPEN, LedgerState.IN_RECOVERY): "M4",
+        (LedgerState.IN_RECOVERY, LedgerState.CLOSED): f"M5{appended}",
+    }[old.state, new.state]
+
+
+def explored():
+    seen = Seen()
+    names = [field.name for field in fields(RULES) if field.name != "no_entry"]
+    switches = replace(
+        SHIPPED,
+        rules=replace(RULES, **{name: seen.rule(name) for name in names}),
+        writer=seen.machine(WriterMachine, LEGAL),
+        recovery=seen.machine(RecoveryMachine, RECOVERY_INPUTS),
+        log=seen.machine(LogMachine, LOG_INPUTS),
+        trim=seen.machine(TrimMachine, TRIM_INPUTS),
+    )
+
+    class WatchedWorld(World):
+        def swapped(self, store, ask, *, by_writer):
+            after, answer = super().swapped(store, ask, by_writer=by_writer)
+            if answer == "written":
+                seen.records.add(transition(store.record, ask.record))
+            return after, answer
+
+    for configuration in WORLDS:
+        world = WatchedWorld(configuration, switches)
+        watch = Watch(world)
+        result = explore(world, watch, watch.deadlock, canonical=Symmetry(world), count_kinds=True)
+        assert result.complete
+        seen.kinds += result.kinds
+        seen.answers |= {
+            (request[0], answer) for link in world.links.parts for request, answer, _ in link.replies
+        }
+    for configuration in LOGS:
+        world = LogWorld(configuration, switches)
+        result = explore(world, LogWatch(world), count_kinds=True)
+        assert result.complete
+        seen.kinds += result.kinds
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return explored()
+
+
+def test_every_rule_is_asked(seen):
+    assert [
+        field.name for field in fields(RULES) if field.name != "no_entry" and not seen.rules[field.name]
+    ] == []
+
+
+def test_every_message_fault_and_step_occurs(seen):
+    assert sorted(KINDS - seen.kinds.keys()) == [], sorted(seen.kinds)
+
+
+def test_every_kind_of_answer_is_heard(seen):
+    assert sorted(ANSWERS - seen.answers) == [], sorted(seen.answers)
+
+
+def test_every_transition_of_a_record_occurs(seen):
+    assert sorted(RECORDS - seen.records) == [], sorted(seen.records)
+
+
+def test_a_writer_acts_on_every_input_in_every_status_that_allows_it(seen):
+    acts = {
+        (name, status) for name, row in LEGAL.items() for status, what in row.items() if what is Legality.ACTS
+    }
+    found = {(name, status) for kind, name, status in seen.inputs if kind is WriterMachine}
+    assert {(name, status.value) for name, status in acts - found} == NOT_BY_WRITERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [(RecoveryMachine, RECOVERY_INPUTS), (LogMachine, LOG_INPUTS), (TrimMachine, TRIM_INPUTS)],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_every_input_of_a_machine_is_given(seen, kind, inputs):
+    given = {name for which, name, _ in seen.inputs if which is kind}
+    assert set(inputs) - given == {name for name in NOT_GIVEN if name in inputs}
+
+
+@pytest.mark.parametrize(
+    "enum", [Status, RecoveryStatus, LogStatus, TrimStatus], ids=lambda each: each.__name__
+)
+def test_every_status_is_come_to(seen, enum):
+    missing = {status.value for status in enum if status not in seen.statuses}
+    assert missing == NOT_COME_TO.get(enum, set())
+
+
+@pytest.mark.parametrize(
+    ("module", "union"),
+    [
+        (effects, effects.WriterEffect),
+        (effects, effects.RecoveryEffect),
+        (log_effects, log_effects.Effect),
+        (log_trimming, log_trimming.TrimEffect),
+    ],
+    ids=["writer", "recovery", "log", "truncation"],
+)
+def test_every_effect_is_asked_for(seen, module, union):
+    missing = {each.__name__ for each in set(get_args(union)) - seen.said}
+    assert missing == NOT_SAID.get(module, set())
+
+
+def test_a_leader_ends_in_every_way_that_these_worlds_have(seen):
+    """Not: a deleted or corrupt log, a ledger that cannot be made, a client that goes away."""
+    ways = {EndReason.CLOSED, EndReason.NOT_LEADER, EndReason.LEDGER_FAILED}
+    assert ways <= seen.ends <= {*ways, EndReason.RECOVERY_FAILED}
+
+
+# --- it can always still end well --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration(2, 2, 2, 2),
+        Configuration(2, 2, 2, 1, timeouts=1, reruns=1),
+        Configuration(2, 2, 2, 2, crashes=1, reruns=1),
+        Configuration(2, 2, 2, 2, breaks=1, reruns=1),
+        Configuration(2, 2, 2, 2, lost_swaps=1, closes=True, reruns=1),
+        Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
+        Configuration(2, 2, 2, 2, entries=2),
+    ],
+    ids=lambda each: each.name,
+)
+def test_a_recovery_can_always_still_be_done(configuration):
+    world = World(configuration)
+    assert stranded(world, recovery_is_done(world), Symmetry(world)) == []
+
+
+def test_a_recovery_whose_adds_are_refused_is_stranded():
+    rules = replace(RULES, add_allowed=lambda *, fenced, recovery: not fenced)
+    world = World(Configuration(2, 2, 2, 2), replace(SHIPPED, rules=rules))
+    assert stranded(world, recovery_is_done(world), Symmetry(world))
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
+        LogConfiguration(1, 4, 2, lost_swaps=1),
+        LogConfiguration(2, 2, 1, trims=1),
+    ],
+    ids=lambda each: each.name,
+)
+def test_every_leader_of_a_log_can_still_lead_or_end(configuration):
+    world = LogWorld(configuration)
+    assert stranded(world, log_is_settled(world)) == []
+
+
+class NeverReadsAgain(LogMachine):
+    """After a swap that it lost it waits."""
+
+    __slots__ = ()
+
+    def head_conflicted(self):
+        """Nothing."""
+
+
+def test_a_leader_that_does_not_read_the_list_again_is_stranded():
+    world = LogWorld(LogConfiguration(1, 2, 0, lost_swaps=1), replace(SHIPPED, log=NeverReadsAgain))
+    assert stranded(world, log_is_settled(world))
