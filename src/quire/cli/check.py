@@ -40,7 +40,9 @@ def check(
     damages: Annotated[int, typer.Option(min=0, help="Entries that rot.")] = 0,
     deletions: Annotated[int, typer.Option(min=0, help="Deletions by the owner.")] = 0,
     journal: Annotated[bool, typer.Option("--journal/--no-journal", help="Bookies keep a journal.")] = True,
-    closes: Annotated[bool, typer.Option("--closes", help="The writer, or a log's leader, may close.")] = False,
+    closes: Annotated[
+        bool, typer.Option("--closes", help="The writer, or a log's leader, may close.")
+    ] = False,
     explicit_lac: Annotated[bool, typer.Option("--explicit-lac", help="The writer tells its LAC.")] = False,
     absent: Annotated[bool, typer.Option("--absent", help="A spare may stay unfound.")] = False,
     drops: Annotated[
@@ -106,7 +108,9 @@ def check(
         return
     configuration: AnyConfiguration
     if log:
-        configuration = LogConfiguration(max(clients, 1), ledgers, entries, lost_swaps, 0, trims, closes, stages)
+        configuration = LogConfiguration(
+            max(clients, 1), ledgers, entries, lost_swaps, 0, trims, closes, stages
+        )
     else:
         configuration = Configuration(
             bookies,
