@@ -21,7 +21,7 @@ from support.rounds import keep_figures, rounds
 
 pytestmark = pytest.mark.timeout(7000)
 SEED = 20261121
-FRAMES = rounds(10_000, 1_000_000)
+FRAMES = rounds(6000, 1_000_000)
 FRAMES_A_CONNECTION = 12
 AT_ONCE = 8
 GROWTH_MIB_MAX = 64

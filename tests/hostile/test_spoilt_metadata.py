@@ -16,7 +16,7 @@ from support.rounds import rounds
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 SEED = 20261121
-SPOILT = rounds(3000, 200_000)
+SPOILT = rounds(1000, 200_000)
 LEDGER = 4711
 
 

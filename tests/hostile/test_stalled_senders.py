@@ -154,6 +154,7 @@ def test_readers_that_never_read(tmp_path: Path) -> None:
         async with a_bookie(tmp_path, answer_budget_bytes=budget) as (server, client):
             ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
             await ledger.append_many([ENTRY] * 128)
+            await ledger.close()
             hello = native.encode_hello(native.Hello("", server.bookie_id))
             body = native.encode_read(0, 127, 4 * MIB)
             ask = native.encode_request(
@@ -172,9 +173,9 @@ def test_readers_that_never_read(tmp_path: Path) -> None:
             held = sum(each.transport.get_write_buffer_size() for each in waiting)
             # Beyond the budget each holds no more than what made it stop: the buffer's limit and a short answer.
             assert held <= budget + len(waiting) * (512 * 1024)
-            assert [entry.entry_id async for entry in ledger.read(0, 127)] == list(range(128))
+            async with await client.open_ledger(ledger.ledger_id) as reader:
+                assert [entry.entry_id async for entry in reader.read(0, 127)] == list(range(128))
             for writer in silent:
                 writer.transport.abort()
-            await ledger.close()
 
     asyncio.run(work())
