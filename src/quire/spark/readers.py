@@ -163,9 +163,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits = Limits(self._options.max_records, self._options.max_bytes)
         return self._call(Stream.latest, start, limits)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """How far the logs reach: the lag in the query's progress."""
-        return self._call(Stream.newest)
+        return None if self._stream is None else self._stream.newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is confirmed now is all that this run reads."""

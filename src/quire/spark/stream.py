@@ -139,13 +139,11 @@ class Stream:
                 positions[backlog.name] = Position(identity, ends[backlog.name])
         return to_json(positions)
 
-    async def newest(self, client: QuireClient) -> dict[str, Any]:
+    def newest(self) -> dict[str, Any]:
         """How far the logs reach, as the last `latest` saw them; what a stream's progress shows as lag.
 
-        After a restart the first batch may be one that was planned before, and then nobody has asked yet.
+        Spark asks for it right after `latest`; the progress of a batch that was planned before a restart has none.
         """
-        if not self._seen:
-            self._seen = await self._extents(client, {})
         return to_json({name: Position(each.identity, each.end) for name, each in self._seen.items()})
 
     async def stop_at_now(self, client: QuireClient) -> None:
