@@ -218,7 +218,9 @@ def test_our_client_on_a_java_bookie(peers: JavaPeers, keys: Keys, tmp_path: Pat
             async with quire.connect(made.uri + PATIENT, config(version, keys.of_our_client(mode))) as client:
                 we_wrote = await we_write_and_read(client)
             async with made.client(f"-Djava.security.auth.login.config={keys.jaas}") as java:
-                words = options(keys.of_java(mode, keys.client, names=True), version)
+                # A Java V2 client cannot have both: its bookie says in V3, after the handshake, that no name came yet.
+                its_version = "v3" if mode == "mutual+sasl" else version
+                words = options(keys.of_java(mode, keys.client, names=True), its_version)
                 events = await java.run(made.uri, "CRC32C", "read", we_wrote, "--quiet", *words)
                 assert (events[-1]["event"], events[-1]["entries"]) == ("read", COUNT)
             wrong = {

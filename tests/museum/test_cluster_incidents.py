@@ -258,6 +258,14 @@ class PastTls(V2Channel):
             data = data[4:]
         super().write(asked, data)
 
+    def _send_waiting(self) -> None:
+        if self._ready and self._waiting and isinstance(self._socket, asyncio.WriteTransport):
+            asked, data = self._waiting[0]
+            self._socket.write(data[:4])
+            self._waiting[0] = (asked, data[4:])
+            self._unsent[asked.sink] -= 4
+        super()._send_waiting()
+
 
 class PastTlsChannels(Channels):
     """Makes such connections."""
