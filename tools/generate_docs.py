@@ -240,6 +240,27 @@ def spark_options(use: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+def mutation_score() -> str:
+    """What the walks of the machines needed to find each fix that was taken out."""
+    path = ROOT / "docs" / "proof" / "mutation_score_of_walks.json"
+    if not path.exists():
+        return "No figures are committed yet: `make proof` makes them.\n"
+    result = json.loads(path.read_text())
+    figures = result["figures"]
+    rows = [
+        f"{figures['found']} of {figures['mutants']} within {figures['seconds_each']:.0f} s of a core each:\n",
+        "| fix taken out | found | walks | seconds of a core | mix | invariant |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for mutant, row in result["rows"].items():
+        seed = f"seed {row['seed']}" if row["found"] else "no"
+        rows.append(
+            f"| {mutant} | {seed} | {row['walks']:,} | {row['cpu_seconds']} "
+            f"| {row.get('mix', '')} | {row.get('invariant', '')} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "spark_options": spark_options,
     "machine": machine,
@@ -251,6 +272,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "bench_extra": bench_extra,
     "bench_plots": bench_plots,
     "proof": proof,
+    "mutation_score": mutation_score,
     "museum": exhibits.table,
     "museum_summary": exhibits.summary,
     "counterexamples": gallery.table,

@@ -16,7 +16,7 @@ def rounds(reduced, full):
     return int(os.environ.get("QUIRE_ROUNDS", full if PROOF else reduced))
 
 
-def keep_figures(name, figures, *, seed):
+def keep_figures(name, figures, *, seed, rows=None):
     """Print the figures of a test, and keep them in docs/proof when this is the proof."""
     print(json.dumps({"proof": name, **figures}))
     if not PROOF:
@@ -32,4 +32,6 @@ def keep_figures(name, figures, *, seed):
         "quire": version("quire"),
         "command": f"make proof ARGS='-k {name}'",
     }
+    if rows is not None:
+        facts["rows"] = rows
     (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")

@@ -7,6 +7,8 @@ Source: protocol reference 5.2, 5.6; checking reference 1.3.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 from quire.core.answers import Answer
@@ -55,7 +57,7 @@ class Faults(WorldParts):
             self._crashes((*state[:-1], spent), moves)
         if budget.breaks:
             spent = self.budgets.number(budget._replace(breaks=budget.breaks - 1))
-            self._breaks((*state[:-1], spent), moves)
+            self._breaks((*state[:-1], spent), moves, product(range(self.count), range(self.n)))
         if budget.lost_swaps:
             spent = self.budgets.number(budget._replace(lost_swaps=budget.lost_swaps - 1))
             self._lost_swaps((*state[:-1], spent), moves)
@@ -155,18 +157,17 @@ class Faults(WorldParts):
             for client, reply in replies:
                 self._push_reply(new, client, bookie, reply)
 
-    def _breaks(self, state: State, moves: list[Move]) -> None:
-        for client in range(self.count):
-            for bookie in range(self.n):
-                place = self.at_link + client * self.n + bookie
-                link = self.links.parts[state[place]]
-                if not link.requests:
-                    continue
-                new = list(state)
-                new[place] = self.links.number(link.cut())
-                self._tidy(new, client, place)
-                command = f"its connection to {bookie_name(bookie)} breaks"
-                moves.append((Label(self.names[client], command, (), kind="break"), tuple(new)))
+    def _breaks(self, state: State, moves: list[Move], pairs: Iterable[tuple[int, int]]) -> None:
+        for client, bookie in pairs:
+            place = self.at_link + client * self.n + bookie
+            link = self.links.parts[state[place]]
+            if not link.requests:
+                continue
+            new = list(state)
+            new[place] = self.links.number(link.cut())
+            self._tidy(new, client, place)
+            command = f"its connection to {bookie_name(bookie)} breaks"
+            moves.append((Label(self.names[client], command, (), kind="break"), tuple(new)))
 
     def _lost_swaps(self, state: State, moves: list[Move]) -> None:
         for client in range(self.count):

@@ -121,6 +121,7 @@ class Watch:
         self._bookies: dict[int, BookieView] = {}
         self._clients: dict[int, ClientView] = {}
         self._judged: dict[Any, Violation | None] = {}
+        self._latest: tuple[Any, Violation | None] = (None, None)
         self._views: dict[Any, int] = {}
         self._bookie_views: dict[int, int] = {}
         self._client_views: dict[int, int] = {}
@@ -147,11 +148,13 @@ class Watch:
             for number in state[world.at_client : world.at_link]:
                 self._see_client(number)
             return self(state)
-        try:
-            return self._judged[key]
-        except KeyError:
-            violation = self._judged[key] = self._judge(state)
-            return violation
+        if key != self._latest[0]:  # in a walk few steps change what is looked at
+            try:
+                violation = self._judged[key]
+            except KeyError:
+                violation = self._judged[key] = self._judge(state)
+            self._latest = key, violation
+        return self._latest[1]
 
     def deadlock(self, state: State) -> Violation | None:
         """F1's cheap half, asked of a state without a next step."""

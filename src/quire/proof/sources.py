@@ -46,6 +46,11 @@ class SourcesWorld(World):
         return [
             *(("request", *link, self.at_link + place, nothing) for place, link in enumerate(links)),
             *(("reply", *link, self.at_link + place, nothing) for place, link in enumerate(links)),
+            *(
+                ("late", *link, self.at_link + place, nothing)
+                for place, link in enumerate(links)
+                if self.configuration.breaks
+            ),
             *(("client", client, 0, 0, -1) for client in range(self.count)),
             *(("store", client, 0, self.at_ask + client, self.no_ask) for client in range(self.count)),
             *(("disk", bookie, 0, 0, -1) for bookie in range(self.n)),
@@ -63,6 +68,8 @@ class SourcesWorld(World):
             if link.requests:
                 rest = link._replace(requests=link.requests[1:])
                 self._arrives(state, one, other, (rest, *link.requests[0]), moves)
+        elif kind == "late":
+            link = self.links.parts[state[place]]
             if link.broken:
                 rest = link._replace(broken=link.broken[1:])
                 self._arrives(state, one, other, (rest, link.broken[0], False), moves)
@@ -78,11 +85,19 @@ class SourcesWorld(World):
         elif kind == "store":
             self._questions_of(state, one, moves)
         elif kind == "disk":
-            if self.bookies.parts[state[one]].journal and not self._syncs_at_once(state):
+            if self.bookies.parts[state[one]].journal and not self.syncs_at_once(state):
                 self._sync_moves(state, one, moves)
         else:
             self._moves_of_reader(state, one, NOTHING_ELSE, moves)  # time-outs are faults here
         return moves
+
+    def syncs_at_once(self, state: State) -> bool:
+        """Whether no disk has a step of its own."""
+        return self._syncs_at_once(state)
+
+    def _tidy(self, new: list[int], client: int, place: int) -> None:
+        """As in the search, but not remembered: what a link and a client are seldom comes again in a walk."""
+        new[place] = self._tidy_link(client, new[self.at_client + client], new[place])
 
     def _arrives(
         self,
@@ -94,7 +109,7 @@ class SourcesWorld(World):
     ) -> None:
         """A request reaches its bookie. What that does to the bookie is remembered, whatever else the link carries."""
         link, request, waits = carried
-        key = (client, bookie, state[bookie], request, waits, self._syncs_at_once(state))
+        key = (client, bookie, state[bookie], request, waits, self.syncs_at_once(state))
         taken = self._took.get(key)
         if taken is None:
             at_once = key[-1]
@@ -127,13 +142,14 @@ class SourcesWorld(World):
                 new[self.at_link + client * self.n + bookie] = rest
                 moves.append((move[0], self._client_after(new, client, move)))
 
-    def faults_of(self, state: State, kind: str, victim: int = -1) -> list[Fault]:
+    def faults_of(self, state: State, kind: str, victim: int = -1, aim: str = "") -> list[Fault]:
         """Every way in which a fault of this kind can happen now; none when its budget is used up.
 
         Args:
             state: now.
             kind: of `FAULTS`.
             victim: time-outs and breaks happen to this client only; -1 for any.
+            aim: time-outs happen to such a request of a recoverer only, breaks where one is under way.
 
         A time-out is worked out only when it is taken: there are many, and each is a run of a machine.
         """
@@ -143,16 +159,29 @@ class SourcesWorld(World):
             return []
         spent = self.budgets.number(budget._replace(**{kind: left - 1}))
         if kind == "timeouts":
-            return self._timeouts_of((*state[:-1], spent), victim)
+            return self._timeouts_of((*state[:-1], spent), victim, aim)
         moves: list[Move] = []
-        self._faults(state, NOTHING_ELSE._replace(**{kind: left}), moves)
-        if kind == "breaks" and victim >= 0:
-            moves = [move for move in moves if move[0].actor == self.names[victim]]
+        if kind == "breaks":
+            self._breaks(state, moves, self._breakable(state, victim, aim))
+        else:
+            self._faults(state, NOTHING_ELSE._replace(**{kind: left}), moves)
         return [(move[0].actor, [(move[0], (*move[1][:-1], spent))].copy) for move in moves]
 
-    def _timeouts_of(self, state: State, victim: int) -> list[Fault]:
+    def _breakable(self, state: State, victim: int, aim: str) -> list[tuple[int, int]]:
+        clients = range(self.count) if victim < 0 else (victim,)
+        return [
+            (client, bookie)
+            for client in clients
+            for bookie in range(self.n)
+            if not aim or self._carries(state[self.at_link + client * self.n + bookie], aim)
+        ]
+
+    def _carries(self, link: int, aim: str) -> bool:
+        return any(request[0] == aim for request, _ in self.links.parts[link].requests)
+
+    def _timeouts_of(self, state: State, victim: int, aim: str) -> list[Fault]:
         found: list[Fault] = []
-        if victim <= 0:
+        if victim <= 0 and not aim:
             for slot, name in self.writer_driver.losable(self.clients.parts[state[self.at_client]]):
                 found.append((self.names[0], partial(self._lost, state, slot, name)))
         for client in range(1, self.count) if victim < 0 else range(max(1, victim), victim + 1):
@@ -163,7 +192,7 @@ class SourcesWorld(World):
                 (self.names[client], partial(self._given_up, state, client, bookie, request))
                 for bookie in range(self.n)
                 for request in self._outstanding(state, client, bookie)
-                if self.recovery_driver.waits_for(who, request)
+                if (not aim or request[0] == aim) and self.recovery_driver.waits_for(who, request)
             ]
         return found
 
@@ -184,3 +213,8 @@ class SourcesWorld(World):
     def began(self, state: State, client: int) -> bool:
         """Whether a recoverer has begun."""
         return self.clients.parts[state[self.at_client + client]].machine is not None
+
+    def phase(self, state: State, client: int) -> Any:
+        """What a recoverer is about: its machine's status, None before it has begun."""
+        machine = self.clients.parts[state[self.at_client + client]].machine
+        return None if machine is None else machine.status

@@ -14,12 +14,21 @@ from quire.proof.log_parts import LogConfiguration
 
 @dataclass(frozen=True, slots=True)
 class WalkMix:
-    """One kind of walk: its name, one sentence, its world, and whether mutants are hunted in it."""
+    """One kind of walk.
+
+    Attributes:
+        name: what it is called.
+        what: one sentence.
+        world: its size and its budgets of faults.
+        hunts: whether mutants are hunted in it.
+        aims: (kind of fault, kind of request): most of the walks keep such faults for that request of a recoverer.
+    """
 
     name: str
     what: str
     world: Configuration | LogConfiguration
     hunts: bool = True
+    aims: tuple[tuple[str, str], ...] = ()
 
 
 def _large(**budgets: int | bool) -> Configuration:
@@ -52,6 +61,18 @@ WALK_MIXES: Final = {
             "no-journal",
             "a bookie without a journal comes back empty",
             _large(journal=False, crashes=1, timeouts=1, reruns=1),
+        ),
+        WalkMix(
+            "overtaken",
+            "a recoverer's connection breaks under its fence: its reads arrive before it",
+            _large(breaks=1, timeouts=1),
+            aims=(("breaks", "fence"),),
+        ),
+        WalkMix(
+            "replaced",
+            "a recoverer gives up a bookie that it writes back to, and goes on reading",
+            _large(window=1, timeouts=2),
+            aims=(("timeouts", "put"),),
         ),
         WalkMix(
             "readers",

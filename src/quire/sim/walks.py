@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from quire.proof.configuration import Configuration
@@ -61,6 +62,9 @@ class _Plan:
         faults: (kind, whether it counts steps from the take-over, how many steps), still to come.
         victim: the client whose time-outs and breaks happen, -1 for anybody's.
         change: how likely a source moves after a step.
+        order: the sources, the first to make a step first.
+        aims: the requests for which faults are kept, by the kind of fault.
+        phases: what each recoverer is about, in walks that aim: when that changes, other links of it are slow.
     """
 
     skipped: int
@@ -69,6 +73,8 @@ class _Plan:
     victim: int
     change: float
     order: list[Source]
+    aims: dict[str, str]
+    phases: dict[int, Any] = field(default_factory=dict)
 
 
 class LedgerWalks:
@@ -117,6 +123,8 @@ class LedgerWalks:
             path.append(move)
             label, state = move
             kinds.add((label.actor, label.kind))
+            if plan.aims:
+                self._change_links(chance, plan, state)
             walk.violation = self.watch(state)
         walk.seen = (*_seen(kinds), *self._results(state))
         return walk
@@ -140,7 +148,15 @@ class LedgerWalks:
                     late = chance.random() < 0.6
                     faults.append((kind, late, chance.choice((0, 1, 2, 4, 8, 12, 16, 24))))
         victim = chance.choice((-1, *range(c.recoverers + 1)))
-        return _Plan(skipped, takeovers, faults, victim, chance.choice(CHANGES), order)
+        change = chance.choice(CHANGES)
+        aims = dict(WALK_MIXES[self._mix].aims)
+        if aims and chance.random() < 0.2:
+            aims = {}
+        if aims and victim == 0:
+            victim = -1
+        if aims and chance.random() < 0.6:
+            takeovers[1:] = [c.entries] * (c.recoverers - 1)  # the others come when nothing else happens
+        return _Plan(skipped, takeovers, faults, victim, change, order, aims)
 
     def _after(self, entries: int) -> list[tuple[Any, Any]]:
         """The path along which so many entries are written one by one, with nobody else there."""
@@ -178,7 +194,7 @@ class LedgerWalks:
             since = took_over if late else begun
             if since < 0 or steps - since < after:
                 continue
-            found = self.world.faults_of(state, kind, plan.victim)
+            found = self.world.faults_of(state, kind, plan.victim, plan.aims.get(kind, ""))
             if found:
                 del plan.faults[number]
                 return chance.choice(chance.choice(found)[1]())
@@ -190,8 +206,9 @@ class LedgerWalks:
         written = None
         held_back: list[Source] = []
         steps_of = self.world.steps_of
+        silent = "disk" if self.world.syncs_at_once(state) else ""
         for source in order:
-            if state[source[3]] == source[4]:
+            if state[source[3]] == source[4] or source[0] == silent:
                 continue
             if source[0] == "client" and source[1] and not self.world.began(state, source[1]):
                 if written is None:
@@ -221,6 +238,23 @@ class LedgerWalks:
             moved = order.pop(chance.randrange(len(order)))
             order.insert(chance.randrange(len(order) + 1), moved)
         return move
+
+    def _change_links(self, chance: random.Random, plan: _Plan, state: State) -> None:
+        """A change point where it matters: a recoverer that begins something new finds other bookies slow."""
+        for client in range(1, self.world.count):
+            phase = self.world.phase(state, client)
+            if plan.phases.get(client) is phase:
+                continue
+            plan.phases[client] = phase
+            places = [
+                place
+                for place, (kind, one, *_) in enumerate(plan.order)
+                if one == client and kind in ("request", "reply", "late")
+            ]
+            sources = [plan.order[place] for place in places]
+            chance.shuffle(sources)
+            for place, source in zip(places, sources, strict=True):
+                plan.order[place] = source
 
     def _stuck(self, state: State) -> Violation | None:
         """Nobody can make a step: allowed unless somebody waits, and no fault could happen."""
@@ -282,15 +316,15 @@ def _seen(kinds: set[tuple[str, str]]) -> tuple[str, ...]:
 
 
 Walks = LedgerWalks | LogWalks
-_WALKS: dict[tuple[str, Any], Walks] = {}
 
 
 def walks_of(mix: str, switches: Switches = SHIPPED) -> Walks:
-    """The walks of a mix in a world of these switches; this process keeps them."""
-    key = (mix, switches)
-    found = _WALKS.get(key)
-    if found is None:
-        world = WALK_MIXES[mix].world
-        kind: Callable[..., Walks] = LedgerWalks if isinstance(world, Configuration) else LogWalks
-        found = _WALKS[key] = kind(mix, world, switches)
-    return found
+    """The walks of a mix in a world of these switches; this process keeps the latest."""
+    return _walks_of(mix, switches)
+
+
+@lru_cache(maxsize=2 * len(WALK_MIXES))
+def _walks_of(mix: str, switches: Switches) -> Walks:
+    world = WALK_MIXES[mix].world
+    kind: Callable[..., Walks] = LedgerWalks if isinstance(world, Configuration) else LogWalks
+    return kind(mix, world, switches)
