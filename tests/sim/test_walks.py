@@ -47,7 +47,7 @@ KEPT = Path(__file__).resolve().parents[2] / "build" / "walks.jsonl"
 @pytest.mark.timeout(36_000)
 def test_no_walk_breaks_an_invariant_and_everything_is_seen() -> None:
     """Few in `make test`, a million in the long form."""
-    walks = rounds(3_000, 1_000_000)
+    walks = rounds(4_000, 1_000_000)
     keep = KEPT if PROOF else None
     tally = campaign(0, walks, mixes=tuple(WALK_MIXES), jobs=2, runs=some_walks, keep=keep)
     assert tally.schedules == walks
