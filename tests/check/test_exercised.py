@@ -193,6 +193,9 @@ def explored():
     return seen
 
 
+pytestmark = pytest.mark.timeout(1800)  # the first test waits for all of these worlds
+
+
 @pytest.fixture(scope="module")
 def seen():
     return explored()

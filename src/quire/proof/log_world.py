@@ -104,7 +104,10 @@ class LogWorld(Trims):
             case fx.Serve(ledger_id) | fx.SwitchLedger(ledger_id):
                 return replace(handle, target=int(ledger_id))
             case fx.DrainLedger(ledger_id):
-                return replace(handle, draining=int(ledger_id))
+                target = (
+                    0 if handle.target == ledger_id else handle.target
+                )  # it gets no more, also once drained
+                return replace(handle, draining=int(ledger_id), target=target)
             case fx.ReadHead():
                 return replace(handle, work=(*handle.work, ("read",)))
             case fx.RecoverLedger(item):
