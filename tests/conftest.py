@@ -25,19 +25,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts this in the background has Ctrl-C ignored, and the programs under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SHARED = ("spark", "interop")
-"""Markers of tests that share one expensive thing."""
-FIRST = ("spark", "interop", "explore", "faults")
+SHARED = ("tests/spark/", "tests/interop/")
+"""Folders whose tests share one expensive thing."""
+FIRST = (*SHARED, "tests/check/test_continuous.py", "tests/faults/", "tests/unit/test_docs.py")
 """What takes longest begins first, so that neither worker is left alone with it at the end."""
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Say which tests one worker runs, and in which order they come."""
+    """Say which tests one worker runs, and in which order they come; a wrapper, so before the workers look."""
     for item in items:
-        shared = next((name for name in SHARED if item.get_closest_marker(name)), None)
-        item.add_marker(pytest.mark.xdist_group(shared or item.location[0]))
-    ranks = {name: rank for rank, name in enumerate(FIRST)}
+        file = item.location[0]
+        group = next((folder for folder in SHARED if file.startswith(folder)), file)
+        item.add_marker(pytest.mark.xdist_group(group))
     items.sort(
-        key=lambda item: min((ranks[m.name] for m in item.iter_markers() if m.name in ranks), default=9)
+        key=lambda item: next(
+            (rank for rank, start in enumerate(FIRST) if item.location[0].startswith(start)), len(FIRST)
+        )
     )
+    return (yield)

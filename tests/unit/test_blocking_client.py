@@ -149,7 +149,7 @@ def test_every_public_name_of_the_client_is_there_and_documented(kind: type) -> 
         "LedgerWriter": LedgerWriter,
     }
     meant_for_drivers = {
-        "Log": {"check_start", "open_item", "collect_unlisted"},
+        "Log": {"check_start", "collect_unlisted", "identify", "open_item"},
         "LogWriter": {"close_ledger", "drain_ledger", "ended", "opened", "pending_bytes", "rolled", "serve"},
         "LedgerReader": {"read_runs", "tail_runs"},
         "LedgerWriter": {"answered", "held_bytes", "holes", "idle", "problem", "quiet", "tick"},
