@@ -31,16 +31,23 @@ FIRST = (*SHARED, "tests/check/test_continuous.py", "tests/faults/", "tests/unit
 """What takes longest begins first, so that neither worker is left alone with it at the end."""
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Hand out whole files, and of shared folders all files, to one worker."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFileOrFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return next((folder for folder in SHARED if file.startswith(folder)), file)
+
+    return ByFileOrFolder(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    """Say which tests one worker runs, and in which order they come; a wrapper, so before the workers look."""
-    for item in items:
-        file = item.location[0]
-        group = next((folder for folder in SHARED if file.startswith(folder)), file)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """What takes longest first."""
     items.sort(
         key=lambda item: next(
             (rank for rank, start in enumerate(FIRST) if item.location[0].startswith(start)), len(FIRST)
         )
     )
-    return (yield)
