@@ -6,7 +6,7 @@ Source: protocol document (001), "Guarantees"; `docs/formats/native-protocol.md`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quire.client.access import LedgerAccess
@@ -15,6 +15,7 @@ from quire.client.config import ClientConfig
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
 from quire.client.reader import LedgerReader
+from quire.client.shares import Interval, not_held, shares
 from quire.core.answers import Answer
 from quire.core.errors import ReadUnavailableError, RefusedError
 from quire.core.ids import BookieId
@@ -303,30 +304,19 @@ class LimboClearing(AddSink):
 
 
 def lacking(
-    record: LedgerMetadata, bookie: BookieId, intervals: list[tuple[int, int, int, int]]
+    record: LedgerMetadata, bookie: BookieId, intervals: Sequence[Interval]
 ) -> Iterator[tuple[int, int, int]]:
     """The ranges (first, last, residues) of which a bookie should hold its share and does not hold all of it.
 
     Args:
         record: a closed ledger's record.
         bookie: whose share.
-        intervals: what it holds: (first, last, period, residues) each.
+        intervals: what it holds.
     """
-    size = record.ensemble_size
-    for index, fragment in enumerate(record.fragments):
-        last = record.last_entry_of_fragment(index)
-        if bookie not in fragment.ensemble or last is None or last < fragment.first_entry:
+    for share in shares(record):
+        if share.bookie != bookie:
             continue
-        residues = residues_of_slot(fragment.ensemble.index(bookie), size, record.write_quorum)
-        for first in range(fragment.first_entry, last + 1, _WINDOW_ENTRIES):
-            end = min(first + _WINDOW_ENTRIES - 1, last)
-            held = {
-                entry_id
-                for lower, upper, period, classes in intervals
-                if lower <= end and upper >= first
-                for entry_id in range(max(lower, first), min(upper, end) + 1)
-                if period == 1 or classes >> entry_id % period & 1
-            }
-            missing = [e for e in range(first, end + 1) if residues >> e % size & 1 and e not in held]
+        for first in range(share.first, share.last + 1, _WINDOW_ENTRIES):
+            missing = not_held(share.cut(first, first + _WINDOW_ENTRIES - 1), intervals)
             if missing:
-                yield missing[0], missing[-1], residues
+                yield missing[0], missing[-1], share.residues

@@ -20,10 +20,10 @@ from crc32c import crc32c
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.range_read import open_runs
+from quire.client.shares import Interval, Share, not_held
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import residues_of_slot
 from quire.core.reader import told_through
 from quire.wire.entries import Entries
 
@@ -47,31 +47,6 @@ class Verdict(StrEnum):
     """Its digest is right, and most of the other copies say something else."""
     UNKNOWN = "unknown"
     """The bookie did not answer, or cannot tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one bookie should hold of a stretch of a ledger's entries: those of some classes (id mod `period`)."""
-
-    bookie: BookieId
-    first: int
-    last: int
-    period: int
-    residues: int
-
-    def ids(self) -> Iterable[int]:
-        """The ids of the share, ascending."""
-        if self.residues == (1 << self.period) - 1:
-            return range(self.first, self.last + 1)
-        return (e for e in range(self.first, self.last + 1) if self.residues >> e % self.period & 1)
-
-    def has(self, entry_id: int) -> bool:
-        """Whether the bookie should hold an entry."""
-        return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
-
-    def cut(self, first: int, last: int) -> Share:
-        """The part of it from `first` to `last`."""
-        return Share(self.bookie, max(first, self.first), min(last, self.last), self.period, self.residues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +76,6 @@ class WindowCheck:
     payload_bytes: int = 0
     fingerprints: dict[int, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-
-
-def shares(record: LedgerMetadata) -> Iterator[Share]:
-    """What each bookie should hold of a closed ledger: a share for each fragment and slot that is not empty."""
-    size, write_quorum = record.ensemble_size, record.write_quorum
-    for index, fragment in enumerate(record.fragments):
-        last = record.last_entry_of_fragment(index)
-        if last is None or last < fragment.first_entry:
-            continue
-        for slot, bookie in enumerate(fragment.ensemble):
-            residues = residues_of_slot(slot, size, write_quorum)
-            yield Share(bookie, fragment.first_entry, last, size, residues)
 
 
 def windows(record: LedgerMetadata, share: Share) -> Iterator[Share]:
@@ -149,7 +112,7 @@ class ReplicaCheck:
         found: list[Finding] = []
         for share in mine:
             for part in windows(self._record, share):
-                found += _findings(part, lacking(part, held), Verdict.MISSING)
+                found += _findings(part, not_held(part, held), Verdict.MISSING)
         return found + _too_much(mine, held)
 
     async def scrub(self, window: Share) -> WindowCheck:
@@ -205,7 +168,7 @@ class ReplicaCheck:
             return last + 1
         if entries:
             good.append(entries)
-        if len(entries) < _count(part.cut(first, through)):
+        if len(entries) < part.cut(first, through).count:
             await self._explain(part.cut(first, through), ids, bad, reply.unknown, found)
         return through + 1
 
@@ -233,20 +196,6 @@ class ReplicaCheck:
         return answer not in NEGATIVES and (answer is not Answer.OK or bool(facts.get("limbo")))
 
 
-def lacking(share: Share, held: Sequence[tuple[int, int, int, int]]) -> list[int]:
-    """The ids of a share that no interval (first, last, period, residues) holds."""
-    near = [each for each in held if each[0] <= share.last and each[1] >= share.first]
-    if any(low <= share.first and high >= share.last and period == 1 for low, high, period, _ in near):
-        return []
-    there = {
-        entry_id
-        for low, high, period, classes in near
-        for entry_id in range(max(low, share.first), min(high, share.last) + 1)
-        if period == 1 or classes >> entry_id % period & 1
-    }
-    return [entry_id for entry_id in share.ids() if entry_id not in there]
-
-
 def majority(contents: dict[BookieId, int]) -> list[BookieId]:
     """The bookies whose copy of an entry is not what most copies are; all of them where no content has most."""
     counts = Counter(contents.values())
@@ -256,7 +205,7 @@ def majority(contents: dict[BookieId, int]) -> list[BookieId]:
     return [bookie for bookie, content in contents.items() if number == next_number or content != most]
 
 
-def _too_much(mine: Sequence[Share], held: Sequence[tuple[int, int, int, int]]) -> list[Finding]:
+def _too_much(mine: Sequence[Share], held: Sequence[Interval]) -> list[Finding]:
     """Stretches of held entries that lie in no share of the bookie."""
     found: list[Finding] = []
     for low, high, _, _ in held:
@@ -269,12 +218,6 @@ def _too_much(mine: Sequence[Share], held: Sequence[tuple[int, int, int, int]]) 
         if at <= high:
             found.append(Finding(at, high, Verdict.EXTRA))
     return found
-
-
-def _count(share: Share) -> int:
-    if share.residues == (1 << share.period) - 1:
-        return share.last - share.first + 1
-    return sum(1 for _ in share.ids())
 
 
 def _findings(part: Share, ids: Iterable[int], verdict: Verdict, detail: str = "") -> list[Finding]:
@@ -293,14 +236,14 @@ def _fingerprints(window: Share, entries: Entries) -> dict[int, int]:
 
     It covers what copies must have in common, payloads and lengths: headers and digests may differ (LAC).
     """
-    if window.residues == (1 << window.period) - 1:
-        return {0: _fingerprint(entries)} if len(entries) == _count(window) else {}
+    if window.is_whole:
+        return {0: _fingerprint(entries)} if len(entries) == window.count else {}
     prints: dict[int, int] = {}
     for residue in range(window.period):
         if window.residues >> residue & 1:
             mine = Share(window.bookie, window.first, window.last, window.period, 1 << residue)
             places = [place for place, e in enumerate(entries.entry_ids) if e % window.period == residue]
-            if places and len(places) == _count(mine):
+            if places and len(places) == mine.count:
                 step = places[1] - places[0] if len(places) > 1 else 1
                 prints[residue] = _fingerprint(entries[places[0] : places[-1] + 1 : step])
     return prints

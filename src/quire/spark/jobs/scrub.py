@@ -23,16 +23,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import col, collect_set, count_distinct
 from pyspark.sql.functions import sum as total
 
-from quire.client.scrubbing import (
-    Finding,
-    ReplicaCheck,
-    Share,
-    Verdict,
-    WindowCheck,
-    majority,
-    shares,
-    windows,
-)
+from quire.client.scrubbing import Finding, ReplicaCheck, Verdict, WindowCheck, majority, windows
+from quire.client.shares import Share, shares
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.spark import cluster
@@ -284,7 +276,7 @@ def _rows(result: WindowCheck) -> Iterator[Fields]:
 
 
 def _row(found: Finding, mine: Sequence[Share]) -> Fields:
-    count = sum(1 for share in mine for _ in share.cut(found.first, found.last).ids())
+    count = sum(share.cut(found.first, found.last).count for share in mine)
     if found.verdict is Verdict.EXTRA:
         count = found.last - found.first + 1
     return {

@@ -1,0 +1,78 @@
+"""What each bookie should hold of a closed ledger, and what of it a bookie's own list does not have.
+
+Source: protocol document (001), "Write Quorums"; `docs/formats/native-protocol.md`, LIST_ENTRIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.quorum import residues_of_slot
+
+Interval: TypeAlias = tuple[int, int, int, int]
+"""What a bookie lists: (first, last, period, residues) of entries that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one bookie should hold of a stretch of a ledger's entries: those of some classes (id mod `period`)."""
+
+    bookie: BookieId
+    first: int
+    last: int
+    period: int
+    residues: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every entry of the stretch belongs to it."""
+        return self.residues == (1 << self.period) - 1
+
+    @property
+    def count(self) -> int:
+        """How many ids it has."""
+        return max(self.last - self.first + 1, 0) if self.is_whole else sum(1 for _ in self.ids())
+
+    def ids(self) -> Iterable[int]:
+        """The ids of the share, ascending."""
+        if self.is_whole:
+            return range(self.first, self.last + 1)
+        return (e for e in range(self.first, self.last + 1) if self.residues >> e % self.period & 1)
+
+    def has(self, entry_id: int) -> bool:
+        """Whether the bookie should hold an entry."""
+        return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
+
+    def cut(self, first: int, last: int) -> Share:
+        """The part of it from `first` to `last`."""
+        return Share(self.bookie, max(first, self.first), min(last, self.last), self.period, self.residues)
+
+
+def shares(record: LedgerMetadata) -> Iterator[Share]:
+    """What each bookie should hold of a closed ledger: a share for each fragment and slot that is not empty."""
+    size, write_quorum = record.ensemble_size, record.write_quorum
+    for index, fragment in enumerate(record.fragments):
+        last = record.last_entry_of_fragment(index)
+        if last is None or last < fragment.first_entry:
+            continue
+        for slot, bookie in enumerate(fragment.ensemble):
+            residues = residues_of_slot(slot, size, write_quorum)
+            yield Share(bookie, fragment.first_entry, last, size, residues)
+
+
+def not_held(share: Share, held: Sequence[Interval]) -> list[int]:
+    """The ids of a share that no interval holds."""
+    near = [each for each in held if each[0] <= share.last and each[1] >= share.first]
+    if any(low <= share.first and high >= share.last and period == 1 for low, high, period, _ in near):
+        return []
+    there = {
+        entry_id
+        for low, high, period, classes in near
+        for entry_id in range(max(low, share.first), min(high, share.last) + 1)
+        if period == 1 or classes >> entry_id % period & 1
+    }
+    return [entry_id for entry_id in share.ids() if entry_id not in there]
