@@ -251,6 +251,16 @@ class LogHeads:
         ]
         return [*kept, *own]
 
+    async def items_of(self, head: LogHead, page: PageRef) -> list[LogItem]:
+        """Every item below a page of a head, oldest first.
+
+        Raises:
+            NoSuchLogError: a page is gone, see `item_holding`.
+        """
+        items: list[LogItem] = []
+        await self._collect(head, page, items, -1)
+        return items
+
     async def _collect(self, head: LogHead, page: PageRef, items: list[LogItem], start: int) -> None:
         if page.next_offset <= start:
             return

@@ -32,10 +32,10 @@ from quire.core.log_list import LogHead, LogItem, LogSettings, PageLayout, PageR
 from quire.core.log_rewriting import Replacement, is_done, replaceable, with_replaced
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
-from quire.log.ledgers import LogLedgers, is_batched, summary, view_of
+from quire.log.ledgers import LogLedgers, is_batched, read_views, summary
 from quire.log.staging import StagedBy, stage
 from quire.metadata.store import VersionConflictError
-from quire.wire.batch import HEADER_BYTES, BatchHeader, Buffer
+from quire.wire.batch import BatchView
 from quire.wire.log_records import page_name
 
 SWAPPED_AT_ONCE: Final = 64
@@ -61,14 +61,14 @@ class LogRewriter:
         self._heads = LogHeads(client.store, self._config.cached_pages_max)
         self._ledgers = LogLedgers(client, password)
 
-    async def items(self) -> list[LogItem]:
-        """All items of the list, oldest first.
+    async def items(self) -> tuple[LogHead, list[LogItem]]:
+        """The list, and all its items, oldest first.
 
         Raises:
             NoSuchLogError: the log was deleted.
         """
         head, _ = await self._head()
-        return [*_flat(await self._paged(head)), *head.items]
+        return head, [*_flat(await self._paged(head)), *head.items]
 
     async def candidates(self) -> tuple[LogHead, list[LogItem]]:
         """The list, and those of its items that may be replaced now.
@@ -76,8 +76,8 @@ class LogRewriter:
         Raises:
             NoSuchLogError: the log was deleted.
         """
-        head, _ = await self._head()
-        return head, replaceable(head, [*_flat(await self._paged(head)), *head.items])
+        head, items = await self.items()
+        return head, replaceable(head, items)
 
     async def copy(self, items: Sequence[LogItem], settings: LogSettings, by: StagedBy) -> Replacement:
         """Copy the records of neighbours into one new ledger, in nobody's list yet.
@@ -97,11 +97,11 @@ class LogRewriter:
         try:
             for item in items:
                 before = records
-                async for header, body in self._batches(item):
+                async for view in self._batches(item):
+                    header = view.header
                     low = header.min_ms if not records else min(low, header.min_ms)
                     high = header.max_ms if not records else max(high, header.max_ms)
-                    moved = replace(header, records_before=records, ledger_min_ms=low, ledger_max_ms=high)
-                    await staged.append(b"".join((moved.encode(), body)))
+                    await staged.append(view.moved(records, low, high))
                     records += header.count
                 if records - before != item.count:
                     held = f"ledger {item.ledger_id} holds {records - before} records"
@@ -117,20 +117,17 @@ class LogRewriter:
             raise CorruptMetadataError(msg, ledger_id=new.ledger_id)
         return Replacement.by_copy(items, new)
 
-    async def _batches(self, item: LogItem) -> AsyncGenerator[tuple[BatchHeader, Buffer], None]:
-        """Header and body of each entry of an item's ledger."""
+    async def _batches(self, item: LogItem) -> AsyncGenerator[BatchView, None]:
+        """Each entry of an item's ledger."""
         reader = await self._ledgers.open(item)
         if not is_batched(reader.metadata):
             msg = f"the entries of ledger {item.ledger_id} are no batches; it stays as it is"
             raise MisuseError(msg, ledger_id=item.ledger_id)
         if reader.last_add_confirmed < 0:
             return
-        async with contextlib.aclosing(reader.read_runs(0, reader.last_add_confirmed)) as runs:
-            async for entries in runs:
-                for entry in entries:
-                    header = view_of(reader.metadata, entry).header
-                    body = memoryview(entry.payload)[header.header_bytes :]
-                    yield replace(header, header_bytes=HEADER_BYTES), body
+        async with contextlib.aclosing(read_views(reader, reader.last_add_confirmed)) as views:
+            async for _, view in views:
+                yield view
 
     async def swap(self, replacements: Sequence[Replacement], *, archive: str = "") -> None:
         """Swap the list, once, whatever answers are lost.
@@ -192,17 +189,10 @@ class LogRewriter:
         Raises:
             ListChangedError: a page is gone: the log was truncated since the head was read.
         """
-        return [(page, await self._below(head, page)) for page in head.pages]
-
-    async def _below(self, head: LogHead, page: PageRef) -> list[LogItem]:
-        found = await self._heads.read_page(head.log_id, page.name)
-        if found is None:
-            msg = f"page {page.name} of log {head.name!r} is gone: it was truncated meanwhile; plan again"
-            raise ListChangedError(msg, log=head.name)
-        items = list(found.items)
-        for child in found.children:
-            items += await self._below(head, child)
-        return items
+        try:
+            return [(page, await self._heads.items_of(head, page)) for page in head.pages]
+        except NoSuchLogError as error:
+            raise ListChangedError(f"{error.message}; plan again", log=head.name) from error
 
     async def _guard(self, new: LogItem) -> tuple[LedgerId, int]:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from itertools import accumulate, pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -369,6 +369,17 @@ class BatchView:
         if header.codec is Codec.RAW and header.count != 1:
             raise _malformed(f"the raw codec holds one record, the header says {header.count}")
         return cls(header, body)
+
+    def moved(self, records_before: int, ledger_min_ms: int, ledger_max_ms: int) -> bytes:
+        """The same records as an entry of another ledger; see `BatchHeader` for what counts anew there."""
+        header = replace(
+            self.header,
+            records_before=records_before,
+            ledger_min_ms=ledger_min_ms,
+            ledger_max_ms=ledger_max_ms,
+            header_bytes=HEADER_BYTES,
+        )
+        return b"".join((header.encode(), self._body))
 
     @property
     def count(self) -> int:

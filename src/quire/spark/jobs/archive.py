@@ -15,16 +15,16 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from quire.core.errors import ListChangedError, NoSuchLedgerError, StagedLedgerGoneError
+from quire.core.errors import NoSuchLedgerError
 from quire.core.log_list import LogItem, Place
-from quire.core.log_rewriting import Replacement
+from quire.core.log_rewriting import Replacement, replaceable
 from quire.log.archive import SCHEMA as COLUMNS
 from quire.log.archive import (
     ArchiveError,
@@ -38,7 +38,7 @@ from quire.log.ledgers import LogLedgers, view_of
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
-from quire.spark.jobs import command, units
+from quire.spark.jobs import command, lists, units
 from quire.spark.jobs.archive_files import Files, RecordDigest
 from quire.spark.jobs.units import Row as Fields
 from quire.spark.schema import Projection
@@ -153,7 +153,7 @@ def plan(
         NoSuchLogError: there is no such log.
     """
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    log_id = bytes.fromhex(cluster.call(uri, _log_id, log))
+    log_id = lists.head_of(uri, log).log_id
     every, items = cluster.call(uri, _items, log_id, password)
     there = Files(root).list(log_id.hex())
 
@@ -203,17 +203,13 @@ def run(
         rows = [row.asDict() for row in units.run_round(spark, group, _step, SCHEMA).collect()]
         refused += [row["refused"] for row in rows if row["refused"]]
         good = sorted((row for row in rows if not row["refused"]), key=lambda row: row["first_offset"])
-        listed = []
-        for row in good:
-            moved = _moved(by_ledger[row["ledger"]], row)
-            try:
-                cluster.call(work.uri, _swapped, work, [moved])
-            except (ListChangedError, StagedLedgerGoneError) as error:
-                refused.append(str(error))
-            else:
-                listed.append(row)
-                if moved.new.place is Place.ARCHIVE:
-                    cluster.call(work.uri, _delete, work, moved.new)
+        moved = [(row, _moved(by_ledger[row["ledger"]], row)) for row in good]
+        swapped, left = lists.swap(work.uri, work.log_id, work.password, moved, archive=work.root)
+        refused += left
+        for _, each in swapped:
+            if each.new.place is Place.ARCHIVE:
+                cluster.call(work.uri, _delete, work, each.new)
+        listed = [row for row, _ in swapped]
         if listed:
             spark.createDataFrame(listed, f"unit string, {SCHEMA}").write.mode("append").parquet(table)
         done += listed
@@ -360,21 +356,13 @@ _SPARKS = {"timestamp": pa.timestamp("us", tz="UTC")}
 # --- with the cluster ------------------------------------------------------------------------------------------------
 
 
-async def _log_id(client: QuireClient, log: str) -> str:
-    return (await client.log(log).describe()).log_id
-
-
 async def _items(client: QuireClient, log_id: bytes, password: bytes) -> tuple[list[LogItem], list[LogItem]]:
-    rewriter = LogRewriter(client, log_id, password)
-    return await rewriter.items(), (await rewriter.candidates())[1]
+    head, every = await LogRewriter(client, log_id, password).items()
+    return every, replaceable(head, every)
 
 
 async def _record(client: QuireClient, unit: ArchiveUnit) -> Any:
     return (await LogLedgers(client, unit.password).open(unit.item)).metadata
-
-
-async def _swapped(client: QuireClient, work: ArchivePlan, moved: Sequence[Replacement]) -> None:
-    await LogRewriter(client, work.log_id, work.password).swap(moved, archive=work.root)
 
 
 async def _delete(client: QuireClient, work: ArchivePlan, item: LogItem) -> None:

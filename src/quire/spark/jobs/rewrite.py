@@ -15,22 +15,21 @@ from __future__ import annotations
 import argparse
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from quire.core.errors import ListChangedError, NoSuchLedgerError, StagedLedgerGoneError
+from quire.core.errors import NoSuchLedgerError
 from quire.core.ids import LedgerId
 from quire.core.log_list import LogItem, LogSettings, Place
 from quire.core.log_rewriting import Replacement
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.log.staging import StagedBy
 from quire.spark import cluster
-from quire.spark.jobs import command, units
+from quire.spark.jobs import command, lists, units
 from quire.spark.jobs.units import Row as Fields
-from quire.spark.jobs.units import batched
 from quire.wire.batch import FORMAT_BATCH1
 
 if TYPE_CHECKING:
@@ -137,8 +136,9 @@ def plan(
     Raises:
         NoSuchLogError: there is no such log.
     """
-    log_id = bytes.fromhex(cluster.call(uri, _log_id, log))
-    settings, items, count = cluster.call(uri, _candidates, log_id, password)
+    head = lists.head_of(uri, log)
+    log_id, settings, count = head.log_id, head.settings, head.item_count
+    items = cluster.call(uri, _candidates, log_id, password)
     groups: list[list[LogItem]] = []
     size = 0
     before: LogItem | None = None
@@ -178,19 +178,20 @@ def run(
         by_name = {unit.name: unit for unit in group}
         done = [row.asDict() for row in units.run_round(spark, group, _copy, SCHEMA).collect()]
         copied = sorted((row for row in done if not row["refused"]), key=lambda row: row["first_offset"])
-        listed, left = _swap(work, by_name, copied)
+        made = [(row, _replacement(by_name[row["unit"]], row)) for row in copied]
+        swapped, left = lists.swap(work.uri, work.log_id, work.password, made)
+        listed = [row for row, _ in swapped]
         refused += [row["refused"] for row in done if row["refused"]] + left
         spark.createDataFrame(listed, f"unit string, {SCHEMA}").write.mode("append").parquet(table)
         rows += listed
         finished += len(group)
         if progress is not None:
             progress(finished, len(work.units))
-    _, _, count = cluster.call(work.uri, _candidates, work.log_id, work.password)
     return RewriteReport(
         log=work.log,
         table=table,
         ledgers_before=work.items,
-        ledgers_after=count,
+        ledgers_after=lists.head_of(work.uri, work.log).item_count,
         replaced=sum(row["replaced"] for row in rows),
         made=len(rows),
         records=sum(row["records"] for row in rows),
@@ -198,27 +199,6 @@ def run(
         refused=refused,
         seconds=round(time.monotonic() - began, 3),
     )
-
-
-def _swap(
-    work: RewritePlan, by_name: dict[str, RewriteUnit], copied: Sequence[Fields]
-) -> tuple[list[Fields], list[str]]:
-    """Swap all copies of a round, or, where one of them is refused, each by itself."""
-    made = [(row, _replacement(by_name[row["unit"]], row)) for row in copied]
-    try:
-        cluster.call(work.uri, _swapped, work, [each for _, each in made])
-    except (ListChangedError, StagedLedgerGoneError):
-        listed: list[Fields] = []
-        refused: list[str] = []
-        for row, each in made:
-            try:
-                cluster.call(work.uri, _swapped, work, [each])
-            except (ListChangedError, StagedLedgerGoneError) as error:
-                refused.append(str(error))
-            else:
-                listed.append(row)
-        return listed, refused
-    return list(copied), []
 
 
 def _replacement(unit: RewriteUnit, row: Fields) -> Replacement:
@@ -262,22 +242,9 @@ async def _copied(client: QuireClient, unit: RewriteUnit) -> Replacement:
     return await LogRewriter(client, unit.log_id, unit.password).copy(unit.items, unit.settings, by)
 
 
-async def _swapped(client: QuireClient, work: RewritePlan, made: Sequence[Replacement]) -> None:
-    rewriter = LogRewriter(client, work.log_id, work.password)
-    for some in batched(made, SWAPPED_AT_ONCE):
-        await rewriter.swap(some)
-
-
-async def _log_id(client: QuireClient, log: str) -> str:
-    return (await client.log(log).describe()).log_id
-
-
-async def _candidates(
-    client: QuireClient, log_id: bytes, password: bytes
-) -> tuple[LogSettings, list[LogItem], int]:
-    head, items = await LogRewriter(client, log_id, password).candidates()
-    whole = [item for item in items if item.place is Place.BOOKIES and item.format == FORMAT_BATCH1.decode()]
-    return head.settings, whole, head.item_count
+async def _candidates(client: QuireClient, log_id: bytes, password: bytes) -> list[LogItem]:
+    _, items = await LogRewriter(client, log_id, password).candidates()
+    return [item for item in items if item.place is Place.BOOKIES and item.format == FORMAT_BATCH1.decode()]
 
 
 def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
