@@ -151,9 +151,9 @@ EACH_DRIVER = [
 ]
 
 
-def run(scenario):
+def run(scenario, patience_s=PATIENCE_S):
     async def bounded():
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             return await scenario
 
     return asyncio.run(bounded())

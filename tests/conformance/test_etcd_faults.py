@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 import quire
-from conformance.etcd_proxy import PARTITION_S, behind_proxy, run
+from conformance.etcd_proxy import PARTITION_S, behind_proxy
 from conformance.metadata_drivers import EtcdDriver, clients, present, until
+from conformance.proxied import a_registration_settles_a_lost_answer, lose_answer, run
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.core.errors import MetadataUnknownError
@@ -27,15 +28,6 @@ def driver(tmp_path):
 
 
 # --- lost answers -----------------------------------------------------------------------------------------------
-
-
-async def lose_answer(proxy, change, happened):
-    """Start a change whose answer is lost although it happens."""
-    proxy.lose_answers()
-    task = asyncio.ensure_future(change)
-    await until(happened)
-    proxy.pass_everything()
-    return task
 
 
 def test_a_change_whose_answer_is_lost_is_unknown_and_reading_tells(driver):
@@ -90,26 +82,7 @@ def test_a_registration_settles_a_lost_answer_itself(driver):
     async def scenario():
         async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
             await store.register("other", b"")  # its lease is there, so that the first request does it
-            task = await lose_answer(
-                proxy,
-                store.register("bookies/available/b:1", b"x"),
-                lambda: present(other, "bookies/available/b:1", b"x"),
-            )
-            held = await task
-            await held.update(b"y")
-            assert (await other.get(held.key)).value == b"y"
-
-            first = await store.register("e/n-", b"", sequential=True)
-
-            async def numbered():
-                return len(await other.list("e/")) == 2
-
-            task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), numbered)
-            numbered_one = await task
-            assert [key for key, _ in await other.list("e/")] == [first.key, numbered_one.key]
-            await numbered_one.close()
-            assert [key for key, _ in await other.list("e/")] == [first.key]
-            assert held.renewed == 0
+            await a_registration_settles_a_lost_answer(store, other, proxy)
 
     run(scenario())
 

@@ -7,8 +7,9 @@ import subprocess
 import pytest
 import uvloop
 
-from conformance.etcd_proxy import behind_proxy, run
+from conformance.etcd_proxy import behind_proxy
 from conformance.metadata_drivers import EtcdDriver, clients, until
+from conformance.proxied import run
 from conformance.test_metadata_processes import forked_use
 from quire.core.errors import (
     AlreadyExistsError,

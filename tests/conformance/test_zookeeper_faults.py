@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from conformance.metadata_drivers import ZookeeperDriver, clients, end_session, present, until
-from conformance.zookeeper_proxy import PARTITION_S, behind_proxy, run
+from conformance.proxied import a_registration_settles_a_lost_answer, lose_answer, run
+from conformance.zookeeper_proxy import PARTITION_S, behind_proxy
 from quire.core.errors import (
     AlreadyExistsError,
     MetadataUnknownError,
@@ -39,15 +40,6 @@ def record_of(ledger_id, token=7):
 
 
 # --- lost answers -----------------------------------------------------------------------------------------------
-
-
-async def lose_answer(proxy, change, happened):
-    """Start a change whose answer is lost although it happens."""
-    proxy.lose_answers()
-    task = asyncio.ensure_future(change)
-    await until(happened)
-    proxy.pass_everything()
-    return task
 
 
 def test_a_change_whose_answer_is_lost_is_unknown_and_reading_tells(driver):
@@ -117,26 +109,7 @@ def test_the_records_of_ledgers_settle_a_lost_answer(driver):
 def test_a_registration_settles_a_lost_answer_itself(driver):
     async def scenario():
         async with behind_proxy(driver, session_timeout_ms=20_000) as (store, other, proxy):
-            task = await lose_answer(
-                proxy,
-                store.register("bookies/available/b:1", b"x"),
-                lambda: present(other, "bookies/available/b:1", b"x"),
-            )
-            held = await task
-            await held.update(b"y")
-            assert (await other.get(held.key)).value == b"y"
-
-            first = await store.register("e/n-", b"", sequential=True)
-
-            async def numbered():
-                return len(await other.list("e/")) == 2
-
-            task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), numbered)
-            numbered_one = await task
-            assert [key for key, _ in await other.list("e/")] == [first.key, numbered_one.key]
-            await numbered_one.close()
-            assert [key for key, _ in await other.list("e/")] == [first.key]
-            assert held.renewed == 0
+            await a_registration_settles_a_lost_answer(store, other, proxy)
 
     run(scenario())
 

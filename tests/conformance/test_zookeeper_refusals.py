@@ -9,7 +9,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from conformance.metadata_drivers import ZookeeperDriver, clients, until
-from conformance.zookeeper_proxy import behind_proxy, run
+from conformance.proxied import run
+from conformance.zookeeper_proxy import behind_proxy
 from quire.core.errors import (
     AlreadyExistsError,
     CorruptMetadataError,

@@ -1,26 +1,14 @@
 """A ZooKeeper store behind a proxy that fails like a network."""
 
-import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from conformance.metadata_drivers import clients
+from conformance.proxied import behind
 from quire.metadata.zookeeper import ZookeeperStore
 from quire.metadata.zookeeper_options import ZookeeperOptions
 from support.rounds import PROOF
-from support.tcp_proxy import tcp_proxy
 
 SESSION_MS = 10_000 if PROOF else 1500
 PARTITION_S = 30 if PROOF else 4
-PATIENCE_S = 120
-
-
-def run(scenario):
-    async def bounded():
-        async with asyncio.timeout(PATIENCE_S):
-            return await scenario
-
-    return asyncio.run(bounded())
 
 
 def via(address, proxy, **options):
@@ -29,13 +17,6 @@ def via(address, proxy, **options):
     return replace(address, hosts=(f"127.0.0.1:{proxy.port}",), options=options)
 
 
-@asynccontextmanager
-async def behind_proxy(driver, **options):
+def behind_proxy(driver, **options):
     """A store that a test may cut off, and one that it may not."""
-    host, port = driver.server.host.split(":")
-    async with clients(driver, 1) as (other,), tcp_proxy(host, int(port)) as proxy:
-        store = await ZookeeperStore.open(via(driver.address, proxy, **options))
-        try:
-            yield store, other, proxy
-        finally:
-            await store.close()
+    return behind(driver, lambda proxy: ZookeeperStore.open(via(driver.address, proxy, **options)))

@@ -1,14 +1,11 @@
 """A real etcd for tests, built from its published sources with Go, on loopback; one for a whole test run."""
 
-import atexit
 import functools
 import os
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
-import pytest
+from support.shared_server import or_skip, run_tool, start_shared
 
 ETCD_PEER = Path(__file__).resolve().parents[2] / "tools" / "etcd-peer"
 START_S = 600
@@ -34,16 +31,7 @@ class EtcdServer:
 
     def run(self, command, *arguments, check=True):
         """What one command of `tools/etcd-peer` prints."""
-        done = subprocess.run(
-            [ETCD_PEER, command, self.folder, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=False,
-        )
-        if check and done.returncode:
-            raise RuntimeError(f"etcd-peer {command}: {done.stderr[-2000:]}")
-        return done.stdout
+        return run_tool(ETCD_PEER, command, self.folder, *arguments, seconds=START_S, check=check)
 
     def start(self):
         """Start it, or start it again; where it listens."""
@@ -66,24 +54,10 @@ def why_not():
 @functools.cache
 def shared_server():
     """The run's server, started when it is first asked for; a message instead if it cannot be."""
-    reason = why_not()
-    if reason is not None:
-        return reason
-    folder = tempfile.mkdtemp(prefix="quire-etcd-")
-    try:
-        # Tests need no durability of the machine's disk; what they kill is the process.
-        server = EtcdServer(folder, "--unsafe-no-fsync")
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        return f"etcd did not start, nothing was tested against it: {error}"
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(server.stop)
-    return server
+    # Tests need no durability of the machine's disk; what they kill is the process.
+    return start_shared("etcd", why_not(), lambda folder: EtcdServer(folder, "--unsafe-no-fsync"))
 
 
 def etcd_or_skip():
     """The run's server; the test is skipped, loudly, where there can be none."""
-    server = shared_server()
-    if isinstance(server, str):
-        pytest.skip(server)
-    return server
+    return or_skip(shared_server())

@@ -3,15 +3,12 @@
 Its ticks are short, so that a test of a lost session need not wait for seconds; sessions may also be long.
 """
 
-import atexit
 import functools
 import os
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
-import pytest
+from support.shared_server import or_skip, run_tool, start_shared
 
 JAVA_PEER = Path(__file__).resolve().parents[2] / "tools" / "java-peer"
 CONFIGURATION = "tickTime=100\nminSessionTimeout=200\nmaxSessionTimeout=600000\n"
@@ -38,17 +35,15 @@ class ZookeeperServer:
 
     def run(self, command, *arguments, check=True):
         """What one command of `tools/java-peer` prints."""
-        done = subprocess.run(
-            [JAVA_PEER, command, self.folder, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=False,
+        return run_tool(
+            JAVA_PEER,
+            command,
+            self.folder,
+            *arguments,
+            seconds=START_S,
+            check=check,
+            environment=self.environment,
         )
-        if check and done.returncode:
-            raise RuntimeError(f"java-peer {command}: {done.stderr[-2000:]}")
-        return done.stdout
 
     def stop(self):
         self.run("stop", check=False)
@@ -65,23 +60,9 @@ def why_not():
 @functools.cache
 def shared_server():
     """The run's server, started when it is first asked for; a message instead if it cannot be."""
-    reason = why_not()
-    if reason is not None:
-        return reason
-    folder = tempfile.mkdtemp(prefix="quire-zookeeper-")
-    try:
-        server = ZookeeperServer(folder)
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        return f"ZooKeeper did not start, nothing was tested against it: {error}"
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(server.stop)
-    return server
+    return start_shared("ZooKeeper", why_not(), ZookeeperServer)
 
 
 def zookeeper_or_skip():
     """The run's server; the test is skipped, loudly, where there can be none."""
-    server = shared_server()
-    if isinstance(server, str):
-        pytest.skip(server)
-    return server
+    return or_skip(shared_server())
