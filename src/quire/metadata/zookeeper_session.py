@@ -17,8 +17,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import selectors
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -34,6 +37,8 @@ from kazoo.exceptions import (
     SessionMovedError,
     UnimplementedError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.utils import selector_select
 from kazoo.protocol.connection import DELETED_EVENT, ConnectionHandler
 from kazoo.protocol.serialization import Sync, Watch
 from kazoo.protocol.states import KazooState, KeeperState
@@ -55,6 +60,13 @@ LOST: Final = (
 """The answer is lost; what was asked for may have happened."""
 RECONNECT_DELAY_S: Final = 0.05
 RECONNECT_DELAY_MAX_S: Final = 1.0
+_POLL: Final = SimpleNamespace(
+    DefaultSelector=selectors.PollSelector,
+    EVENT_READ=selectors.EVENT_READ,
+    EVENT_WRITE=selectors.EVENT_WRITE,
+)
+_CHUNK_BYTES: Final = 1 << 16
+_NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _LOG: Final = logging.getLogger(__name__)
 
 Listener = Callable[[bool], Awaitable[None]]
@@ -74,10 +86,34 @@ class _LastWords(logging.Handler):
             self.text = record.getMessage()
 
 
+class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, which wait for a socket with `poll`: kazoo makes a new epoll instance for every wait."""
+
+    def select(self, *arguments: Any) -> Any:
+        return selector_select(*arguments, selectors_module=_POLL)
+
+
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection, with events of persistent watches handed to us: kazoo knows only those that fire once."""
+    """kazoo's connection, with events of persistent watches handed to us: kazoo knows only those that fire once.
+
+    Most answers have come as a whole when their first byte has, and most requests fit into the socket: it is tried
+    before kazoo waits for it.
+    """
 
     on_event: Callable[[str, bool], None]
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        here = b""
+        with self._socket_error_handling(), contextlib.suppress(*_NOT_NOW):
+            here = self._socket.recv(min(max(length, 0), _CHUNK_BYTES))
+        return here if len(here) == length else here + super()._read(length - len(here), timeout)
+
+    def _write(self, msg: bytes, timeout: float) -> None:
+        sent = 0
+        with self._socket_error_handling(), contextlib.suppress(*_NOT_NOW):
+            sent = self._socket.send(msg)
+        if sent < len(msg):
+            super()._write(msg[sent:], timeout)
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         watch, _ = Watch.deserialize(buffer, offset)
@@ -99,6 +135,13 @@ class _Result:
 
     def set_exception(self, error: BaseException) -> None:
         self._session.post(_refuse, self.future, error)
+
+
+class _BeforeRead(_Result):
+    """Of a `sync` before a read only an error is of interest: its success need not wake the loop."""
+
+    def set(self, value: object) -> None:
+        pass
 
 
 def _settle(future: asyncio.Future[Any], value: object, zxid: int) -> None:
@@ -163,6 +206,7 @@ class ZookeeperSession:
         retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY_S, max_delay=RECONNECT_DELAY_MAX_S)
         client = KazooClient(
             hosts=",".join(self.address.hosts),
+            handler=_Threads(),
             timeout=options.session_timeout_ms / 1000,
             auth_data=auth,
             sasl_options=sasl,
@@ -213,13 +257,19 @@ class ZookeeperSession:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Any) -> asyncio.Future[Any]:
+    def submit(self, request: Any, *, fresh: bool = False) -> asyncio.Future[Any]:
         """Send a request after all earlier ones, whatever the state of the connection.
+
+        Args:
+            request: one of kazoo's, or of `zookeeper_requests`.
+            fresh: have the server catch up with its leader first.
 
         Returns:
             A future of (answer, transaction id that the server had seen when it answered).
         """
         future: asyncio.Future[Any] = self._loop.create_future()
+        if fresh:
+            self.client._call(Sync(self.address.root), _BeforeRead(self, future))
         self.client._call(request, _Result(self, future))
         return future
 
@@ -262,11 +312,11 @@ class ZookeeperSession:
         if self.failure is not None:
             raise self.failure
 
-    async def read(self, *requests: Any, fresh: bool = True) -> tuple[Any, int]:
-        """The answer to the last of some reads; sent again when a connection is lost.
+    async def read(self, request: Any, *, fresh: bool = True) -> tuple[Any, int]:
+        """The answer to a read; sent again when a connection is lost.
 
         Args:
-            requests: sent together.
+            request: what to read.
             fresh: see everything that was done before, on whichever server.
 
         Raises:
@@ -277,14 +327,10 @@ class ZookeeperSession:
             async with asyncio.timeout(self.address.options.patience_ms / 1000):
                 while True:
                     await self.ready()
-                    futures = [self.submit(Sync(self.address.root))] if fresh else []
-                    futures += [self.submit(request) for request in requests]
                     try:
-                        *_, answer = await asyncio.gather(*futures)
+                        return await self.submit(request, fresh=fresh)  # type: ignore[no-any-return]
                     except LOST:
                         await self._next_connection()
-                        continue
-                    return answer  # type: ignore[no-any-return]
         except TimeoutError:
             raise self.away() from None
         except AuthFailedError as error:
