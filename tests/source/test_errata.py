@@ -126,11 +126,8 @@ def test_s2_our_recoverer_does() -> None:
     assert explore(world, behind_entry_1, canonical=Symmetry(world)).violation
 
 
-def test_s5_a_read_is_judged_while_another_is_outstanding() -> None:
-    """ "two equations for the message set are both required; … so early decisions are not explored"."""
-    early = lambda after: after.clients[1].pending == (2,)  # noqa: E731 - the judgement, one answer heard
-    assert not taken_over_behind_entry_1().can("answer", early)
-    assert taken_over_behind_entry_1(mended=("S5",)).can("answer", early)
+def fenced_recovery() -> RecoveryMachine:
+    """A recovery on three bookies, write quorum 3 and ack quorum 2, that two have answered: about to read forward."""
     record = new_ledger(
         LedgerId(1),
         ("b1", "b2", "b3"),
@@ -139,11 +136,20 @@ def test_s5_a_read_is_judged_while_another_is_outstanding() -> None:
         digest_type=DigestType.CRC32C,
         password=b"",
     )
-    ours = RecoveryMachine(record.in_recovery(), 1)
-    ours.recover()
+    machine = RecoveryMachine(record.in_recovery(), 1)
+    machine.recover()
     for slot in (0, 1):
-        ours.fence_answered(slot, Answer.OK, -1)
-    ours.out.clear()
+        machine.fence_answered(slot, Answer.OK, -1)
+    machine.out.clear()
+    return machine
+
+
+def test_s5_a_read_is_judged_while_another_is_outstanding() -> None:
+    """ "two equations for the message set are both required; … so early decisions are not explored"."""
+    early = lambda after: after.clients[1].pending == (2,)  # noqa: E731 - the judgement, one answer heard
+    assert not taken_over_behind_entry_1().can("answer", early)
+    assert taken_over_behind_entry_1(mended=("S5",)).can("answer", early)
+    ours = fenced_recovery()
     for slot in (0, 1):
         ours.read_answered(slot, Answer.NO_ENTRY, {}, -1, ())
     (write,) = ours.out
@@ -268,19 +274,7 @@ def test_s9_one_copy_is_enough_and_the_others_need_not_answer() -> None:
     """The guide: "Committed = Ack Quorum positive responses". An entry that was not acknowledged may be kept, one that
     was may not be lost: one copy decides.
     """
-    record = new_ledger(
-        LedgerId(1),
-        ("b1", "b2", "b3"),
-        write_quorum=3,
-        ack_quorum=2,
-        digest_type=DigestType.CRC32C,
-        password=b"",
-    )
-    machine = RecoveryMachine(record.in_recovery(), 1)
-    machine.recover()
-    for slot in (0, 1):
-        machine.fence_answered(slot, Answer.OK, -1)
-    machine.out.clear()
+    machine = fenced_recovery()
     machine.read_answered(2, Answer.OK, {0: 10}, 5, ())
     written = [effect for effect in machine.out if isinstance(effect, SendRecoveryAdds)]
     assert {add.bookie for add in written} == {"b1", "b2", "b3"}
