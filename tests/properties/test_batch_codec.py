@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from quire.wire.batch import (
     MalformedBatchError,
     encode_arrow_batch,
     encode_batch,
+    with_gaps,
 )
 
 I64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
@@ -136,7 +138,11 @@ def test_the_header_can_grow() -> None:
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [({"flags": 64}, "unknown to this program"), ({"count": 0}, "no record")],
+    [
+        ({"flags": 128}, "unknown to this program"),
+        ({"flags": 64}, "some are missing"),
+        ({"count": 0}, "no record"),
+    ],
 )
 def test_what_a_header_may_not_say(change: dict, text: str) -> None:
     header = BatchHeader.parse(encode_batch([b"a", b"b"], base_ms=1))
@@ -160,3 +166,36 @@ def test_arrow_batches_go_in_as_they_are() -> None:
     assert (view.header.records_through, view.header.min_ms, view.header.epoch) == (5, 4, 2)
     with pytest.raises(MisuseError, match="schema"):
         encode_arrow_batch(batch.select(["value"]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(RECORDS, CODECS, st.data())
+def test_positions_of_a_batch_with_gaps_come_back(records: list, codec: tuple, data: st.DataObject) -> None:
+    steps = data.draw(st.lists(st.integers(1, 5), min_size=len(records) - 1, max_size=len(records) - 1))
+    positions = [0, *accumulate(steps)]
+    dense = encoded(records, *codec, records_before=7)
+    entry = with_gaps(dense, positions)
+    assert (entry == dense) == (positions == list(range(len(records))))
+    view = BatchView.parse(entry)
+    assert (list(view.positions()), view.header.records_through) == (positions, 7 + positions[-1] + 1)
+    assert view.values() == BatchView.parse(dense).values()
+    assert view.to_arrow().equals(BatchView.parse(dense).to_arrow())
+    low, high = data.draw(st.integers(-2, 80)), data.draw(st.integers(-2, 80) | st.none())
+    start, stop = view.between(low, high)
+    wanted = [place for place in positions if low <= place and (high is None or place < high)]
+    assert list(view.positions(start, stop)) == wanted
+    moved = BatchView.parse(view.moved(70, 0, 0))
+    assert (list(moved.positions()), moved.values()) == (positions, view.values())
+
+
+@pytest.mark.parametrize("positions", [[1, 2], [0, 0], [0], [0, 2**32 - 1]])
+def test_positions_that_cannot_be_are_refused(positions: list) -> None:
+    with pytest.raises(MisuseError, match="positions"):
+        with_gaps(encode_batch([b"a", b"b"], base_ms=0), positions)
+
+
+def test_a_damaged_table_of_positions_is_refused() -> None:
+    entry = with_gaps(encode_batch([b"a", b"b"], base_ms=0), [0, 5])
+    for place in range(1, 9):
+        with pytest.raises(MalformedBatchError, match="positions"):
+            BatchView.parse(entry[:-place] + bytes([entry[-place] ^ 1]) + entry[len(entry) - place + 1 :])

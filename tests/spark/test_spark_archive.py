@@ -10,7 +10,7 @@ from quire.core.errors import ArchivedError
 from quire.log.config import LogConfig
 from quire.spark.jobs import archive
 from quire.spark.jobs.archive import COLUMNS
-from quire.spark.jobs.archive_files import RecordDigest
+from quire.spark.jobs.stored import RecordDigest
 
 pytestmark = pytest.mark.spark
 

@@ -49,6 +49,8 @@ class ItemFlags(IntFlag):
 
     REWRITTEN = 1
     """It took the place of others that held the same records."""
+    COMPACTED = 2
+    """Records of some of its offsets are gone, since their keys had later ones."""
 
 
 class IntentKind(IntEnum):
@@ -280,6 +282,7 @@ class LogHead:
         items: the newest items, oldest first.
         archive: the directory of the files of archived items.
         marks_dropped: marks that were forgotten since the log began; `marks_dropped_ms` is the time of the newest.
+        compacted_below: records below this offset whose key has a later one below it may be gone.
     """
 
     log_id: bytes
@@ -299,6 +302,7 @@ class LogHead:
     marks_dropped_ms: int = 0
     unknown: bytes = b""
     archive: str = ""
+    compacted_below: int = 0
 
     # --- questions ---------------------------------------------------------------------------------------------
 

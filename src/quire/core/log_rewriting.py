@@ -43,12 +43,13 @@ class Replacement:
     new: LogItem
 
     @classmethod
-    def by_copy(cls, old: Sequence[LogItem], copy: LogItem) -> Replacement:
+    def by_copy(cls, old: Sequence[LogItem], copy: LogItem, *, compacted: bool = False) -> Replacement:
         """Neighbours that were copied into one ledger.
 
         Args:
             old: closed items, oldest first.
             copy: the new ledger's line, without offsets.
+            compacted: records were left out, since their keys have later ones.
 
         Raises:
             MisuseError: they are no neighbours, or the copy does not hold as many records.
@@ -56,11 +57,13 @@ class Replacement:
         if any(before.next_offset != after.first_offset for before, after in pairwise(old)):
             raise MisuseError("only neighbours can become one item")
         records = sum(item.count for item in old)
-        if copy.count != records:
+        if copy.count > records or (copy.count != records and not compacted):
             msg = f"ledger {copy.ledger_id} holds {copy.count} records, the old ones {records}"
             raise MisuseError(msg, ledger_id=copy.ledger_id)
         first, last = old[0].first_offset, old[-1].next_offset
         flags = copy.flags | ItemFlags.REWRITTEN
+        if compacted or any(item.flags & ItemFlags.COMPACTED for item in old):
+            flags |= ItemFlags.COMPACTED
         new = replace(copy, first_offset=first, next_offset=last, state=ItemState.CLOSED, flags=flags)
         return cls(tuple(old), new)
 

@@ -160,7 +160,9 @@ async def summary(reader: LedgerReader) -> LedgerSummary:
 
 
 async def entry_holding(reader: LedgerReader, record: int) -> int:
-    """The entry that holds a ledger's n-th record: bisection over headers; behind the last: the next entry's id.
+    """The entry that holds a ledger's n-th offset: bisection over headers; behind the last: the next entry's id.
+
+    For an offset without a record it is the entry with the next one.
 
     Source: decision F-31: "Seek = binary search over first record numbers".
     """

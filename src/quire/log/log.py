@@ -318,6 +318,7 @@ class Log:
             head.generation,
             head.marks,
             head.archive,
+            head.compacted_below,
         )
 
     async def truncate(self, before: int) -> None:

@@ -61,7 +61,9 @@ async def _cut(
             low = await entry_holding(reader, start - item.first_offset)
         high = last_entry
         if end < item.next_offset:
-            high = await entry_holding(reader, end - 1 - item.first_offset)
+            high = min(high, await entry_holding(reader, end - 1 - item.first_offset))
+        if low > high:
+            return []  # what was wanted of it is compacted away
         entry_bytes = item.bytes / (last_entry + 1)
         pieces = max(1, min(high - low + 1, round((high - low + 1) * entry_bytes / split_bytes)))
         cuts = [low + (high - low + 1) * piece // pieces for piece in range(pieces)]

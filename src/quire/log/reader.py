@@ -23,7 +23,7 @@ from quire.core.errors import (
     TrimmedError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log_list import LogHead, LogItem, Place
+from quire.core.log_list import ItemFlags, LogHead, LogItem, Place
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, entry_holding, summary, view_of
 from quire.log.records import BatchAt, Record
@@ -83,13 +83,12 @@ class LogReader:
     def clip(self, batch: BatchAt) -> list[Record]:
         """The records of a batch that lie between `start` and `end`."""
         first, view, ledger_id, entry_id = batch
-        low = max(0, (self._start or 0) - first)
-        high = view.header.count if self._end is None else min(view.header.count, self._end - first)
+        low, high = view.between((self._start or 0) - first, None if self._end is None else self._end - first)
         return list(
             map(
                 Record._make,
                 zip(
-                    range(first + low, first + high),
+                    map(first.__add__, view.positions(low, high)),
                     view.times_ms(low, high),
                     view.keys(low, high),
                     view.values(low, high),
@@ -211,8 +210,11 @@ class LogReader:
         async with contextlib.aclosing(self._runs(item, reader)) as runs:
             async for batch in runs:
                 at = first + batch.view.header.records_before
-                self._check_follows(reader, batch, at)
-                end = at + batch.view.header.count
+                if not item.flags & ItemFlags.COMPACTED:
+                    self._check_follows(reader, batch, at)
+                elif self._end is not None and at >= self._end:
+                    break
+                end = first + batch.view.header.records_through
                 self._offset = max(self._offset, end)
                 self._next_entry = batch.entry_id + 1
                 yield batch._replace(first_offset=at)
@@ -222,6 +224,9 @@ class LogReader:
             # The list does not say yet where the ledger after this one begins; this pass may begin behind that.
             self._next_first = end if end >= 0 else first + (await summary(reader)).records
         self._finished = reader.closed
+        if item.flags & ItemFlags.COMPACTED and item.next_offset is not None:
+            # Its last records may be gone; what follows them is in another ledger.
+            self._offset = max(self._offset, item.next_offset)
 
     async def _runs(self, item: LogItem, reader: LedgerReader) -> AsyncGenerator[BatchAt, None]:
         if self._follow and item.is_open:

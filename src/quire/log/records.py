@@ -17,7 +17,7 @@ class Record(NamedTuple):
     """One record of a log.
 
     Attributes:
-        offset: its dense 64-bit number in the log, for ever.
+        offset: its 64-bit number in the log, for ever; dense until records are compacted away.
         timestamp_ms: milliseconds since 1970, as the writer gave it.
         key: None when it was written without.
         value: None for a tombstone.
@@ -46,7 +46,8 @@ class BatchAt(NamedTuple):
     @property
     def end_offset(self) -> int:
         """The offset behind its last record."""
-        return self.first_offset + self.view.header.count
+        header = self.view.header
+        return self.first_offset + (header.span or header.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class LogDescription:
         items: its ledgers, oldest first.
         marks: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
+        compacted_below: records below this offset whose key has a later one may be gone; 0 where none are.
     """
 
     name: str
@@ -104,6 +106,7 @@ class LogDescription:
     generation: int = 0
     marks: tuple[Mark, ...] = ()
     archive: str = ""
+    compacted_below: int = 0
 
 
 class LogRange(NamedTuple):

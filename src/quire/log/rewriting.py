@@ -93,16 +93,17 @@ class LogRewriter:
             QuireError: an old ledger cannot be read, or the new one not written; it is left to the collector.
         """
         staged = await stage(self._client, self._log_id, settings, by, self._password)
-        records, low, high = 0, 0, 0
+        records, through, low, high = 0, 0, 0, 0
         try:
             for item in items:
-                before = records
+                before, above = records, (item.first_offset or 0) - (items[0].first_offset or 0)
                 async for view in self._batches(item):
                     header = view.header
                     low = header.min_ms if not records else min(low, header.min_ms)
                     high = header.max_ms if not records else max(high, header.max_ms)
-                    await staged.append(view.moved(records, low, high))
+                    await staged.append(view.moved(above + header.records_before, low, high))
                     records += header.count
+                    through = above + header.records_through
                 if records - before != item.count:
                     held = f"ledger {item.ledger_id} holds {records - before} records"
                     msg = f"{held}, the list says {item.count}: it is not copied"
@@ -112,8 +113,8 @@ class LogRewriter:
             await staged.abandon()
             raise
         found = await summary(await self._ledgers.open(new))
-        if (found.records, found.payload_bytes) != (records, new.payload_bytes):
-            msg = f"ledger {new.ledger_id} was written with {records} records and reads as {found.records}"
+        if (found.records, found.payload_bytes) != (through, new.payload_bytes):
+            msg = f"ledger {new.ledger_id} was written up to record {through} and reads up to {found.records}"
             raise CorruptMetadataError(msg, ledger_id=new.ledger_id)
         return Replacement.by_copy(items, new)
 
@@ -129,12 +130,15 @@ class LogRewriter:
             async for _, view in views:
                 yield view
 
-    async def swap(self, replacements: Sequence[Replacement], *, archive: str = "") -> None:
+    async def swap(
+        self, replacements: Sequence[Replacement], *, archive: str = "", compacted_below: int = 0
+    ) -> None:
         """Swap the list, once, whatever answers are lost.
 
         Args:
             replacements: in the list's order, at most `SWAPPED_AT_ONCE`.
             archive: the directory with the files of items that move there.
+            compacted_below: up to where later records were looked for, if some were left out for their sake.
 
         Raises:
             ListChangedError: an old item is not what it was; nothing was swapped.
@@ -146,7 +150,7 @@ class LogRewriter:
         attempts = itertools.count(1)
         while True:
             try:
-                await self._swap_once(replacements, archive)
+                await self._swap_once(replacements, archive, compacted_below)
             except StagedLedgerGoneError:
                 raise
             except (VersionConflictError, QuireError) as error:
@@ -158,7 +162,9 @@ class LogRewriter:
             else:
                 return
 
-    async def _swap_once(self, replacements: Sequence[Replacement], archive: str) -> None:
+    async def _swap_once(
+        self, replacements: Sequence[Replacement], archive: str, compacted_below: int
+    ) -> None:
         head, version = await self._head()
         if archive and head.archive not in {"", archive}:
             msg = f"log {head.name!r} has its archive at {head.archive}, not at {archive}"
@@ -173,7 +179,12 @@ class LogRewriter:
         made, pages = with_replaced(head, paged_items, replacements, layout, page_name)
         for page in pages:
             await self._heads.write_page(page)
-        made = replace(made, generation=head.generation + 1, archive=archive or head.archive)
+        made = replace(
+            made,
+            generation=head.generation + 1,
+            archive=archive or head.archive,
+            compacted_below=max(head.compacted_below, compacted_below),
+        )
         await self._heads.write_all([(made, version)], required)
 
     async def _head(self) -> tuple[LogHead, int]:

@@ -34,11 +34,13 @@ class Origin:
         log: the log's name, or `ledger:N`.
         ledger_id: the ledger.
         first_offset: the offset of the ledger's first record.
+        gaps: whether some of its offsets may have no record.
     """
 
     log: str
     ledger_id: int
     first_offset: int
+    gaps: bool = False
 
 
 class ArrowBuilder:
@@ -81,6 +83,7 @@ class ArrowBuilder:
         self._logs: list[str] = []
         self._opaque: list[bool] = []
         self._times: list[Any] = []
+        self._gaps: dict[int, Any] = {}
         self._chunks: dict[str, list[pa.Array]] = {name: [] for name in self._stored}
         self._lists: dict[str, list[Any]] = {name: [] for name in self._stored}
 
@@ -104,7 +107,10 @@ class ArrowBuilder:
         header = view.header
         count = stop - start
         share = header.body_bytes * count // header.count
-        self._note(origin, entry_id, origin.first_offset + header.records_before + start, start, count, share)
+        first = origin.first_offset + header.records_before
+        if header.span:
+            self._gaps[len(self._counts)] = np.array(view.positions(start, stop), np.int64) + first
+        self._note(origin, entry_id, first + start, start, count, share)
         if self._times_wanted:
             if header.flags & BatchFlags.TIMES:
                 column = view.to_arrow(start, stop, ["timestamp_ms"]).column(0)
@@ -191,7 +197,11 @@ class ArrowBuilder:
             chunks = self._chunks[name]
             return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
         if name == "offset":
-            return pa.array(np.repeat(np.array(self._offsets, np.int64), counts) + within)
+            offsets = np.repeat(np.array(self._offsets, np.int64), counts) + within
+            for place, found in self._gaps.items():
+                start = int(counts[:place].sum())
+                offsets[start : start + len(found)] = found
+            return pa.array(offsets)
         if name == "timestamp":
             assert times is not None
             return times.cast(kind)
@@ -247,13 +257,15 @@ def check_follows(origin: Origin, entry_id: int, view: BatchView, expected: int 
     """Assert that a batch starts where the one before it in the ledger ended.
 
     Returns:
-        The number of the ledger's records up to and including this batch.
+        The number of the ledger's offsets up to and including this batch.
 
     Raises:
         PeerError: a gap or an overlap: offsets of this ledger are not to be trusted.
     """
     header = view.header
-    if expected is not None and header.records_before != expected:
+    if expected is not None and (
+        header.records_before < expected or (header.records_before != expected and not origin.gaps)
+    ):
         raise PeerError(
             f"quire: ledger {origin.ledger_id} entry {entry_id} of log '{origin.log}': it starts at record "
             f"{header.records_before} of the ledger, the entry before it ended at {expected}.",

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 from quire.core.errors import MisuseError
 from quire.spark.given import SparkUseError, use_error
 from quire.spark.write_options import BodyCodec, Compression
-from quire.wire.batch import Codec, arrow_schema, encode_arrow_batch, encode_batch
+from quire.wire.batch import SPAN_MAX, Codec, arrow_schema, encode_arrow_batch, encode_batch, with_gaps
 
 ENTRY_BYTES: Final = 1 << 20
 """An entry is about so large: a task's reads and a reader's memory are cut by it."""
@@ -153,12 +153,15 @@ class Entries:
     """Batch entries of one ledger, made of batches as they come.
 
     Attributes:
+        first_offset: of records that have offsets already, the ledger's first one; their batches have a column `offset`
+            behind those of the log's schema. None: records are counted from 0 as they come.
         records: how many records the entries so far hold; `times` is the range of their times.
     """
 
     codec: BodyCodec
     compression: Compression
     entry_bytes_max: int
+    first_offset: int | None = None
     records: int = 0
     times: Times = field(default_factory=Times)
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
@@ -185,11 +188,11 @@ class Entries:
 
     def _entries(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         entry = self._encode(batch)
-        if len(entry) <= self.entry_bytes_max:
+        if entry is not None and len(entry) <= self.entry_bytes_max:
             self.records += batch.num_rows
             self.times.add(batch.column("timestamp_ms"))
             yield entry
-        elif batch.num_rows == 1:
+        elif entry is not None and batch.num_rows == 1:
             raise SparkUseError(
                 f"quire: a record of {len(entry):,} bytes is larger than an entry, {self.entry_bytes_max:,} bytes. "
                 "Split its value."
@@ -199,13 +202,23 @@ class Entries:
             yield from self._entries(batch.slice(0, half))
             yield from self._entries(batch.slice(half))
 
-    def _encode(self, batch: pa.RecordBatch) -> bytes:
+    def _encode(self, batch: pa.RecordBatch) -> bytes | None:
+        """One entry; None where its offsets lie too far apart for one."""
+        if self.first_offset is None:
+            return self._encoded(batch, self.records)
+        offsets = batch.column("offset").to_pylist()
+        if offsets[-1] - offsets[0] >= SPAN_MAX:
+            return None
+        entry = self._encoded(batch.drop_columns(["offset"]), offsets[0] - self.first_offset)
+        return with_gaps(entry, [offset - offsets[0] for offset in offsets])
+
+    def _encoded(self, batch: pa.RecordBatch, before: int) -> bytes:
         compression = None if self.compression is Compression.NONE else self.compression.value
         low, high = self.times.low, self.times.high
         if self.codec is BodyCodec.ARROW:
             return encode_arrow_batch(
                 batch,
-                records_before=self.records,
+                records_before=before,
                 ledger_min_ms=low,
                 ledger_max_ms=high,
                 compression=compression,
@@ -222,7 +235,7 @@ class Entries:
                 times_ms=times,
                 keys=batch.column("key").to_pylist(),
                 headers=headers,
-                records_before=self.records,
+                records_before=before,
                 ledger_min_ms=low,
                 ledger_max_ms=high,
                 codec=Codec.ROWS,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.log_list import Place
+from quire.core.log_list import ItemFlags, Place
 from quire.log.ledgers import entry_holding, is_batched, read_one
 from quire.spark import archived, cluster
 from quire.spark.decode import Origin
@@ -115,7 +115,7 @@ async def pieces_between(
     pieces: list[Piece] = []
     for item in extent.log.items:
         inside = intersect(spans, between(item.first_offset, item.next_offset))
-        if not inside or not _touches(wanted, item):
+        if not inside or not item.count or not _touches(wanted, item):
             continue
         if item.place is Place.ARCHIVE:
             pieces += archived.pieces(options, wanted, extent.log, item, inside)
@@ -127,7 +127,9 @@ async def pieces_between(
         ledger = _Ledger(extent.name, item, record, last_entry)
         stretches = [inside] if len(inside) > _SPANS_MAX else [(span,) for span in inside]
         for stretch in stretches:
-            pieces.append(await _stretch(client, ledger, stretch, wanted.from_ms))
+            piece = await _stretch(client, ledger, stretch, wanted.from_ms)
+            if piece.first_entry <= piece.last_entry:  # else what was wanted is compacted away
+                pieces.append(piece)
     return pieces
 
 
@@ -142,7 +144,8 @@ class _Ledger:
 
     def piece(self, first: int, last: int, offsets: Spans) -> Piece:
         size = self.item.bytes * (last - first + 1) // max(self.last_entry + 1, 1)
-        origin = Origin(self.log, self.item.ledger_id, self.item.first_offset)
+        gaps = bool(self.item.flags & ItemFlags.COMPACTED)
+        origin = Origin(self.log, self.item.ledger_id, self.item.first_offset, gaps)
         return Piece(origin, self.record, first, last, size, batches=True, offsets=offsets)
 
 
@@ -158,7 +161,7 @@ async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: 
     if spans[0][0] > item.first_offset:
         first = await entry_holding(reader, spans[0][0] - item.first_offset)
     if spans[-1][1] < item.next_offset:
-        last = await entry_holding(reader, spans[-1][1] - 1 - item.first_offset)
+        last = min(last, await entry_holding(reader, spans[-1][1] - 1 - item.first_offset))
     if from_ms is not None and item.min_time_ms is not None and item.min_time_ms < from_ms:
         first = await _first_since(reader, first, last, from_ms)
     return ledger.piece(first, last, spans)
@@ -240,7 +243,7 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
         view = await read_one(reader, await _first_since(reader, 0, last, from_ms))
         times = view.times_ms(0, view.header.count)
         first = item.first_offset + view.header.records_before
-        late = next(index for index, time in enumerate(times) if time >= from_ms)
+        late = next(place for place, time in zip(view.positions(), times, strict=True) if time >= from_ms)
         return max(first + late, extent.start)
     return None
 

@@ -86,8 +86,11 @@ def _read_entries(
             if not wanted.touches(header.min_ms, header.max_ms):
                 continue
             first = origin.first_offset + header.records_before
-            for start, end in intersect(((first, first + header.count),), piece.offsets):
-                builder.add_batch(origin, entry.entry_id, view, start - first, end - first)
+            behind = origin.first_offset + header.records_through
+            for start, end in intersect(((first, behind),), piece.offsets):
+                start, end = view.between(start - first, end - first)  # noqa: PLW2901 - records from here on
+                if start < end:
+                    builder.add_batch(origin, entry.entry_id, view, start, end)
             if builder.full:
                 yield from builder.take()
 

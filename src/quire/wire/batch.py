@@ -10,6 +10,7 @@ Source: decision F-31; design, "A log, and what a reader calls a position".
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
@@ -31,6 +32,8 @@ VERSION: Final = 1
 HEADER: Final = struct.Struct(">2sBBHHIIQqqqqqQII")
 HEADER_BYTES: Final = HEADER.size
 BODY_BYTES_MAX: Final = 2**31 - 1
+SPAN_MAX: Final = 2**32 - 1
+"""Offsets that a batch with gaps reaches over at most."""
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -57,9 +60,11 @@ class BatchFlags(IntFlag):
     VALUE_NULLS = 8
     HEADERS = 16
     COMPRESSED = 32
+    GAPS = 64
+    """Offsets between the first and the last record have none: the body ends with the table of positions."""
 
 
-_KNOWN_FLAGS: Final = 63
+_KNOWN_FLAGS: Final = 127
 _CHECKSUM_AT: Final = HEADER_BYTES - 4
 
 
@@ -78,12 +83,13 @@ class BatchHeader:
         flags: what the body holds.
         count: records in this batch, at least 1.
         body_bytes: size of the body.
-        records_before: records of the same ledger in earlier entries.
+        records_before: offsets of the same ledger before this batch: its records, and those that were compacted away.
         base_ms: the time of every record that has none of its own.
         min_ms: smallest time in this batch; `max_ms` is the greatest.
         ledger_min_ms: smallest time in this ledger up to and including this batch; likewise `ledger_max_ms`.
         epoch: the leader epoch of the log under which it was written.
         header_bytes: where the body starts; a later version may be longer.
+        span: with gaps, offsets from the first record to the last one; 0 without.
     """
 
     codec: Codec
@@ -98,11 +104,12 @@ class BatchHeader:
     ledger_max_ms: int
     epoch: int
     header_bytes: int = HEADER_BYTES
+    span: int = 0
 
     @property
     def records_through(self) -> int:
-        """Records of the ledger up to and including this batch."""
-        return self.records_before + self.count
+        """Offsets of the ledger up to and including this batch."""
+        return self.records_before + (self.span or self.count)
 
     def encode(self) -> bytes:
         """The header's bytes, with their checksum."""
@@ -121,7 +128,7 @@ class BatchHeader:
             self.ledger_min_ms,
             self.ledger_max_ms,
             self.epoch,
-            0,
+            self.span,
             0,
         )[:_CHECKSUM_AT]
         return head + crc32c(head).to_bytes(4, "big")
@@ -150,7 +157,7 @@ class BatchHeader:
             ledger_low,
             ledger_high,
             epoch,
-            _,
+            span,
             checksum,
         ) = HEADER.unpack_from(entry)
         if magic != MAGIC:
@@ -169,6 +176,8 @@ class BatchHeader:
             )
         if count < 1:
             raise _malformed("it holds no record")
+        if flags & BatchFlags.GAPS and span <= count:
+            raise _malformed(f"it has {count} records in {span} offsets, and says that some are missing")
         return cls(
             Codec(codec),
             BatchFlags(flags),
@@ -182,6 +191,7 @@ class BatchHeader:
             ledger_high,
             epoch,
             header_bytes,
+            span if flags & BatchFlags.GAPS else 0,
         )
 
 
@@ -348,11 +358,18 @@ class BatchView:
     `start` and `stop` arguments count records within the batch, half-open; they clip what is handed out.
     """
 
-    __slots__ = ("_body", "_columns", "header")
+    __slots__ = ("_body", "_columns", "_positions", "_table", "header")
 
-    def __init__(self, header: BatchHeader, body: memoryview) -> None:
+    def __init__(
+        self,
+        header: BatchHeader,
+        body: memoryview,
+        table: memoryview | bytes = b"",
+        positions: tuple[int, ...] = (),
+    ) -> None:
         self.header = header
         self._body = body
+        self._table, self._positions = table, positions
         self._columns: _Columns | None = None
 
     @classmethod
@@ -368,6 +385,8 @@ class BatchView:
             raise _malformed(f"its header names a body of {header.body_bytes} bytes, {len(body)} follow")
         if header.codec is Codec.RAW and header.count != 1:
             raise _malformed(f"the raw codec holds one record, the header says {header.count}")
+        if header.flags & BatchFlags.GAPS:
+            return cls(header, *_split(header, body))
         return cls(header, body)
 
     def moved(self, records_before: int, ledger_min_ms: int, ledger_max_ms: int) -> bytes:
@@ -379,7 +398,20 @@ class BatchView:
             ledger_max_ms=ledger_max_ms,
             header_bytes=HEADER_BYTES,
         )
-        return b"".join((header.encode(), self._body))
+        return b"".join((header.encode(), self._body, self._table))
+
+    def positions(self, start: int = 0, stop: int | None = None) -> Sequence[int]:
+        """The records' offsets, counted from the batch's first one: 0, 1, 2, … unless some were compacted away."""
+        return (self._positions or range(self.count))[start:stop]
+
+    def between(self, low: int, high: int | None = None) -> tuple[int, int]:
+        """Which records have positions from `low` up to, not including, `high`: the first, and where to stop."""
+        start, stop = low, self.count if high is None else min(high, self.count)
+        if self._positions:
+            start = bisect_left(self._positions, low)
+            stop = self.count if high is None else bisect_left(self._positions, high)
+        start = min(max(start, 0), self.count)
+        return start, max(start, stop)
 
     @property
     def count(self) -> int:
@@ -692,6 +724,43 @@ def _read_arrow(body: memoryview, header: BatchHeader) -> pa.RecordBatch:
     if batch.num_rows != header.count:
         raise _malformed(f"its Arrow message has {batch.num_rows} records, the header says {header.count}")
     return batch
+
+
+def with_gaps(entry: bytes, positions: Sequence[int]) -> bytes:
+    """A batch of which some offsets have no record.
+
+    Args:
+        entry: the batch as if it had all.
+        positions: of each record the offset, counted from the first one's: ascending from 0.
+
+    Raises:
+        MisuseError: they do not ascend from 0, are not as many as the records, or are more than 2^32 apart.
+    """
+    header = BatchHeader.parse(entry)
+    ascending = all(before < after for before, after in pairwise(positions))
+    if len(positions) != header.count or positions[0] != 0 or not ascending or positions[-1] >= SPAN_MAX:
+        msg = f"{header.count} records need as many positions that ascend from 0 and stay below {SPAN_MAX}"
+        raise MisuseError(msg)
+    span = positions[-1] + 1
+    if span == header.count:
+        return entry
+    table = struct.pack(f"<{header.count}I", *positions)
+    header = replace(
+        header, flags=header.flags | BatchFlags.GAPS, span=span, body_bytes=header.body_bytes + len(table)
+    )
+    return b"".join((header.encode(), memoryview(entry)[header.header_bytes :], table))
+
+
+def _split(header: BatchHeader, body: memoryview) -> tuple[memoryview, memoryview, tuple[int, ...]]:
+    """The codec's part of a body, the table of positions behind it, and the positions."""
+    at = len(body) - 4 * header.count
+    if at < 0:
+        raise _malformed(f"{header.count} positions do not fit a body of {len(body)} bytes")
+    found = struct.unpack_from(f"<{header.count}I", body, at)
+    ascending = all(before < after for before, after in pairwise(found))
+    if found[0] != 0 or found[-1] + 1 != header.span or not ascending:
+        raise _malformed(f"its positions do not ascend from 0 to {header.span - 1}")
+    return body[:at], body[at:], found
 
 
 def _malformed(what: str) -> MalformedBatchError:

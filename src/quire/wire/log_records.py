@@ -75,6 +75,7 @@ def encode_head(head: LogHead) -> bytes:
         dropped_items=head.dropped_items,
         created_ms=head.created_ms,
         archive=head.archive,
+        compacted_below=head.compacted_below,
         marks_dropped=head.marks_dropped,
         marks_dropped_ms=head.marks_dropped_ms,
         pages=map(_page_ref, head.pages),
@@ -175,6 +176,7 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
         message.marks_dropped_ms,
         _unknown(message),
         message.archive,
+        message.compacted_below,
     )
 
 

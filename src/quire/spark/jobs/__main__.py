@@ -17,10 +17,17 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from quire.spark.jobs import archive, command, replay, rewrite, scrub, to_parquet
+from quire.spark.jobs import archive, command, compact, replay, rewrite, scrub, to_parquet
 from quire.spark.local import session
 
-JOBS = {"to_parquet": to_parquet, "replay": replay, "scrub": scrub, "rewrite": rewrite, "archive": archive}
+JOBS = {
+    "to_parquet": to_parquet,
+    "replay": replay,
+    "scrub": scrub,
+    "rewrite": rewrite,
+    "compact": compact,
+    "archive": archive,
+}
 
 
 def main() -> int:

@@ -34,14 +34,13 @@ from quire.log.archive import (
     read_footer,
     write_archive,
 )
-from quire.log.ledgers import LogLedgers, view_of
+from quire.log.ledgers import LogLedgers
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
-from quire.spark.decode import ArrowBuilder, Origin, check_follows
 from quire.spark.jobs import command, lists, units
-from quire.spark.jobs.archive_files import Files, RecordDigest
+from quire.spark.jobs.archive_files import Files
+from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.units import Row as Fields
-from quire.spark.schema import Projection
 from quire.wire.batch import FORMAT_BATCH1
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 DAY_MS = 86_400_000
 ROW_GROUP_BYTES = 4 << 20
-_ROWS = 10_000
 _STALE_S = 86_400
 SCHEMA = (
     "step string, ledger bigint, first_offset bigint, next_offset bigint, records bigint, file string, digest string, "
@@ -274,7 +272,7 @@ def _write(unit: ArchiveUnit) -> Fields:
     written = RecordDigest()
     unfinished = f"{unit.log_id.hex()}/unfinished-{item.ledger_id}-{secrets.token_hex(8)}"
     with files.create(unfinished) as sink:
-        tables = _row_groups(_records(unit), written)
+        tables = _row_groups(records_of(unit.uri, unit.password, unit.item), written)
         write_archive(sink, tables, log=unit.log, log_id=unit.log_id.hex())
     if written.count != item.count:
         files.remove(unfinished)
@@ -292,7 +290,7 @@ def _prove(unit: ArchiveUnit) -> Fields:
     """Compare the file with the ledger, which is there still."""
     item = unit.item
     held = RecordDigest()
-    for _ in _row_groups(_records(unit), held):
+    for _ in _row_groups(records_of(unit.uri, unit.password, unit.item), held):
         pass
     place = _place(unit.root, unit.log_id, item)
     _compare(place, held)
@@ -332,37 +330,12 @@ def _row_groups(batches: Iterator[pa.RecordBatch], digest: RecordDigest) -> Iter
         yield table
 
 
-def _records(unit: ArchiveUnit) -> Iterator[pa.RecordBatch]:
-    """A ledger's records in the columns of the files."""
-    item = unit.item
-    origin = Origin("", int(item.ledger_id), item.first_offset or 0)
-    columns = pa.schema([field.with_type(_SPARKS.get(field.name, field.type)) for field in COLUMNS])
-    builder = ArrowBuilder(Projection(tuple(columns.names), columns), _ROWS)
-    record = cluster.call(unit.uri, _record, unit)
-    expected: int | None = 0
-    for run in cluster.runs_of(unit.uri, record, 0, record.last_entry):
-        for entry in run:
-            view = view_of(record, entry)
-            expected = check_follows(origin, entry.entry_id, view, expected)
-            builder.add_batch(origin, entry.entry_id, view, 0, view.header.count)
-            if builder.full:
-                yield from (batch.cast(COLUMNS) for batch in builder.take())
-    yield from (batch.cast(COLUMNS) for batch in builder.take())
-
-
-_SPARKS = {"timestamp": pa.timestamp("us", tz="UTC")}
-
-
 # --- with the cluster ------------------------------------------------------------------------------------------------
 
 
 async def _items(client: QuireClient, log_id: bytes, password: bytes) -> tuple[list[LogItem], list[LogItem]]:
     head, every = await LogRewriter(client, log_id, password).items()
     return every, replaceable(head, every)
-
-
-async def _record(client: QuireClient, unit: ArchiveUnit) -> Any:
-    return (await LogLedgers(client, unit.password).open(unit.item)).metadata
 
 
 async def _delete(client: QuireClient, work: ArchivePlan, item: LogItem) -> None:

@@ -27,8 +27,18 @@ def text(data: bytes | None) -> str | None:
     return None if data is None else bytes(data).decode("utf-8", "surrogateescape")
 
 
-def read_log(spark: SparkSession, cluster: str, log: str, start: int | None, end: int | None) -> DataFrame:
-    """A log's records from `start` up to, not including, `end`; None is the log's own start or end."""
+def read_log(
+    spark: SparkSession, cluster: str, log: str, start: int | None, end: int | None, schema: str | None = None
+) -> DataFrame:
+    """A log's records from `start` up to, not including, `end`; None is the log's own start or end.
+
+    Args:
+        spark: a session in which the format `quire` is known.
+        cluster: the cluster's URI.
+        log: the log's name.
+        start: the first offset; `end` is behind the last one.
+        schema: the columns that are needed, as DDL; None is all.
+    """
     # A job has the session to itself: no core of it should stand idle because the log is small.
     cores = spark.sparkContext.defaultParallelism
     reader = spark.read.format("quire").option("cluster", cluster).option("minPartitions", cores)
@@ -36,7 +46,7 @@ def read_log(spark: SparkSession, cluster: str, log: str, start: int | None, end
         reader = reader.option("startingOffsets", json.dumps({log: start}))
     if end is not None:
         reader = reader.option("endingOffsets", json.dumps({log: end}))
-    return reader.load(log)
+    return (reader if schema is None else reader.schema(schema)).load(log)
 
 
 def parser(job: str, what: str, *, one_log: bool = True) -> argparse.ArgumentParser:

@@ -49,7 +49,7 @@ def swap(
         Those that are in the list now, and why the others are not.
     """
     try:
-        cluster.call(uri, _swap, log_id, password, [each for _, each in made], archive)
+        swap_all(uri, log_id, password, [each for _, each in made], archive=archive)
     except (ListChangedError, StagedLedgerGoneError) as error:
         if len(made) == 1:
             return [], [str(error)]
@@ -64,13 +64,35 @@ def swap(
     return listed, refused
 
 
+def swap_all(
+    uri: str,
+    log_id: bytes,
+    password: bytes,
+    made: Sequence[Replacement],
+    *,
+    archive: str = "",
+    compacted_below: int = 0,
+) -> None:
+    """Swap replacements into the list; see `LogRewriter.swap`.
+
+    Raises:
+        ListChangedError, StagedLedgerGoneError: one of them cannot be; it and those after it are not swapped.
+    """
+    for some in batched(made, SWAPPED_AT_ONCE):
+        cluster.call(uri, _swap, log_id, password, some, archive, compacted_below)
+
+
 async def _identify(client: QuireClient, log: str) -> LogHead:
     return await client.log(log).identify()
 
 
 async def _swap(
-    client: QuireClient, log_id: bytes, password: bytes, made: Sequence[Replacement], archive: str
+    client: QuireClient,
+    log_id: bytes,
+    password: bytes,
+    made: Sequence[Replacement],
+    archive: str,
+    compacted_below: int,
 ) -> None:
     rewriter = LogRewriter(client, log_id, password)
-    for some in batched(made, SWAPPED_AT_ONCE):
-        await rewriter.swap(some, archive=archive)
+    await rewriter.swap(made, archive=archive, compacted_below=compacted_below)

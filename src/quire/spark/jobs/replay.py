@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, expr, length, lit, substring
 
 from quire.spark.given import SparkUseError
-from quire.spark.jobs import command
+from quire.spark.jobs import command, lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,9 @@ def run(
         snapshot: a state table of the same log at an earlier offset to start from.
         deleted_prefix: how the value of a removal starts.
         overwrite: replace a table that is there.
+
+    Raises:
+        SparkUseError: the log does not reach to `at`, the snapshot is later, or the log was compacted beyond `at`.
     """
     began = time.monotonic()
     before = None if snapshot is None else spark.read.parquet(snapshot)
@@ -86,6 +89,7 @@ def run(
             f"quire: the snapshot {snapshot} holds records up to {start}, later than --at {at}. "
             "Start from an earlier one, or replay without."
         )
+    _check_kept(cluster, log, start, at)
     tail = command.read_log(spark, cluster, log, start, at).select("key", "value", "offset").cache()
     try:
         read, last = tail.agg(expr("count(*)"), expr("max(offset)")).collect()[0]
@@ -103,6 +107,20 @@ def run(
         keys += 1
     seconds = round(time.monotonic() - began, 3)
     return StateReport(log, table, keys, end, start, read, digest.hexdigest(), seconds)
+
+
+def _check_kept(cluster: str, log: str, start: int | None, at: int | None) -> None:
+    """Refuse a state that the log does not tell any more.
+
+    Raises:
+        SparkUseError: changes that belong to it gave way to later ones.
+    """
+    below = lists.head_of(cluster, log).compacted_below
+    if at is not None and at < below and (start is None or start < at):
+        raise SparkUseError(
+            f"quire: log '{log}' is compacted up to {below}: its state at {at} is not in it any more. "
+            f"Ask for {below} or later, or for the state at a snapshot's own offset."
+        )
 
 
 def _latest(changes: DataFrame, deleted_prefix: bytes | None) -> DataFrame:

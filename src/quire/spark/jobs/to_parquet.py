@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from quire.spark.given import SparkUseError
-from quire.spark.jobs import command
+from quire.spark.jobs import command, lists
 
 SAMPLE_ROWS = 5
 
@@ -35,7 +35,7 @@ class TableReport:
         keys: distinct keys.
         first_offset: smallest offset, None for an empty table.
         next_offset: one more than the greatest offset, None for an empty table.
-        missing: offsets between them that no row has.
+        missing: offsets between them that no row has, where the log is not compacted.
         duplicates: rows whose offset another row has too.
         files: files of the table, one for each task that read the log.
         table_bytes: their size; None where the table is not on a local path.
@@ -109,45 +109,20 @@ def run(
     frame = command.read_log(spark, cluster, log, start, end)
     frame.write.mode("overwrite" if overwrite else "errorifexists").parquet(table)
     written = time.monotonic()
-    return _check(spark, log, table, began, written)
+    return _check(spark, log, table, lists.head_of(cluster, log).compacted_below, began, written)
 
 
-def _check(spark: SparkSession, log: str, table: str, began: float, written: float) -> TableReport:
+def _check(
+    spark: SparkSession, log: str, table: str, compacted_below: int, began: float, written: float
+) -> TableReport:
     frame = spark.read.parquet(table)
-    # A bitmap for each 32,768 offsets counts distinct ones exactly without a shuffle of every offset.
-    buckets = frame.selectExpr(
-        "bitmap_bucket_number(offset) AS bucket",
-        "bitmap_bit_position(offset) AS position",
-        "offset",
-        "key",
-        "value",
-    )
-    totals = (
-        buckets.groupBy("bucket")
-        .agg(
-            *_expressions(
-                "count(*) AS records",
-                "bitmap_count(bitmap_construct_agg(position)) AS offsets",
-                "min(offset) AS first",
-                "max(offset) AS last",
-                "sum(coalesce(length(key), 0) + coalesce(length(value), 0)) AS bytes",
-            )
-        )
-        .agg(
-            *_expressions(
-                "coalesce(sum(records), 0) AS records",
-                "coalesce(sum(offsets), 0) AS offsets",
-                "min(first) AS first",
-                "max(last) AS last",
-                "coalesce(sum(bytes), 0) AS bytes",
-            )
-        )
-        .collect()[0]
-    )
+    totals = _totals(frame, compacted_below)
     keys = frame.select("key").where("key IS NOT NULL").distinct().count()
     sample = frame.where(f"offset < {(totals['first'] or 0) + SAMPLE_ROWS}").orderBy("offset").collect()
     files, table_bytes = _files(table)
-    span = 0 if totals["first"] is None else totals["last"] - totals["first"] + 1
+    span = 0
+    if totals["first"] is not None:
+        span = totals["last"] + 1 - max(totals["first"], min(compacted_below, totals["last"] + 1))
     return TableReport(
         log=log,
         table=table,
@@ -156,7 +131,7 @@ def _check(spark: SparkSession, log: str, table: str, began: float, written: flo
         keys=keys,
         first_offset=totals["first"],
         next_offset=None if totals["last"] is None else totals["last"] + 1,
-        missing=span - totals["offsets"],
+        missing=span - (totals["offsets"] - totals["sparse"]),
         duplicates=totals["records"] - totals["offsets"],
         files=files,
         table_bytes=table_bytes,
@@ -172,6 +147,43 @@ def _check(spark: SparkSession, log: str, table: str, began: float, written: flo
             for row in sample[:SAMPLE_ROWS]
         ],
     )
+
+
+def _totals(frame: DataFrame, compacted_below: int) -> Row:
+    """Figures over all rows; `sparse` counts those where offsets may be missing."""
+    # A bitmap for each 32,768 offsets counts distinct ones exactly without a shuffle of every offset.
+    buckets = frame.selectExpr(
+        "bitmap_bucket_number(offset) AS bucket",
+        "bitmap_bit_position(offset) AS position",
+        "offset",
+        "key",
+        "value",
+    )
+    found: Row = (
+        buckets.groupBy("bucket")
+        .agg(
+            *_expressions(
+                "count(*) AS records",
+                "bitmap_count(bitmap_construct_agg(position)) AS offsets",
+                f"count(*) FILTER (WHERE offset < {compacted_below}) AS sparse",
+                "min(offset) AS first",
+                "max(offset) AS last",
+                "sum(coalesce(length(key), 0) + coalesce(length(value), 0)) AS bytes",
+            )
+        )
+        .agg(
+            *_expressions(
+                "coalesce(sum(records), 0) AS records",
+                "coalesce(sum(offsets), 0) AS offsets",
+                "coalesce(sum(sparse), 0) AS sparse",
+                "min(first) AS first",
+                "max(last) AS last",
+                "coalesce(sum(bytes), 0) AS bytes",
+            )
+        )
+        .collect()[0]
+    )
+    return found
 
 
 def _expressions(*texts: str) -> list[Any]:

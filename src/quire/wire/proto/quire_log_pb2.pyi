@@ -15,7 +15,7 @@ class LogName(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ...) -> None: ...
 
 class LogHead(_message.Message):
-    __slots__ = ("format_version", "log_id", "name", "settings", "generation", "leader", "start_offset", "dropped_items", "pages", "items", "adoptions", "marks", "intents", "created_ms", "archive", "marks_dropped", "marks_dropped_ms")
+    __slots__ = ("format_version", "log_id", "name", "settings", "generation", "leader", "start_offset", "dropped_items", "pages", "items", "adoptions", "marks", "intents", "created_ms", "archive", "compacted_below", "marks_dropped", "marks_dropped_ms")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     LOG_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class LogHead(_message.Message):
     INTENTS_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_BELOW_FIELD_NUMBER: _ClassVar[int]
     MARKS_DROPPED_FIELD_NUMBER: _ClassVar[int]
     MARKS_DROPPED_MS_FIELD_NUMBER: _ClassVar[int]
     format_version: int
@@ -48,9 +49,10 @@ class LogHead(_message.Message):
     intents: _containers.RepeatedCompositeFieldContainer[LogIntent]
     created_ms: int
     archive: str
+    compacted_below: int
     marks_dropped: int
     marks_dropped_ms: int
-    def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[LogSettings, _Mapping]] = ..., generation: _Optional[int] = ..., leader: _Optional[_Union[LogLeader, _Mapping]] = ..., start_offset: _Optional[int] = ..., dropped_items: _Optional[int] = ..., pages: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., adoptions: _Optional[_Iterable[_Union[LogAdoption, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[LogMark, _Mapping]]] = ..., intents: _Optional[_Iterable[_Union[LogIntent, _Mapping]]] = ..., created_ms: _Optional[int] = ..., archive: _Optional[str] = ..., marks_dropped: _Optional[int] = ..., marks_dropped_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[int] = ..., log_id: _Optional[bytes] = ..., name: _Optional[str] = ..., settings: _Optional[_Union[LogSettings, _Mapping]] = ..., generation: _Optional[int] = ..., leader: _Optional[_Union[LogLeader, _Mapping]] = ..., start_offset: _Optional[int] = ..., dropped_items: _Optional[int] = ..., pages: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., adoptions: _Optional[_Iterable[_Union[LogAdoption, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[LogMark, _Mapping]]] = ..., intents: _Optional[_Iterable[_Union[LogIntent, _Mapping]]] = ..., created_ms: _Optional[int] = ..., archive: _Optional[str] = ..., compacted_below: _Optional[int] = ..., marks_dropped: _Optional[int] = ..., marks_dropped_ms: _Optional[int] = ...) -> None: ...
 
 class LogPage(_message.Message):
     __slots__ = ("format_version", "log_id", "level", "items", "children")

@@ -1,0 +1,459 @@
+"""The newest record of each key, and the others dropped: a log of changes as short as what it says.
+
+    quire spark run compact --cluster URI --log edits --out DIR [--key EXPRESSION] [--tombstone-grace-days 1]
+
+Which records stay is worked out first: of each key the newest one below where the job ends, and every record without
+a key. A newest record without a value, a tombstone, goes too when it is old enough. Then tasks copy what stays, ledgers
+into ledgers, read the copy back and compare; the log's list is swapped round by round, from the front, and never behind
+a refusal, so that a tombstone never goes before what it removes. What is left keeps its offset, so the log has gaps.
+
+Stopped anywhere, the job can be run again. It runs beside a leader and beside sinks: the last two ledgers of a list are
+not touched, nor is anything from a cursor on that holds the log back.
+
+Source: spark.md 6, job 1, `compact`; 10.6.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from quire.core.errors import (
+    CorruptMetadataError,
+    ListChangedError,
+    NoSuchLedgerError,
+    StagedLedgerGoneError,
+)
+from quire.core.ids import LedgerId
+from quire.core.log_list import LogHead, LogItem, LogSettings, Place
+from quire.core.log_rewriting import Replacement, replaceable
+from quire.log.cursors import LogCursors
+from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
+from quire.log.staging import StagedBy, StagedLedger, stage
+from quire.spark import cluster
+from quire.spark.jobs import command, lists, units
+from quire.spark.jobs.newest import COLUMNS, Kept, staying
+from quire.spark.jobs.stored import RecordDigest, records_of
+from quire.spark.jobs.units import Row as Fields
+from quire.spark.outgoing import Entries
+from quire.spark.write_options import BodyCodec, Compression
+from quire.wire.batch import FORMAT_BATCH1, arrow_schema
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+
+DAY_MS = 86_400_000
+TARGET_BYTES = 1 << 30
+PROVEN = ("offset", "timestamp", "key", "value", "headers")
+SCHEMA = (
+    "ledger bigint, token string, replaced bigint, first_offset bigint, next_offset bigint, records bigint, "
+    "kept bigint, bytes bigint, min_time_ms bigint, max_time_ms bigint, seconds double, refused string"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactUnit:
+    """Neighbours of which what stays becomes one ledger, for one task."""
+
+    uri: str
+    log_id: bytes
+    settings: LogSettings
+    items: tuple[LogItem, ...]
+    kept: Kept
+    compression: Compression
+
+    @property
+    def lane(self) -> str:
+        """All of them load the same bookies."""
+        return "copies"
+
+    @property
+    def first(self) -> int:
+        """The first offset of its ledgers."""
+        return self.items[0].first_offset or 0
+
+    @property
+    def behind(self) -> int:
+        """The first offset behind its ledgers."""
+        return self.items[-1].next_offset or 0
+
+    @property
+    def name(self) -> str:
+        """The log, and which ledgers."""
+        return f"compact {self.log_id.hex()} ledgers {self.items[0].ledger_id} to {self.items[-1].ledger_id}"
+
+    @property
+    def records(self) -> int:
+        """Records that are there now."""
+        return sum(item.count for item in self.items)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are read."""
+        return sum(item.payload_bytes for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactPlan:
+    """What is to be copied.
+
+    Attributes:
+        log_id: the log.
+        end: records below this offset were looked at.
+        units: the copies, from the front; ledgers that lose nothing are in none.
+        drops_tombstones: whether old tombstones go: only where all that they could remove is looked at.
+        items: ledgers of the log now.
+    """
+
+    uri: str
+    log: str
+    log_id: bytes
+    end: int
+    units: tuple[CompactUnit, ...]
+    drops_tombstones: bool
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What was done.
+
+    Attributes:
+        ledgers_before: ledgers of the log when the job was planned; `ledgers_after`: when it was done.
+        records: records of the ledgers that were replaced; `kept`: of those in their place.
+        bytes: of the new ledgers.
+        compacted_below: records below it may be gone, if their keys have later ones.
+        refused: why the job stopped before its end; run it again.
+    """
+
+    log: str
+    table: str
+    ledgers_before: int
+    ledgers_after: int
+    records: int
+    kept: int
+    bytes: int
+    compacted_below: int
+    refused: list[str]
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"job": "compact", **asdict(self), "ok": not self.refused}
+
+
+def plan(
+    spark: SparkSession,
+    uri: str,
+    log: str,
+    *,
+    key: str = "key",
+    tombstone_grace_ms: int = DAY_MS,
+    older_than_ms: int = 0,
+    target_bytes: int = TARGET_BYTES,
+    compression: Compression = Compression.NONE,
+    now_ms: int | None = None,
+) -> CompactPlan:
+    """Which records stay, and which ledgers become which.
+
+    Args:
+        spark: a session; it reads the log up to where the job ends.
+        uri: the cluster.
+        log: the log's name.
+        key: Spark SQL over the columns `key`, `value`, `timestamp` and `offset` that gives a record's key; a record for
+            which it gives null stays.
+        tombstone_grace_ms: a tombstone younger than this stays, so that readers learn of it.
+        older_than_ms: ledgers whose newest record is younger stay as they are.
+        target_bytes: how much one task reads, about.
+        compression: of the new ledgers' entries.
+        now_ms: the time; the clock's without it.
+
+    Raises:
+        NoSuchLogError: there is no such log.
+    """
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    log_id = lists.head_of(uri, log).log_id
+    head, every, held = cluster.call(uri, _listed, log_id)
+    ours = [item for item in replaceable(head, every) if _is_ours(item)]
+    ours = list(takewhile(lambda item: _may_go(item, now_ms - older_than_ms, held), ours))
+    if not ours:
+        return CompactPlan(uri, log, log_id, 0, (), False, head.item_count)
+    end = ours[-1].next_offset or 0
+    below = [item for item in every if head.start_offset < (item.next_offset or 0) <= end]
+    drops = below == ours
+    records = command.read_log(spark, uri, log, head.start_offset, end, COLUMNS)
+    kept = staying(records, key, now_ms - tombstone_grace_ms if drops else None)
+
+    def unit(items: Sequence[LogItem]) -> CompactUnit:
+        part = kept.part(items[0].first_offset or 0, items[-1].next_offset or 0)
+        return CompactUnit(uri, log_id, head.settings, tuple(items), part, compression)
+
+    made = [unit(group) for group in _neighbours(ours, target_bytes)]
+    losing = tuple(each for each in made if each.kept.count(each.first, each.behind) < each.records)
+    return CompactPlan(uri, log, log_id, end, losing, drops, head.item_count)
+
+
+def _is_ours(item: LogItem) -> bool:
+    return item.place is Place.BOOKIES and item.format == FORMAT_BATCH1.decode()
+
+
+def _may_go(item: LogItem, newest_ms: int, held: int | None) -> bool:
+    return (item.max_time_ms or 0) <= newest_ms and (held is None or (item.next_offset or 0) <= held)
+
+
+def _neighbours(items: Sequence[LogItem], target_bytes: int) -> list[list[LogItem]]:
+    groups: list[list[LogItem]] = []
+    size = 0
+    for item in items:
+        if groups and groups[-1][-1].next_offset == item.first_offset:
+            size += item.payload_bytes
+            if size <= target_bytes:
+                groups[-1].append(item)
+                continue
+        groups.append([item])
+        size = item.payload_bytes
+    return groups
+
+
+def run(
+    spark: SparkSession, work: CompactPlan, table: str, *, progress: command.Progress | None = None
+) -> CompactReport:
+    """Copy, prove and swap, round by round from the front; stops at the first refusal.
+
+    Args:
+        spark: a session; its executors copy.
+        work: what to do.
+        table: directory of the results (Parquet), a row for each new ledger.
+        progress: told how many copies are listed.
+
+    Raises:
+        CorruptMetadataError: a copy does not read back as what it was made of; it is in no list.
+    """
+    began = time.monotonic()
+    rows: list[Fields] = []
+    refused: list[str] = []
+    per_round = min(SWAPPED_AT_ONCE, max(SWAPPED_AT_ONCE // 2, spark.sparkContext.defaultParallelism * 2))
+    for group in units.rounds(work.units, per_round):
+        by_name = {unit.name: unit for unit in group}
+        done = {
+            row["unit"]: row.asDict() for row in units.run_round(spark, group, _compact, SCHEMA).collect()
+        }
+        made = list(takewhile(lambda row: not row["refused"], (done[unit.name] for unit in group)))
+        refused += [row["refused"] for row in done.values() if row["refused"]]
+        try:
+            replacements = [_replacement(by_name[row["unit"]], row) for row in made]
+            lists.swap_all(work.uri, work.log_id, b"", replacements, compacted_below=work.end)
+        except (ListChangedError, StagedLedgerGoneError) as error:
+            refused.append(str(error))
+            break
+        if made:
+            spark.createDataFrame(made, f"unit string, {SCHEMA}").write.mode("append").parquet(table)
+        rows += made
+        if progress is not None:
+            progress(len(rows), len(work.units))
+        if refused:
+            break
+    head = lists.head_of(work.uri, work.log)
+    return CompactReport(
+        log=work.log,
+        table=table,
+        ledgers_before=work.items,
+        ledgers_after=head.item_count,
+        records=sum(row["records"] for row in rows),
+        kept=sum(row["kept"] for row in rows),
+        bytes=sum(row["bytes"] for row in rows),
+        compacted_below=head.compacted_below,
+        refused=refused,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _replacement(unit: CompactUnit, row: Fields) -> Replacement:
+    new = LogItem(
+        LedgerId(row["ledger"]),
+        int(row["token"], 16),
+        count=row["kept"],
+        payload_bytes=row["bytes"],
+        min_time_ms=row["min_time_ms"],
+        max_time_ms=row["max_time_ms"],
+        digest=unit.settings.digest,
+    )
+    return Replacement.by_copy(unit.items, new, compacted=True)
+
+
+# --- in the tasks ----------------------------------------------------------------------------------------------------
+
+
+def _compact(unit: CompactUnit) -> Iterator[Fields]:
+    """One copy, proven."""
+    began = time.monotonic()
+    try:
+        new, digest = _copied(unit)
+    except NoSuchLedgerError as error:
+        yield {"refused": f"{unit.name}: {error.message}; the list has changed meanwhile, plan again"}
+        return
+    _prove(unit, Replacement.by_copy(unit.items, new, compacted=True).new, digest)
+    yield {
+        "ledger": int(new.ledger_id),
+        "token": f"{new.token:x}",
+        "replaced": len(unit.items),
+        "first_offset": unit.first,
+        "next_offset": unit.behind,
+        "records": unit.records,
+        "kept": new.count,
+        "bytes": new.payload_bytes,
+        "min_time_ms": new.min_time_ms,
+        "max_time_ms": new.max_time_ms,
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _copied(unit: CompactUnit) -> tuple[LogItem, RecordDigest]:
+    """What stays of the unit in a new ledger that no list has, and its digest."""
+    by = StagedBy(incarnation="compact", host=platform.node())
+    staged = cluster.call(unit.uri, stage, unit.log_id, unit.settings, by)
+    try:
+        return _fill(unit, staged)
+    except BaseException:
+        cluster.call(unit.uri, lambda _: staged.abandon())
+        raise
+
+
+def _fill(unit: CompactUnit, staged: StagedLedger) -> tuple[LogItem, RecordDigest]:
+    largest = cluster.entry_bytes_max(unit.uri)
+    entries = Entries(BodyCodec.ARROW, unit.compression, largest, first_offset=unit.first)
+    digest = RecordDigest()
+
+    def send(ready: Iterator[bytes]) -> None:
+        for entry in ready:
+            cluster.call(unit.uri, lambda _: staged.append(entry))  # noqa: B023 - called at once
+
+    for item in unit.items:
+        held = 0
+        for batch in records_of(unit.uri, b"", item):
+            held += batch.num_rows
+            staying = batch.filter(pa.array(unit.kept.mask(batch.column("offset").to_numpy())))
+            if staying.num_rows:
+                digest.update(pa.Table.from_batches([staying.select(PROVEN)]))
+                send(entries.add(_outgoing(staying)))
+        if held != item.count:
+            msg = f"ledger {item.ledger_id} holds {held} records, the list says {item.count}: it is not compacted"
+            raise CorruptMetadataError(msg, ledger_id=item.ledger_id)
+    send(entries.flush())
+    times = entries.times
+    return cluster.call(unit.uri, lambda _: staged.close(entries.records, times.low, times.high)), digest
+
+
+def _outgoing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Records in the columns of an entry, with their offsets behind."""
+    names = {"timestamp_ms": "timestamp"}
+    columns = [batch.column(names.get(field.name, field.name)).cast(field.type) for field in arrow_schema()]
+    schema = arrow_schema().append(pa.field("offset", pa.int64(), nullable=False))
+    return pa.RecordBatch.from_arrays([*columns, batch.column("offset")], schema=schema)
+
+
+def _prove(unit: CompactUnit, new: LogItem, expected: RecordDigest) -> None:
+    """Read the new ledger as its readers will.
+
+    Raises:
+        CorruptMetadataError: it holds other records than the old ones that stay.
+    """
+    found = RecordDigest()
+    for batch in records_of(unit.uri, b"", new):
+        found.update(pa.Table.from_batches([batch.select(PROVEN)]))
+    if (found.count, found.digest()) != (expected.count, expected.digest()):
+        msg = f"ledger {new.ledger_id} reads back as {found.count} records that are not the {expected.count} that stay"
+        raise CorruptMetadataError(msg, ledger_id=new.ledger_id)
+
+
+# --- with the cluster ------------------------------------------------------------------------------------------------
+
+
+async def _listed(client: QuireClient, log_id: bytes) -> tuple[LogHead, list[LogItem], int | None]:
+    """The list, its items, and the first offset that a cursor holds."""
+    head, items = await LogRewriter(client, log_id).items()
+    cursors = await LogCursors(client.store, client.clock.wall_ms).of(log_id.hex())
+    return head, items, min((cursor.offset for cursor in cursors if cursor.hold), default=None)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One run of the command; the line that it prints."""
+    work = plan(
+        spark,
+        arguments.cluster,
+        arguments.log,
+        key=arguments.key,
+        tombstone_grace_ms=round(arguments.tombstone_grace_days * DAY_MS),
+        older_than_ms=round(arguments.older_than_days * DAY_MS),
+        target_bytes=arguments.target_bytes,
+        compression=Compression(arguments.compression),
+    )
+    rows = [
+        {
+            "first_offset": unit.first,
+            "next_offset": unit.behind,
+            "ledgers": len(unit.items),
+            "records": unit.records,
+            "staying": unit.kept.count(unit.first, unit.behind),
+            "bytes": unit.size,
+        }
+        for unit in work.units
+    ]
+    arguments.show_plan(rows)
+    if arguments.dry_run:
+        return {
+            "job": "compact",
+            "dry_run": True,
+            "ledgers": sum(len(unit.items) for unit in work.units),
+            "records": sum(unit.records for unit in work.units),
+            "staying": sum(row["staying"] for row in rows),
+            "looked_at_below": work.end,
+            "drops_tombstones": work.drops_tombstones,
+        }
+    return run(spark, work, arguments.out, progress=arguments.progress).as_dict()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = command.parser("compact", "keep the newest record of each key, at its offset", one_log=False)
+    parser.add_argument("--log", required=True, help="the log's name")
+    parser.add_argument(
+        "--key",
+        default="key",
+        metavar="SQL",
+        help="what a record's key is, in Spark SQL over key, value, timestamp, offset; default: its key. Null: it stays",
+    )
+    parser.add_argument(
+        "--tombstone-grace-days",
+        type=float,
+        default=1,
+        help="keep a key's last record without a value so long; default 1",
+    )
+    parser.add_argument(
+        "--older-than-days", type=float, default=0, help="leave ledgers with younger records; default 0"
+    )
+    parser.add_argument(
+        "--target-bytes",
+        type=command.byte_size,
+        default=TARGET_BYTES,
+        help="how much a task reads; default 1g",
+    )
+    parser.add_argument(
+        "--compression", choices=[each.value for each in Compression], default="none", help="of the entries"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(command.main(parser(), step))

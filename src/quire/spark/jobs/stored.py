@@ -1,0 +1,103 @@
+"""What a listed ledger holds, in the columns of an archive's files, and a digest by which two such contents compare.
+
+Archiving and compacting prove with it that what they wrote is what was there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.log_list import ItemFlags, LogItem
+from quire.log.archive import SCHEMA
+from quire.log.ledgers import LogLedgers, view_of
+from quire.spark import cluster
+from quire.spark.decode import ArrowBuilder, Origin, check_follows
+from quire.spark.schema import Projection
+
+if TYPE_CHECKING:
+    from quire.log.client import QuireClient
+
+_ROWS = 10_000
+_SPARKS = {"timestamp": pa.timestamp("us", tz="UTC")}
+
+
+def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBatch]:
+    """A ledger's records, in the columns of `quire.log.archive.SCHEMA`.
+
+    Args:
+        uri: the cluster.
+        password: the ledger's.
+        item: its line in the list.
+
+    Raises:
+        NoSuchLedgerError: it is gone.
+        PeerError: its batches do not follow one another.
+    """
+    origin = Origin("", int(item.ledger_id), item.first_offset or 0, bool(item.flags & ItemFlags.COMPACTED))
+    columns = pa.schema([field.with_type(_SPARKS.get(field.name, field.type)) for field in SCHEMA])
+    builder = ArrowBuilder(Projection(tuple(columns.names), columns), _ROWS)
+    record = cluster.call(uri, _record, password, item)
+    expected: int | None = 0
+    if record.last_entry >= 0:
+        for run in cluster.runs_of(uri, record, 0, record.last_entry):
+            for entry in run:
+                view = view_of(record, entry)
+                expected = check_follows(origin, entry.entry_id, view, expected)
+                builder.add_batch(origin, entry.entry_id, view, 0, view.header.count)
+                if builder.full:
+                    yield from (batch.cast(SCHEMA) for batch in builder.take())
+    yield from (batch.cast(SCHEMA) for batch in builder.take())
+
+
+async def _record(client: QuireClient, password: bytes, item: LogItem) -> LedgerMetadata:
+    return (await LogLedgers(client, password).open(item)).metadata
+
+
+class RecordDigest:
+    """A digest over records, the same however they are cut: lengths and bytes of each column have a hash of their own."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[str, Any] = {}
+        self.count = 0
+
+    def update(self, table: pa.Table) -> None:
+        """More records, in the columns of an archive's files."""
+        for batch in table.to_batches():
+            self.count += batch.num_rows
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                self._column(name, column)
+
+    def _column(self, name: str, column: pa.Array) -> None:
+        if pa.types.is_list(column.type):
+            self._numbers(f"{name} length", pc.list_value_length(column))
+            parts = column.flatten()
+            for place, field in enumerate(parts.type):
+                self._column(f"{name} {field.name}", pc.struct_field(parts, [place]))
+        elif pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            self._numbers(f"{name} length", pc.binary_length(column))
+            there = column.cast(pa.binary()).drop_null()
+            whole = pc.binary_join(pa.ListArray.from_arrays([0, len(there)], there), b"")
+            self._hash(name).update(whole[0].as_buffer())
+        else:
+            self._numbers(name, column)
+
+    def _numbers(self, name: str, column: pa.Array) -> None:
+        plain = pc.fill_null(column.cast(pa.int64()), -(2**63))
+        self._hash(name).update(np.ascontiguousarray(plain).tobytes())
+
+    def _hash(self, name: str) -> Any:
+        return self._hashes.setdefault(name, hashlib.blake2b(digest_size=16))
+
+    def digest(self) -> bytes:
+        """Of all records so far."""
+        whole = hashlib.blake2b(digest_size=16)
+        for name, each in sorted(self._hashes.items()):
+            whole.update(name.encode() + b"\0" + each.digest())
+        return whole.digest()
