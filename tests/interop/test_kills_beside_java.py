@@ -28,6 +28,8 @@ JAVA_BOOKIES = 4
 OUR_BOOKIES = 4
 COUNT = 6000
 SIZE = 200
+SHORT_SESSIONS = "zkTimeout=15000\n"
+"""A Java bookie that was killed comes back when the session that it had has ended."""
 LOOKED_AT = (1, 2, 3, 4, 5, 8, 9)
 
 
@@ -128,7 +130,7 @@ async def javas_writer(peers: JavaPeers, folder: Path, count: int) -> dict[str, 
 
 
 def test_java_bookies_killed_under_our_writer(tmp_path: Path) -> None:
-    with own_peers(tmp_path / "java", JAVA_BOOKIES) as peers:
+    with own_peers(tmp_path / "java", JAVA_BOOKIES, SHORT_SESSIONS) as peers:
         figures = asyncio.run(our_writer(peers, tmp_path, rounds(2, 20)))
     keep_figures("java_bookies_killed_under_our_writer", figures, seed=SEED)
 

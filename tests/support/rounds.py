@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,12 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "proof"
 def rounds(reduced, full):
     """The number for this run; QUIRE_ROUNDS says another."""
     return int(os.environ.get("QUIRE_ROUNDS", full if PROOF else reduced))
+
+
+def commit():
+    """What was tested, with a plus if it was changed since."""
+    asked = ["git", "-C", str(RESULTS), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def keep_figures(name, figures, *, seed, rows=None):
@@ -30,6 +37,7 @@ def keep_figures(name, figures, *, seed, rows=None):
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "quire": version("quire"),
+        "commit": commit(),
         "command": f"make proof ARGS='-k {name}'",
     }
     if rows is not None:

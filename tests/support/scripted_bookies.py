@@ -14,7 +14,7 @@ SOCKET_BYTES = 64 * 1024
 
 
 class ScriptedBookies:
-    """Named bookies with a mode each: ok, stopped, dead, read_only, fenced."""
+    """Named bookies with a mode each: ok, stopped, dead, registered (dead, and nobody knows it yet), read_only, fenced."""
 
     def __init__(self, names):
         self.names = list(names)
@@ -36,7 +36,7 @@ class ScriptedBookies:
             waiting, self.waiting[name], self.taken[name] = self.waiting[name], deque(), 0
             for frame in waiting:
                 self._serve(name, *frame)
-        elif mode == "dead":
+        elif mode in ("dead", "registered"):
             waiting, self.waiting[name] = self.waiting[name], deque()
             for _, _, sink, tag, *_ in waiting:
                 asyncio.get_running_loop().call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
@@ -49,7 +49,7 @@ class ScriptedBookies:
     # --- what the writer calls ---------------------------------------------------------------------------------------
 
     def writable(self):
-        return sorted(name for name in self.names if self.mode[name] in ("ok", "stopped", "fenced"))
+        return sorted(name for name in self.names if self.mode[name] not in ("dead", "read_only"))
 
     def add_run(self, bookie, access, body, body_crc, *, lac, recovery=False, sink, tag, timeout_ms):
         assert not recovery
@@ -62,7 +62,8 @@ class ScriptedBookies:
         return True
 
     def _serve(self, bookie, access, body, sink, tag, lac):
-        answers = {"dead": Answer.UNREACHABLE, "read_only": Answer.READ_ONLY, "fenced": Answer.FENCED}
+        answers = {"read_only": Answer.READ_ONLY, "fenced": Answer.FENCED}
+        answers |= dict.fromkeys(("dead", "registered"), Answer.UNREACHABLE)
         mode = self.mode[bookie]
         if mode == "stopped":
             self.waiting[bookie].append((access, body, sink, tag, lac))

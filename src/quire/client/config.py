@@ -55,7 +55,8 @@ class ClientConfig:
         slow_after_ms: see above.
         add_timeout_ms: how long a bookie may take to answer an add.
         quarantine_ms: how long a failed bookie is chosen for new ensembles only when nothing else is left.
-        change_retry_ms_min: first wait before another bookie is looked for when a slot is absent; doubles.
+        change_retry_ms_min: first wait before another bookie is looked for when a slot is absent, and before another
+            that failed lately is tried where nothing else is left; doubles.
         change_retry_ms_max: where that doubling stops.
         metadata_timeout_ms: after this a metadata request counts as "outcome unknown".
         metadata_attempts_max: unanswered metadata requests in a row before a writer gives up.

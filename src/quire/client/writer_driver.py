@@ -27,7 +27,7 @@ from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.errors import LedgerClosedError, NoSuchLedgerError, QuorumLostError
-from quire.core.ids import LedgerId
+from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import Quarantine, choose_replacements
 from quire.core.writer_state import Status, WriterLimits
@@ -73,6 +73,7 @@ class WriterDriver(ABC):
         "_chance",
         "_clock",
         "_config",
+        "_doubted",
         "_ledgers",
         "_loop",
         "_machine",
@@ -114,6 +115,7 @@ class WriterDriver(ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = ticks or ticks_for(config)
         self._ticking = False
+        self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
 
@@ -192,17 +194,44 @@ class WriterDriver(ABC):
         self._outgoing.release()
 
     def _choose(self, effect: e.ChooseReplacements) -> None:
-        now_ms = self._clock.now_ms()
+        chosen, doubtful = self._replacements(effect)
+        pause_ms = self._pause_before_doubtful() if doubtful else 0
+        if pause_ms:
+            self._start(self._choose_later(effect, pause_ms))
+        else:
+            self._machine.replacements_chosen(chosen, self._clock.now_ms())
+
+    async def _choose_later(self, effect: e.ChooseReplacements, pause_ms: int) -> None:
+        await asyncio.sleep(pause_ms / 1000)
+        chosen, _ = self._replacements(effect)
+        self._machine.replacements_chosen(chosen, self._clock.now_ms())
+        self._perform()
+
+    def _replacements(self, effect: e.ChooseReplacements) -> tuple[dict[int, BookieId], bool]:
+        """A bookie for each slot that can have one, and whether one of them is doubtful."""
+        quarantined = self._quarantine.bookies(self._clock.now_ms())
         chosen = choose_replacements(
             effect.slots,
             effect.ensemble,
             self._bookies.writable(),
             self._chance,
             failed=effect.failed,
-            quarantined=self._quarantine.bookies(now_ms),
+            quarantined=quarantined,
             required=effect.required,
         )
-        self._machine.replacements_chosen(chosen, now_ms)
+        return chosen, any(bookie in quarantined for bookie in chosen.values())
+
+    def _pause_before_doubtful(self) -> int:
+        """Milliseconds; none as long as entries are confirmed in between.
+
+        A dead bookie stays registered until its session ends. Two of them would else take each other's place, with a
+        swap of the record each time, as fast as the store answers.
+        """
+        config, lac = self._config, self._machine.lac
+        before, pause_ms = self._doubted
+        longer = min(max(2 * pause_ms, config.change_retry_ms_min), config.change_retry_ms_max)
+        self._doubted = lac, longer if lac == before else 0
+        return self._doubted[1]
 
     async def _look(self, effect: e.LookForBookies) -> None:
         """Is there a spare, or is an absent bookie back? A spare makes the probes unnecessary."""

@@ -333,6 +333,25 @@ async def test_when_no_quorum_is_left_the_writer_ends_and_closes():
 
 
 @run
+async def test_two_dead_bookies_that_are_still_registered_take_turns_with_growing_pauses():
+    async with cluster(4) as c, await c.writer() as ledger:
+        c.bookies.set("b4", "dead")
+        c.bookies.set("b3", "dead")
+        for n in range(3):
+            await ledger.append(b"%d" % n)
+        assert ledger._machine.absent == (2,)
+        before = ledger._machine.version
+        c.bookies.set("b4", "registered")
+        c.bookies.set("b2", "registered")
+        appended = ledger.append_nowait(b"3")
+        await until_async(lambda: ledger._doubted[1] == FAST.change_retry_ms_max, seconds=2)
+        assert ledger._machine.version - before <= 8, "a swap of the record each time"
+        c.bookies.set("b4", "ok")
+        assert await appended == 3
+        assert "b4" in ledger.metadata.last_fragment.ensemble
+
+
+@run
 async def test_a_fenced_writer_ends_with_unknown_outcome():
     async with cluster() as c:
         ledger = await c.writer()
