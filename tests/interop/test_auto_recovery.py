@@ -16,7 +16,7 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import residues_of_slot
-from support.java_peers import PATIENT, JavaClient, JavaPeers, own_peers
+from support.java_peers import PATIENT, PATIENT_CLIENT, JavaClient, JavaPeers, own_peers
 from support.ledgers import COUNT, LANGUAGES, Ledgers
 from support.rounds import keep_figures
 from support.waiting import until_async
@@ -85,7 +85,10 @@ async def auto_recovery(peers: JavaPeers, folder: Path, each: int = EACH) -> dic
     ours = LocalCluster(folder / "ours", 3, cluster=peers.uri + PATIENT)
     await asyncio.to_thread(ours.start)
     try:
-        async with quire.connect(peers.uri + PATIENT) as client, peers.client() as java:
+        async with (
+            quire.connect(peers.uri + PATIENT, config=PATIENT_CLIENT) as client,
+            peers.client() as java,
+        ):
             ledgers = Ledgers(client, java, peers.uri)
             made = [await ledgers.write(language, number) for number in range(each) for language in LANGUAGES]
             made += [await ledgers.write(language, 0, close=False) for language in LANGUAGES]

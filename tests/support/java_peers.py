@@ -25,6 +25,7 @@ import pytest
 
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
+from quire.client.config import ClientConfig
 from quire.metadata.connect import open_store
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
@@ -39,6 +40,10 @@ PATIENT_JAVA = [
     for name, value in (("zkTimeout", 60000), ("readEntryTimeoutSec", 60), ("addEntryTimeoutSec", 60))
     for word in ("--conf", f"{name}={value}")
 ]
+PATIENT_CLIENT = ClientConfig(
+    add_timeout_ms=60_000, read_timeout_ms=60_000, recovery_timeout_ms=60_000, slow_after_ms=30_000
+)
+"""The same for our client and its bookies."""
 LONG_SESSIONS = "maxSessionTimeout=600000\n"
 ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_DIRECT": "96"}
 
