@@ -38,7 +38,9 @@ async def listed(client: Any, record: LedgerMetadata) -> dict[str, int]:
     ends = [int(fragment.first_entry) for fragment in record.fragments] + [int(record.last_entry) + 1]
     for fragment, (first, end) in zip(record.fragments, pairwise(ends), strict=True):
         for slot, bookie in enumerate(fragment.ensemble):
-            answer, groups = await client.bookies.list_entries(bookie, access)
+            answer, groups = await client.bookies.list_entries(
+                bookie, access, timeout_ms=PATIENT_CLIENT.read_timeout_ms
+            )
             assert answer is Answer.OK, (bookie, answer)
             held = {
                 number
