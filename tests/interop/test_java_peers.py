@@ -26,7 +26,7 @@ from support.java_peers import (
 from support.ledgers import COUNT, DIGESTS, SIZE, payload
 from support.rounds import keep_figures
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 VERSIONS = ["v2", "v3"]
 SHAPE = {3: (3, 3, 2), 5: (5, 3, 2)}

@@ -20,7 +20,7 @@ from quire.net.security import BookieSasl, BookieSecurity, BookieTls, ClientSasl
 from support.certificates import Authority, Pair, jaas
 from support.java_peers import JavaPeers, shared_peers
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 COUNT = 60
 SIZE = 20_000

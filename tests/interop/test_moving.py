@@ -17,7 +17,7 @@ from faults.harness import judged, new_history
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
 from support.both_writers import each_reads_the_other, load_of_both
-from support.java_peers import PATIENT, PATIENT_JAVA, TOOLS, JavaPeers, own_peers
+from support.java_peers import PATIENT, PATIENT_CLIENT, PATIENT_JAVA, TOOLS, JavaPeers, own_peers
 from support.ledgers import LANGUAGES, Ledgers
 from support.rounds import keep_figures
 from support.waiting import until_async
@@ -80,7 +80,7 @@ async def moving(peers: JavaPeers, folder: Path) -> dict[str, Any]:
     page, history = Page(peers, folder), new_history()
     assert len(page.blocks) == 7, "the page has other blocks than this test does"
     async with (
-        quire.connect(peers.uri + PATIENT) as client,
+        quire.connect(peers.uri + PATIENT, config=PATIENT_CLIENT) as client,
         peers.client() as java,
         await open_store(peers.uri + PATIENT) as store,
     ):

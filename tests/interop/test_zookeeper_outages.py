@@ -14,7 +14,7 @@ from faults.harness import judged, new_history
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.connect import open_store
 from support.both_writers import BACK_WITHIN_S, Load, each_reads_the_other, load_of_both, seconds
-from support.java_peers import JavaPeers, our_bookies, own_peers
+from support.java_peers import PATIENT_CLIENT, JavaPeers, our_bookies, own_peers
 from support.rounds import keep_figures, rounds
 from support.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import until_async
@@ -61,7 +61,7 @@ async def outages(peers: JavaPeers, folder: Path, count: int = 1) -> dict[str, A
         uri = f"zk+hierarchical://127.0.0.1:{proxy.port}/{root}"
         async with (
             our_bookies(uri, folder, BOOKIES, OPTIONS),
-            quire.connect(uri + OPTIONS) as client,
+            quire.connect(uri + OPTIONS, config=PATIENT_CLIENT) as client,
             peers.client() as java,
             await open_store(f"zk://{peers.host}/{root}") as store,
         ):

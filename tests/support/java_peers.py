@@ -29,7 +29,7 @@ from quire.client.config import ClientConfig
 from quire.metadata.connect import open_store
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-START_SECONDS = 280
+START_SECONDS = 900
 BOOKIES = 3
 CONFIGURATION = "zkTimeout=60000\njournalMaxGroupWaitMSec=1\nextraServerComponents=\n"
 """Like PATIENT; and a small cluster need not wait for others to share a sync with."""
@@ -45,7 +45,7 @@ PATIENT_CLIENT = ClientConfig(
 )
 """The same for our client and its bookies."""
 LONG_SESSIONS = "maxSessionTimeout=600000\n"
-ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_DIRECT": "96"}
+ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_DIRECT": "96", "JAVA_PEER_TIMEOUT": "280"}
 
 
 class JavaPeers:
