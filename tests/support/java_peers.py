@@ -44,6 +44,7 @@ PATIENT_CLIENT = ClientConfig(
     add_timeout_ms=60_000, read_timeout_ms=60_000, recovery_timeout_ms=60_000, slow_after_ms=30_000
 )
 """The same for our client and its bookies."""
+QUICK_START = "-XX:TieredStopAtLevel=1"
 LONG_SESSIONS = "maxSessionTimeout=600000\n"
 ENVIRONMENT = {"JAVA_PEER_HEAP": "128", "JAVA_PEER_DIRECT": "96", "JAVA_PEER_TIMEOUT": "280"}
 
@@ -68,7 +69,7 @@ class JavaPeers:
             os.environ
             | ENVIRONMENT
             | {"JAVA_PEER_BOOKIE_CONF": str(settings), "JAVA_PEER_ZOOKEEPER_CONF": str(sessions)}
-            | {"JAVA_PEER_JVM_OPTS": jvm}
+            | {"JAVA_PEER_JVM_OPTS": f"{QUICK_START} {jvm}", "JAVA_PEER_ZOOKEEPER_OPTS": QUICK_START}
         )
         self.host = self.run("start", str(bookies)).strip().splitlines()[-1]
         self.classpath = self.run("classpath").strip()
