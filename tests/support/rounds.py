@@ -23,6 +23,11 @@ def commit():
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def this_test():
+    """The test that runs, as pytest names it."""
+    return os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
+
+
 def keep_figures(name, figures, *, seed, rows=None):
     """Print the figures of a test, and keep them in docs/proof when this is the proof."""
     print(json.dumps({"proof": name, **figures}))
@@ -38,7 +43,7 @@ def keep_figures(name, figures, *, seed, rows=None):
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "quire": version("quire"),
         "commit": commit(),
-        "command": f"make proof ARGS='-k {name}'",
+        "command": f"make proof ARGS='{this_test()}'",
     }
     if rows is not None:
         facts["rows"] = rows
