@@ -25,7 +25,7 @@ from support.java_peers import (
     own_peers,
 )
 from support.ledgers import COUNT, DIGESTS, SIZE, payload
-from support.rounds import RESULTS, commit, keep_figures
+from support.rounds import COMMIT, RESULTS, keep_figures
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -42,7 +42,8 @@ def figures() -> Iterator[None]:
     kept = RESULTS / "java_peers.json"
     cells = (json.loads(kept.read_text())["rows"] if kept.exists() else {}) | RAN
     passed = {cell: commit for cell, commit in sorted(cells.items()) if commit is not None}
-    keep_figures("java_peers", {"cells": len(cells), "passed": len(passed)}, seed=None, rows=passed)
+    counts = {"cells": len(cells), "passed": len(passed)}
+    keep_figures("java_peers", counts, seed=None, rows=passed, test="tests/interop/test_java_peers.py")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def in_a_world(
     cell = f"{work.__name__} {cluster} {ensemble} {digest} {version}"
     RAN[cell] = None
     asyncio.run(run())
-    RAN[cell] = commit()
+    RAN[cell] = COMMIT
 
 
 async def both_ways(world: World) -> None:

@@ -17,10 +17,14 @@ def rounds(reduced, full):
     return int(os.environ.get("QUIRE_ROUNDS", full if PROOF else reduced))
 
 
-def commit():
-    """What was tested, with a plus if it was changed since."""
+def _commit():
+    """What is tested, with a plus if it is not as it was committed."""
     asked = ["git", "-C", str(RESULTS), "describe", "--always", "--dirty=+", "--exclude=*"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+
+COMMIT = _commit() if PROOF else ""
+"""Asked when the run begins: others may commit while it lasts."""
 
 
 def this_test():
@@ -28,7 +32,7 @@ def this_test():
     return os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
 
 
-def keep_figures(name, figures, *, seed, rows=None):
+def keep_figures(name, figures, *, seed, rows=None, test=None):
     """Print the figures of a test, and keep them in docs/proof when this is the proof."""
     print(json.dumps({"proof": name, **figures}))
     if not PROOF:
@@ -42,8 +46,8 @@ def keep_figures(name, figures, *, seed, rows=None):
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "quire": version("quire"),
-        "commit": commit(),
-        "command": f"make proof ARGS='{this_test()}'",
+        "commit": COMMIT,
+        "command": f"make proof ARGS='{test or this_test()}'",
     }
     if rows is not None:
         facts["rows"] = rows
