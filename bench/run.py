@@ -32,6 +32,9 @@ SCRIPTS = (
     "failures",
     "memory",
     "written",
+    "spark_read",
+    "spark_write",
+    "spark_stream",
     "spark_jobs",
 )
 """In the order in which they run."""

@@ -121,7 +121,9 @@ def results() -> list[dict[str, Any]]:
     for path in sorted((ROOT / "bench" / "results").glob("*.json")):
         result = json.loads(path.read_text())
         claims += [{**claim, "script": result["script"]} for claim in result["claims"]]
-    return sorted(claims, key=lambda claim: [int(part) for part in re.findall(r"\d+", claim["claim"])])
+    return sorted(
+        claims, key=lambda claim: (claim["claim"][0], *map(int, re.findall(r"\d+", claim["claim"])))
+    )
 
 
 def figure(value: float, unit: str) -> str:

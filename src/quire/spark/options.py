@@ -22,7 +22,6 @@ EARLIEST: Final = -2
 """A starting or ending offset that means "where the log begins", as in Kafka's JSON."""
 LATEST: Final = -1
 """A starting or ending offset that means "where the log ends when the read is planned"."""
-SPLIT_BYTES: Final = 128 << 20
 ROWS_PER_BATCH: Final = 10_000
 BATCH_BYTES_MAX: Final = 4 << 20
 
@@ -59,7 +58,12 @@ READ_OPTIONS: Final = (
     ),
     Option("maxOffsetsPerTrigger", "", Use.STREAM, "another name of it, Kafka's"),
     Option("maxBytesPerTrigger", "", Use.STREAM, "about the same in stored bytes; of both the tighter wins"),
-    Option("splitBytes", "128m", Use.READ, "bytes of a task"),
+    Option(
+        "splitBytes",
+        "128m",
+        Use.READ,
+        "bytes of a task; without it they may be less, so that each of the driver's CPUs has a task, down to 16 MiB",
+    ),
     Option("minPartitions", "", Use.READ, "smaller tasks, so that there are about so many"),
     Option("maxPartitions", "", Use.READ, "larger tasks, so that there are never more; it wins"),
     Option("rowsPerBatch", "10000", Use.READ, "rows of an Arrow batch, which also ends at 4 MiB"),
@@ -204,7 +208,7 @@ class ReadOptions:
     max_bytes: int | None = None
     cursor: str | None = None
     hold_retention: bool = False
-    split_bytes: int = SPLIT_BYTES
+    split_bytes: int | None = None
     min_partitions: int | None = None
     max_partitions: int | None = None
     rows_per_batch: int = ROWS_PER_BATCH
@@ -273,7 +277,7 @@ def parse(given: Given, use: Use) -> ReadOptions:
         max_bytes=given.size_or_none("maxBytesPerTrigger"),
         cursor=_cursor(given),
         hold_retention=given.flag("holdRetention", default=False),
-        split_bytes=given.size("splitBytes", SPLIT_BYTES),
+        split_bytes=given.size_or_none("splitBytes"),
         min_partitions=given.count("minPartitions"),
         max_partitions=given.count("maxPartitions"),
         rows_per_batch=given.count("rowsPerBatch") or ROWS_PER_BATCH,

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Final
 
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.log.archive import ArchivePlace
 from quire.spark.decode import Origin
 from quire.spark.pushdown import EVERYTHING, Spans
+
+SPLIT_BYTES_MAX: Final = 128 << 20
+SPLIT_BYTES_MIN: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,14 @@ class Task:
     pieces: tuple[Piece, ...]
     from_ms: int | None = None
     to_ms: int | None = None
+
+
+def usual_split(total_bytes: int, cpus: int) -> int:
+    """Bytes of a task where the user does not say: each CPU has one, unless that is too little for what a task costs.
+
+    An eighth more than its share, so that ledgers of about the same size are not cut for a few bytes.
+    """
+    return min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, ceil(total_bytes * 9 / (8 * cpus))))
 
 
 def pack(

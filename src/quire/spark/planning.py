@@ -9,6 +9,7 @@ Source: spark.md 4.3; decisions F-29, F-31, F-32.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from quire.spark.extents import (
 )
 from quire.spark.given import SparkUseError
 from quire.spark.options import ReadOptions
-from quire.spark.packing import Piece, Task, pack
+from quire.spark.packing import Piece, Task, pack, usual_split
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
 
 def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> list[Task]:
     """Pieces shared out over tasks."""
+    split_bytes = options.split_bytes or usual_split(sum(piece.size for piece in pieces), os.cpu_count() or 1)
     packed = pack(
         pieces,
-        options.split_bytes,
+        split_bytes,
         min_partitions=options.min_partitions,
         max_partitions=options.max_partitions,
     )

@@ -32,7 +32,7 @@ def test_the_defaults_read_a_whole_log():
     assert [source.name for source in options.sources] == ["orders"]
     assert options.starting.of("orders") == EARLIEST
     assert options.ending.of("orders") == LATEST
-    assert (options.split_bytes, options.rows_per_batch) == (128 << 20, 10_000)
+    assert (options.split_bytes, options.rows_per_batch) == (None, 10_000)
     assert options.fail_on_data_loss
     assert options.isolation is Isolation.CONFIRMED
     assert options.verify is Verify.CHECKSUM

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.spark.decode import Origin
-from quire.spark.packing import Piece, pack
+from quire.spark.packing import Piece, pack, usual_split
 
 RECORD = new_ledger(
     LedgerId(1), [BookieId("b1")], write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32C, password=b""
@@ -53,6 +53,14 @@ def test_small_pieces_share_a_task_and_a_large_one_is_cut():
     small = [piece(i, 0, 1, 10) for i in range(100)]
     assert [len(task) for task in pack(small, 500)] == [50, 50]
     assert [len(task) for task in pack([piece(0, 0, 1000, 1000)], 250)] == [1, 1, 1, 1]
+
+
+def test_without_a_size_each_cpu_has_a_task_that_is_worth_it():
+    mib = 1 << 20
+    two = [piece(0, 0, 62, 62 * mib), piece(1, 0, 64, 64 * mib)]
+    assert [len(task) for task in pack(two, usual_split(126 * mib, 2))] == [1, 1]
+    assert usual_split(10 * mib, 64) == 16 * mib
+    assert usual_split(1 << 40, 64) == 128 * mib
 
 
 def test_partitions_can_be_asked_for():
