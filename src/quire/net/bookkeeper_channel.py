@@ -248,7 +248,7 @@ class BookKeeperChannel(BookKeeperFrames):
 
     @property
     def upgrading(self) -> bool:
-        """Whether the handshake has begun."""
+        """Whether the handshake has begun, or is over."""
         return self._upgrading is not None
 
     def begin_over(self, keys: ClientKeys) -> None:

@@ -145,16 +145,21 @@ class BookKeeperOpening(_Opening):
             self._channel.opened()
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
-        """What comes while the connection is being opened."""
+        """What comes while the connection is being opened.
+
+        Raises:
+            MalformedFrameError: a frame lies in clear behind the answer to START_TLS; nothing is done about it.
+        """
+        in_clear = not self._channel.upgrading
         for at in starts:
+            if in_clear and self._channel.upgrading:
+                msg = "frames in clear behind the answer to START_TLS"
+                raise MalformedFrameError(msg)
             frame = memoryview(data)[at : at + 4 + int.from_bytes(data[at : at + 4], "big")]
             if len(frame) > 4 and frame[4] == v3.FIRST_BYTE:
                 self._v3_answered(v3.decode_response(frame))
             else:
                 self._v2_answered(v2.decode_answer(frame))
-        if self._channel.upgrading and len(starts) > 1:
-            msg = "frames in clear beside the answer to START_TLS"
-            raise MalformedFrameError(msg)
 
     def _v3_answered(self, message: pb.Response) -> None:
         operation = message.header.operation
