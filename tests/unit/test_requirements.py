@@ -24,16 +24,30 @@ def without_marker(requirement):
     return requirement.partition(";")[0].strip()
 
 
+TABLE_FORMATS = {"delta", "iceberg"}
+"""Extras that only their tests install: the demo does without."""
+
+
+def extras(names):
+    found = project()["optional-dependencies"]
+    return [line for name in sorted(names & found.keys()) for line in found[name]]
+
+
 def all_dependencies():
-    extras = project()["optional-dependencies"]
-    return project()["dependencies"] + [line for name in sorted(extras) for line in extras[name]]
+    return project()["dependencies"] + extras(project()["optional-dependencies"].keys())
 
 
 def test_runtime_in_lists_what_pyproject_lists():
     lines = (REQUIREMENTS / "runtime.in").read_text().splitlines()
     listed = {line.partition("#")[0].strip() for line in lines} - {""}
-    declared = all_dependencies()
+    declared = project()["dependencies"] + extras(project()["optional-dependencies"].keys() - TABLE_FORMATS)
     assert listed == {without_marker(requirement) for requirement in declared}
+
+
+def test_dev_in_lists_the_extras_that_only_tests_install():
+    lines = (REQUIREMENTS / "dev.in").read_text().splitlines()
+    listed = {line.partition("#")[0].strip() for line in lines}
+    assert set(extras(TABLE_FORMATS)) <= listed
 
 
 def test_every_dependency_of_pyproject_has_a_reason():

@@ -173,7 +173,9 @@ def list_logs(cluster: ClusterOption = None, as_json: JsonOption = False) -> Non
                         "log": about.name,
                         "start_offset": about.start_offset,
                         "end_offset": about.end_offset,
-                        "records": about.end_offset - about.start_offset,
+                        "records": min(
+                            about.end_offset - about.start_offset, sum(item.count for item in about.items)
+                        ),
                         "ledgers": len(about.items),
                         "epoch": about.epoch,
                     }
@@ -397,6 +399,7 @@ def _shown(about: Any) -> dict[str, object]:
         "epoch": about.epoch,
         "start_offset": about.start_offset,
         "end_offset": about.end_offset,
+        "compacted_below": about.compacted_below,
         "items": [{name: _plain(getattr(item, name)) for name in names} for item in about.items],
     }
 

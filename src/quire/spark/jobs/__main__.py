@@ -17,12 +17,22 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from quire.spark.jobs import archive, command, compact, replay, rewrite, scrub, to_parquet
+from quire.spark.jobs import (
+    archive,
+    command,
+    compact,
+    materialise,
+    replay,
+    rewrite,
+    scrub,
+    to_parquet,
+)
 from quire.spark.local import session
 
 JOBS = {
     "to_parquet": to_parquet,
     "replay": replay,
+    "materialise": materialise,
     "scrub": scrub,
     "rewrite": rewrite,
     "compact": compact,

@@ -27,6 +27,11 @@ def text(data: bytes | None) -> str | None:
     return None if data is None else bytes(data).decode("utf-8", "surrogateescape")
 
 
+def slots(spark: SparkSession) -> int:
+    """How many tasks run at once, about."""
+    return spark.sparkContext.defaultParallelism
+
+
 def read_log(
     spark: SparkSession, cluster: str, log: str, start: int | None, end: int | None, schema: str | None = None
 ) -> DataFrame:
@@ -40,8 +45,7 @@ def read_log(
         schema: the columns that are needed, as DDL; None is all.
     """
     # A job has the session to itself: no core of it should stand idle because the log is small.
-    cores = spark.sparkContext.defaultParallelism
-    reader = spark.read.format("quire").option("cluster", cluster).option("minPartitions", cores)
+    reader = spark.read.format("quire").option("cluster", cluster).option("minPartitions", slots(spark))
     if start is not None:
         reader = reader.option("startingOffsets", json.dumps({log: start}))
     if end is not None:

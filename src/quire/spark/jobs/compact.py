@@ -240,7 +240,7 @@ def run(
     began = time.monotonic()
     rows: list[Fields] = []
     refused: list[str] = []
-    per_round = min(SWAPPED_AT_ONCE, max(SWAPPED_AT_ONCE // 2, spark.sparkContext.defaultParallelism * 2))
+    per_round = min(SWAPPED_AT_ONCE, max(SWAPPED_AT_ONCE // 2, command.slots(spark) * 2))
     for group in units.rounds(work.units, per_round):
         by_name = {unit.name: unit for unit in group}
         done = {

@@ -60,6 +60,8 @@ def run(
     table: str,
     at: int | None = None,
     snapshot: str | None = None,
+    since: int | None = None,
+    key: str = "key",
     deleted_prefix: bytes | None = None,
     overwrite: bool = False,
 ) -> StateReport:
@@ -75,35 +77,36 @@ def run(
         table: directory of the state table; it must not exist unless `overwrite`.
         at: records below this offset are replayed; None is where the log is confirmed now.
         snapshot: a state table of the same log at an earlier offset to start from.
+        since: that offset, where it is known; without it the table's rows say it.
+        key: Spark SQL over `key`, `value` and `offset` that gives a record's key, binary or string.
         deleted_prefix: how the value of a removal starts.
         overwrite: replace a table that is there.
 
     Raises:
-        SparkUseError: the log does not reach to `at`, the snapshot is later, or the log was compacted beyond `at`.
+        SparkUseError: the snapshot is later than `at`, or the log was compacted beyond one of them.
     """
     began = time.monotonic()
     before = None if snapshot is None else spark.read.parquet(snapshot)
-    start = None if before is None else _as_of(before)
+    start = since if before is None or since is not None else _as_of(before)
     if start is not None and at is not None and start > at:
         raise SparkUseError(
             f"quire: the snapshot {snapshot} holds records up to {start}, later than --at {at}. "
             "Start from an earlier one, or replay without."
         )
     _check_kept(cluster, log, start, at)
-    tail = command.read_log(spark, cluster, log, start, at).select("key", "value", "offset").cache()
+    columns = (f"CAST({key} AS BINARY) AS key", "value", "offset")
+    tail = command.read_log(spark, cluster, log, start, at).selectExpr(*columns).cache()
     try:
         read, last = tail.agg(expr("count(*)"), expr("max(offset)")).collect()[0]
-        end = last + 1 if last is not None else start if start is not None else at or 0
-        if at is not None and end < at:
-            raise SparkUseError(f"quire: log '{log}' ends at {end}, before --at {at}.")
+        end = at if at is not None else last + 1 if last is not None else start or 0
         changes = tail if before is None else tail.unionByName(before.select("key", "value", "offset"))
         latest = _latest(changes, deleted_prefix).withColumn("as_of", lit(end).cast("bigint"))
         latest.write.mode("overwrite" if overwrite else "errorifexists").parquet(table)
     finally:
         tail.unpersist()
     digest, keys = hashlib.sha256(), 0
-    for key, value in _sorted_rows(spark, table):
-        digest.update(b"%b\0%b\n" % (key, value))
+    for name, value in _sorted_rows(spark, table):
+        digest.update(b"%b\0%b\n" % (name, value))
         keys += 1
     seconds = round(time.monotonic() - began, 3)
     return StateReport(log, table, keys, end, start, read, digest.hexdigest(), seconds)
@@ -116,10 +119,17 @@ def _check_kept(cluster: str, log: str, start: int | None, at: int | None) -> No
         SparkUseError: changes that belong to it gave way to later ones.
     """
     below = lists.head_of(cluster, log).compacted_below
-    if at is not None and at < below and (start is None or start < at):
+    if start is not None and start == at:
+        return
+    if at is not None and at < below:
         raise SparkUseError(
             f"quire: log '{log}' is compacted up to {below}: its state at {at} is not in it any more. "
-            f"Ask for {below} or later, or for the state at a snapshot's own offset."
+            f"Ask for {below} or later."
+        )
+    if start is not None and start < below:
+        raise SparkUseError(
+            f"quire: log '{log}' is compacted up to {below}: what was removed since the snapshot's offset {start} may not "
+            "be in it any more. Replay without the snapshot; the log holds the whole state."
         )
 
 

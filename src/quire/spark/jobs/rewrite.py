@@ -173,7 +173,7 @@ def run(
     finished = 0
     rows: list[Fields] = []
     refused: list[str] = []
-    per_round = max(SWAPPED_AT_ONCE // 2, spark.sparkContext.defaultParallelism * 2)
+    per_round = max(SWAPPED_AT_ONCE // 2, command.slots(spark) * 2)
     for group in units.rounds(work.units, min(per_round, SWAPPED_AT_ONCE)):
         by_name = {unit.name: unit for unit in group}
         done = [row.asDict() for row in units.run_round(spark, group, _copy, SCHEMA).collect()]

@@ -1,0 +1,189 @@
+"""Parquet files that are there already, as a Delta or an Iceberg table: one commit that names exactly them.
+
+Nothing is copied. What a table should hold is compared with what it holds, so a commit that was cut off, or came twice,
+is made good by the next one. The log's list, or the snapshot, stays what counts; the table is a view of it for whoever
+reads such tables. Each format needs its extra: `quire[delta]`, `quire[iceberg]`.
+
+Source: spark.md 1.8, "table formats must be reached from Python"; 6, job 3; 10.7.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from quire.spark.given import SparkUseError
+
+VERSION_FACT: Final = "quire.version"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One Parquet file of a table.
+
+    Attributes:
+        name: its path below the table's place.
+        size: its bytes.
+        records: rows in it.
+        offsets: the first and the last offset in it, where they ascend.
+    """
+
+    name: str
+    size: int
+    records: int
+    offsets: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a table is to hold.
+
+    Attributes:
+        place: the directory with the files: a URI, or an absolute path.
+        schema: of the files.
+        files: all of them.
+        log: the log's name; `log_id` its id.
+        version: which state of the log it is; a table never goes back to a smaller one.
+    """
+
+    place: str
+    schema: pa.Schema
+    files: tuple[TableFile, ...]
+    log: str
+    log_id: str
+    version: int
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is kept with the commit."""
+        return {"quire.log": self.log, "quire.log_id": self.log_id, VERSION_FACT: str(self.version)}
+
+
+def commit_delta(content: Content) -> int:
+    """Make a place's files a Delta table, with the log's version as the application's transaction.
+
+    Returns:
+        The table's version; the one that was there where nothing had to change.
+
+    Raises:
+        SparkUseError: `deltalake` is not installed.
+    """
+    try:
+        from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+        from deltalake.transaction import RemoveAction, create_table_with_add_actions
+    except ImportError as error:
+        raise _needs("Delta", "delta") from error
+    schema = Schema.from_arrow(_in_microseconds(content.schema))
+    properties = CommitProperties(
+        custom_metadata=content.facts, app_transactions=[Transaction(content.log_id, content.version)]
+    )
+    if not DeltaTable.is_deltatable(content.place):
+        adds = [_add_action(file) for file in content.files]
+        create_table_with_add_actions(
+            content.place, schema, adds, mode="error", name=content.log, commit_properties=properties
+        )
+        return 0
+    table = DeltaTable(content.place)
+    before = table.transaction_version(content.log_id)
+    if before is not None and before > content.version:
+        return table.version()
+    there = set(pa.table(table.get_add_actions()).column("path").to_pylist())
+    now_ms = time.time_ns() // 1_000_000
+    stale = there - {file.name for file in content.files}
+    actions = [
+        *(_add_action(file) for file in content.files if file.name not in there),
+        *(RemoveAction(path, data_change=True, deletion_timestamp=now_ms) for path in sorted(stale)),
+    ]
+    if actions:
+        table.create_write_transaction(actions, "append", schema, commit_properties=properties)
+        table.update_incremental()
+    return table.version()
+
+
+def _add_action(file: TableFile) -> Any:
+    from deltalake.transaction import AddAction
+
+    stats: dict[str, Any] = {"numRecords": file.records}
+    if file.offsets is not None:
+        first, last = file.offsets
+        stats |= {"minValues": {"offset": first}, "maxValues": {"offset": last}, "nullCount": {"offset": 0}}
+    return AddAction(file.name, file.size, {}, time.time_ns() // 1_000_000, True, json.dumps(stats))
+
+
+def _in_microseconds(schema: pa.Schema) -> pa.Schema:
+    """Delta knows one unit of time; its readers take the files' milliseconds for it."""
+    return pa.schema(
+        [
+            field.with_type(pa.timestamp("us", field.type.tz)) if pa.types.is_timestamp(field.type) else field
+            for field in schema
+        ]
+    )
+
+
+def commit_iceberg(content: Content, name: str) -> int | None:
+    """Make a place's files an Iceberg table.
+
+    Args:
+        content: the files.
+        name: `CATALOG:NAMESPACE.TABLE`; the catalog is one of pyiceberg's own configuration.
+
+    Returns:
+        The table's snapshot; None for a table without files.
+
+    Raises:
+        SparkUseError: `pyiceberg` is not installed, or the name is none.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.expressions import AlwaysTrue
+    except ImportError as error:
+        raise _needs("Iceberg", "iceberg") from error
+    catalog_name, _, identifier = name.partition(":")
+    namespace, _, table_name = identifier.rpartition(".")
+    if not (catalog_name and namespace and table_name):
+        raise SparkUseError(f"quire: an Iceberg table is named CATALOG:NAMESPACE.TABLE, not '{name}'.")
+    catalog = load_catalog(catalog_name)
+    catalog.create_namespace_if_not_exists(namespace)
+    table = catalog.create_table_if_not_exists(identifier, schema=content.schema)
+    newest = table.current_snapshot()
+    facts = newest.summary if newest is not None and newest.summary is not None else {}
+    if int(facts.get(VERSION_FACT) or -1) <= content.version:
+        wanted = {f"{content.place}/{file.name}" for file in content.files}
+        there = {task.file.file_path for task in table.scan().plan_files()}
+        with table.transaction() as transaction:
+            if there - wanted:
+                transaction.delete(AlwaysTrue())
+                there = set()
+            if wanted - there:
+                # Whether a file is there already is known; pyiceberg would look at what this transaction deletes, too.
+                paths = sorted(wanted - there)
+                transaction.add_files(paths, snapshot_properties=content.facts, check_duplicate_files=False)
+        newest = table.current_snapshot()
+    return None if newest is None else newest.snapshot_id
+
+
+def _needs(what: str, extra: str) -> SparkUseError:
+    return SparkUseError(f"quire: {what} tables need the extra '{extra}': pip install 'quire[{extra}]'.")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a job whose files may be a table."""
+    parser.add_argument("--delta", action="store_true", help="the files' directory is a Delta table as well")
+    parser.add_argument(
+        "--iceberg", metavar="CATALOG:NAMESPACE.TABLE", help="they are an Iceberg table as well"
+    )
+
+
+def commit(arguments: argparse.Namespace, content: Content) -> dict[str, Any]:
+    """What `--delta` and `--iceberg` ask for; gives what a job's line tells of it."""
+    told: dict[str, Any] = {}
+    if arguments.delta:
+        told["delta_version"] = commit_delta(content)
+    if arguments.iceberg:
+        told["iceberg_snapshot"] = commit_iceberg(content, arguments.iceberg)
+    return told
