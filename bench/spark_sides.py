@@ -157,6 +157,8 @@ def spark_sides(name: str) -> Iterator[Sides]:
             "spark.jars": jars,
             "spark.driver.memory": "3g",
             "spark.log.level": "ERROR",
+            # A machine that stands still must not make Spark give its own executor up.
+            "spark.network.timeout": "3600s",
             "spark.sql.warehouse.dir": str(OUT / "spark-warehouse"),
         }
         spark = session(master=f"local[{CPUS}]", app_name="bench", **conf)
