@@ -112,7 +112,7 @@ async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[s
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
-        a_round = 4 * 7  # four connections, about so many spoilt answers each
+        a_round = 13  # frames of four connections, about
         task = {"cluster": local.uri, "bookies": bookies, "good": good, "rounds": max(FRAMES // a_round, 1)}
         said, _ = await worker.communicate(json.dumps(task).encode() + b"\n")
         assert worker.returncode == 0, lines.read_text()[-3000:]
@@ -139,6 +139,7 @@ def test_mutated_answers(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, bookies=1) as local:
         figures = asyncio.run(survive(local, mutator, tmp_path))
     keep_figures("mutated_answers", figures, seed=SEED)
+    assert figures["frames"] > 0.9 * FRAMES
     assert figures["good_ledger_read"]
     assert figures["tracebacks"] == 0
     assert figures["log_lines"] <= figures["connections"] + 20
