@@ -52,8 +52,9 @@ from quire.wire.entry import master_key
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
-REGISTRATION_WAIT_MS = 20_000
-"""A predecessor of the same id that was stopped, not killed, keeps its registration for its session's time-out."""
+SESSIONS_WAITED = 2
+"""A predecessor of the same id that was killed keeps its registration for its session's time-out; a server of the store
+that comes back counts it anew."""
 
 
 class BookieServer:
@@ -247,7 +248,8 @@ class BookieServer:
             writable=self._writable(),
             properties={NATIVE_PROPERTY: native_property(self._address[1], native.VERSION)},
         )
-        self._registration = await self._registry.register(info, wait_ms=REGISTRATION_WAIT_MS)
+        wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms
+        self._registration = await self._registry.register(info, wait_ms=wait_ms)
 
     def _writable(self) -> bool:
         """Whether it takes new entries; not while it does not know which ledgers it may have lost."""

@@ -122,6 +122,10 @@ class EtcdStore(MetadataStore):
     def instance_id(self) -> str:
         return self._instance_id
 
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._connection.address.options.session_timeout_ms
+
     # --- reads ---------------------------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Versioned | None:

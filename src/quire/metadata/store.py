@@ -327,6 +327,11 @@ class MetadataStore(ABC):
         """In which of BookKeeper's formats new ledgers' records are to be written here."""
         return NEWEST_FORMAT
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long a registration may outlive its owner's process."""
+        return SESSION_TIMEOUT_MS
+
     @abstractmethod
     async def get(self, key: str) -> Versioned | None:
         """A key's value, None if it does not exist."""

@@ -130,6 +130,10 @@ class ZookeeperStore(MetadataStore):
     def ledger_format(self) -> int:
         return self._address.options.ledger_format
 
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._address.options.session_timeout_ms
+
     async def get(self, key: str) -> Versioned | None:
         try:
             answer, _ = await self._session.read(GetData(self._paths.path(check_key(key)), None))

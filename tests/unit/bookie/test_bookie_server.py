@@ -21,7 +21,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.metadata.bookies import BookieRegistry
+from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.storage.config import StorageConfig
@@ -534,3 +534,35 @@ def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
         await at.server.start()
 
     in_world(tmp_path, work)
+
+
+class SlowStore(MemoryStore):
+    """A metadata store that keeps a dead client's registrations for a minute."""
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return 60_000
+
+
+class AskedRegistry(BookieRegistry):
+    """Remembers how long it was told to wait."""
+
+    waited_ms = 0
+
+    async def register(self, info: BookieInfo, *, wait_ms: int = 0) -> BookieRegistration:
+        self.waited_ms = wait_ms
+        return await super().register(info)
+
+
+def test_a_bookie_that_was_killed_waits_at_its_next_start_until_its_session_is_over(tmp_path: Path) -> None:
+    """With sessions of a minute it gave up after twenty seconds: rounds over etcd found that."""
+
+    async def start() -> None:
+        store = SlowStore()
+        server = BookieServer(BookieConfig(tmp_path / "b", name="b"), store)
+        registry = server._registry = AskedRegistry(store)
+        await server.start()
+        await server.stop()
+        assert registry.waited_ms > store.session_timeout_ms
+
+    asyncio.run(start())
