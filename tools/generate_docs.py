@@ -263,6 +263,38 @@ def mutation_score() -> str:
     return "\n".join(rows) + "\n"
 
 
+def sink_kills() -> str:
+    """How often each process was killed at each step of the sink, and what Kafka's sink did beside it."""
+    folder = ROOT / "docs" / "proof"
+    kills, beside = folder / "spark_exactly_once.json", folder / "sinks_beside_each_other.json"
+    lines = []
+    if kills.exists():
+        result = json.loads(kills.read_text())
+        victims = list(dict.fromkeys(row["victim"] for row in result["rows"]))
+        table: dict[tuple[str, str], dict[str, int]] = {}
+        for row in result["rows"]:
+            table.setdefault((row["phase"], row["step"]), {})[row["victim"]] = row["kills"]
+        figures = result["figures"]
+        said = (
+            f"{figures['seeds']:,} rounds with {figures['kills']:,} kills at commit `{result['commit']}`: "
+            f"{figures['duplicates']} rows twice, {figures['missing']} missing, {figures['disordered']} rounds out of "
+            "order. How often a process was killed at a step:\n"
+        )
+        lines += [
+            said,
+            f"| phase, step | {' | '.join(victims)} |",
+            f"| --- |{' --- |' * len(victims)}",
+        ]
+        for (phase, step), row in sorted(table.items()):
+            lines.append(f"| {phase}, `{step}` | {' | '.join(str(row.get(each, '')) for each in victims)} |")
+    if beside.exists():
+        result = json.loads(beside.read_text())
+        lines += ["", "| sink | what happened | rows twice | rows missing |", "| --- | --- | --- | --- |"]
+        for row in result["rows"]:
+            lines.append(f"| {row['sink']} | {row['what']} | {row['duplicates']} | {row['missing']} |")
+    return "\n".join(lines or ["No figures are committed yet: `make proof` makes them."]) + "\n"
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "spark_options": spark_options,
     "machine": machine,
@@ -275,6 +307,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "bench_plots": bench_plots,
     "proof": proof,
     "mutation_score": mutation_score,
+    "sink_kills": sink_kills,
     "museum": exhibits.table,
     "museum_summary": exhibits.summary,
     "counterexamples": gallery.table,

@@ -3,6 +3,7 @@
 import functools
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 from support.shared_server import or_skip, run_tool, start_shared
@@ -56,6 +57,17 @@ def shared_server():
     """The run's server, started when it is first asked for; a message instead if it cannot be."""
     # Tests need no durability of the machine's disk; what they kill is the process.
     return start_shared("etcd", why_not(), lambda folder: EtcdServer(folder, "--unsafe-no-fsync"))
+
+
+def own_server(folder):
+    """A server that a test may kill at will; a message instead if it cannot be."""
+    reason = why_not()
+    if reason is not None:
+        return reason
+    try:
+        return EtcdServer(folder, "--unsafe-no-fsync")
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return f"etcd did not start, nothing was tested against it: {error}"
 
 
 def etcd_or_skip():

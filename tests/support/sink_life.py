@@ -1,17 +1,21 @@
-"""One life of a streaming query's driver, in a process of its own that may be killed at any step; for sink_rounds.py.
+"""One life of a streaming query, in processes of its own that may be killed at any step; for sink_rounds.py.
 
-It does what Spark does with a sink, and nothing else: stages each partition of each batch, tries a failed task again,
-commits, aborts with the same messages when that raised, and notes a committed batch in its checkpoint; a life begins
-behind the last batch that is noted there. The sink, the client, the bookies and the metadata file are real.
+The driver does what Spark's does with a sink, and nothing else: it has a worker stage each partition of each batch and
+tries a failed task again, has a planner commit, or abort with the same messages when that raised, and notes a committed
+batch in its checkpoint; a life begins behind the last batch that is noted there. Worker and planner are processes that
+it forks, and forks again when they have died. The sink, the client, the bookies and the metadata store are real.
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +27,26 @@ from pyspark.sql.types import StringType, StructField, StructType
 from quire.core.errors import MetadataUnknownError, QuireError
 from quire.core.log_commit import COMMIT_RULES
 from quire.metadata.store import Put, StoreAwayError
-from quire.spark import cluster
+from quire.spark import cluster, staged
 from quire.spark.given import Given
 from quire.spark.options import READ_OPTIONS
 from quire.spark.sink import BATCH_ID, QUERY_ID, Message, StreamSink, stream_sink
 from quire.spark.staged import Seams
 from quire.spark.write_options import WRITE_OPTIONS
+from support.sink_faults import OUTSIDE, Fault, Life, process_of
 
 SCHEMA = StructType([StructField("value", StringType())])
 ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 PARTITIONS = 2
 ROWS = 5
+ATTEMPTS = 2
+
+# A leader that was killed places nothing: nobody should wait for it as long as for one that is slow.
+staged.PLACED_WITHIN_MS = 300
 
 
-@dataclass(frozen=True)
-class Life:
-    """What befalls one life of a driver.
-
-    Attributes:
-        killed_at: the process is killed when it reaches so many steps; 0: never.
-        fails_at: a step that raises instead.
-        lost: swaps, counted from 0, whose answer is lost: "after" they are done or "before".
-        away: so many calls of the store in a row, from the first swap on, find it away.
-        stopped_at: the process is stopped at this step, and goes on when the next life is over: taken for dead.
-    """
-
-    killed_at: int = 0
-    fails_at: int = 0
-    lost: tuple[tuple[int, str], ...] = ()
-    away: int = 0
-    stopped_at: int = 0
+class FailedError(Exception):
+    """What was asked of a process of the query's failed, or the process is gone."""
 
 
 @dataclass(frozen=True)
@@ -77,120 +71,54 @@ def value(batch: int, partition: int, row: int) -> str:
     return f"{batch}/{partition}/{row}"
 
 
-@dataclass
-class Steps:
-    """Counts the steps of a life, and ends it at one."""
+# --- faults -------------------------------------------------------------------------------------------------------
 
-    life: Life
-    note: Path
-    taken: int = 0
-    names: list[str] = field(default_factory=list)
+
+class Steps:
+    """Counts the steps of one process, and lets a fault strike at one.
+
+    Args:
+        driver: the driver's process.
+    """
+
+    def __init__(self, query: Query, life: Life, driver: int) -> None:
+        self._life, self._driver = life, driver
+        self._struck = Path(query.folder) / "struck"
+        self._reached: Counter[tuple[str, str, int]] = Counter()
+        self.role = "driver"
+        self.batch = 0
 
     def __call__(self, step: str) -> None:
-        self.taken += 1
-        self.names.append(step)
-        if self.taken == self.life.killed_at:
-            self.note.write_text(step)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.taken == self.life.stopped_at:
-            self.note.write_text(step)
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if self.taken == self.life.fails_at:
-            self.note.write_text(step)
-            raise RuntimeError(f"a fault at {step}")
+        """A step is reached."""
+        at = (self.role, step, self.batch)
+        self._reached[at] += 1
+        for number, fault in enumerate(self._life.faults):
+            if (fault.role, fault.step, fault.batch) == at and self._reached[at] == fault.nth:
+                self._strike(number, fault)
 
-
-def live(query: Query, life: Life) -> None:
-    """Run batches until all are noted, or the life ends. Exit code 0: all are."""
-    try:
-        _live(query, life)
-    except (QuireError, RuntimeError):
-        sys.exit(1)  # as a query that ended with an error
-
-
-def _live(query: Query, life: Life) -> None:
-    steps = Steps(life, Path(query.folder) / "step")
-    _lose_answers(query.uri, life)
-    sink = _naive if query.sink == "naive" else _shipped
-    notes = Path(query.folder) / "commits"
-    notes.mkdir(exist_ok=True)
-    begin = 1 + max((int(path.name) for path in notes.iterdir()), default=-1)
-    for batch in range(begin, query.batches):
-        sink(query, batch, steps)
-        steps("noting")
-        (notes / str(batch)).touch()
-        steps("noted")
-
-
-def _shipped(query: Query, batch: int, steps: Steps) -> None:
-    messages: list[Message | None] = []
-    try:
-        for partition in range(PARTITIONS):
-            messages.append(_task(query, batch, partition, steps))
-        _writer(query, batch, 0, 0, steps).commit([*messages], batch)
-    except Exception:
-        messages += [None] * (PARTITIONS - len(messages))
-        _writer(query, batch, 0, 0, steps).abort([*messages], batch)
-        raise
-
-
-def _writer(query: Query, batch: int, partition: int, attempt: int, at: Callable[[str], None]) -> StreamSink:
-    """A writer as Spark makes one: anew for each task and each commit."""
-    options = {
-        "cluster": query.uri,
-        "log": query.log,
-        "inlineBytes": query.inline,
-        "takeover": str(query.takeover).lower(),
-    }
-    TaskContext._setTaskContext(None)
-    TaskContext(
-        partitionId=partition,
-        taskAttemptId=attempt,
-        localProperties={QUERY_ID: f"query of {query.log}", BATCH_ID: str(batch)},
-    )
-    seams = Seams(at)
-    if query.sink == "no mark":
-        seams = replace(seams, rules=replace(COMMIT_RULES, is_replay=lambda *_: False))
-    elif query.sink == "unsafe abort":
-        seams = replace(seams, looks=False)
-    given = Given(options, (*READ_OPTIONS, *WRITE_OPTIONS))
-    return stream_sink(given, SCHEMA, overwrite=False, seams=seams)
-
-
-def _rows(batch: int, partition: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([value(batch, partition, row) for row in range(ROWS)])], schema=ARROW
-    )
-
-
-def _task(query: Query, batch: int, partition: int, steps: Steps) -> Message:
-    """One task; Spark tries it again."""
-    for attempt in range(2):
+    def _strike(self, number: int, fault: Fault) -> None:
+        """Once in a life, however often its processes are started again; a leader may have ended before."""
+        outside = dict(self._life.pids)
+        if fault.victim in OUTSIDE and fault.victim not in outside:
+            return
+        note = self._struck / f"{self._life.number}-{number}"
         try:
-            return _writer(query, batch, partition, attempt, steps).write(iter([_rows(batch, partition)]))
-        except RuntimeError:
-            if attempt:
-                raise
-    raise AssertionError
-
-
-def _naive(query: Query, batch: int, steps: Steps) -> None:
-    """What a sink without a commit does: each task appends by itself."""
-    for partition in range(PARTITIONS):
-
-        async def append(client: Any, partition: int = partition) -> None:
-            async with await client.log(query.log).open_writer() as writer:
-                await writer.append_many([value(batch, partition, row).encode() for row in range(ROWS)])
-
-        for attempt in range(2):
-            try:
-                steps("open")
-                cluster.call(query.uri, append)
-                steps("staged")
-                break
-            except RuntimeError:
-                if attempt:
-                    raise
+            note.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        if fault.how == "raise":
+            raise RuntimeError(f"a fault at {fault.step}")
+        if fault.how == "stop":
+            os.kill(self._driver, signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
+        if fault.victim in OUTSIDE:
+            os.kill(outside[fault.victim], signal.SIGKILL)
+            return
+        if fault.victim == "driver":
+            os.kill(self._driver, signal.SIGKILL)
+        if fault.victim == process_of(self.role) or not fault.lingers:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _lose_answers(uri: str, life: Life) -> None:
@@ -216,3 +144,172 @@ def _lose_answers(uri: str, life: Life) -> None:
         raise MetadataUnknownError("the answer is lost")
 
     store.multi = multi
+
+
+# --- worker and planner -------------------------------------------------------------------------------------------
+
+
+class Helper:
+    """A process that works for the driver, forked when it is needed."""
+
+    def __init__(self, query: Query, life: Life) -> None:
+        self._query, self._life = query, life
+        self._process: Any = None
+        self._line: Any = None
+
+    def ask(self, role: str, batch: int, *facts: Any) -> Any:
+        """What the process answers.
+
+        Raises:
+            FailedError: it raised, or died.
+        """
+        if self._process is None:
+            self._fork()
+        try:
+            self._line.send((role, batch, facts))
+            answer = self._line.recv()
+        except (EOFError, OSError):
+            self._line.close()
+            self._process.join()
+            self._process = None
+            raise FailedError from None
+        if isinstance(answer, FailedError):
+            raise answer
+        return answer
+
+    def _fork(self) -> None:
+        processes = multiprocessing.get_context("fork")
+        self._line, theirs = processes.Pipe()
+        self._process = processes.Process(target=_help, args=(self._query, self._life, theirs, self._line))
+        self._process.start()
+        (Path(self._query.folder) / "helpers" / str(self._process.pid)).touch()
+        theirs.close()
+
+    def end(self) -> None:
+        """Nothing more will be asked."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._line.send(None)  # the other helper may hold this line open as well
+            self._process.join()
+
+
+def _help(query: Query, life: Life, line: Any, drivers: Any) -> None:
+    """Answer what the driver asks, until it asks for nothing more or is gone."""
+    drivers.close()
+    steps = Steps(query, life, os.getppid())
+    _lose_answers(query.uri, life)
+    work = _NAIVE if query.sink == "naive" else _SHIPPED
+    with contextlib.suppress(EOFError, OSError):
+        while (asked := line.recv()) is not None:
+            steps.role, steps.batch, facts = asked
+            try:
+                answer = work[steps.role](query, steps, *facts)
+            except (QuireError, RuntimeError) as error:
+                answer = FailedError(f"{steps.role}: {type(error).__name__}: {error}")
+            line.send(answer)
+    os._exit(0)
+
+
+def _stage(query: Query, steps: Steps, partition: int, attempt: int) -> Message:
+    rows = pa.array([value(steps.batch, partition, row) for row in range(ROWS)])
+    batch = pa.RecordBatch.from_arrays([rows], schema=ARROW)
+    return _writer(query, steps, partition, attempt).write(iter([batch]))
+
+
+def _commit(query: Query, steps: Steps, messages: list[Message | None]) -> None:
+    _writer(query, steps).commit([*messages], steps.batch)
+
+
+def _abort(query: Query, steps: Steps, messages: list[Message | None]) -> None:
+    _writer(query, steps).abort([*messages], steps.batch)
+
+
+def _writer(query: Query, steps: Steps, partition: int = 0, attempt: int = 0) -> StreamSink:
+    """A writer as Spark makes one: anew for each task and each commit."""
+    options = {
+        "cluster": query.uri,
+        "log": query.log,
+        "inlineBytes": query.inline,
+        "takeover": str(query.takeover).lower(),
+    }
+    TaskContext._setTaskContext(None)
+    TaskContext(
+        partitionId=partition,
+        taskAttemptId=attempt,
+        localProperties={QUERY_ID: f"query of {query.log}", BATCH_ID: str(steps.batch)},
+    )
+    seams = Seams(steps)
+    if query.sink == "no mark":
+        seams = replace(seams, rules=replace(COMMIT_RULES, is_replay=lambda *_: False))
+    elif query.sink == "unsafe abort":
+        seams = replace(seams, looks=False)
+    given = Given(options, (*READ_OPTIONS, *WRITE_OPTIONS))
+    return stream_sink(given, SCHEMA, overwrite=False, seams=seams)
+
+
+def _append(query: Query, steps: Steps, partition: int, attempt: int) -> None:
+    """What a sink without a commit does: each task appends by itself."""
+    del attempt
+
+    async def append(client: Any) -> None:
+        async with await client.log(query.log).open_writer() as writer:
+            await writer.append_many([value(steps.batch, partition, row).encode() for row in range(ROWS)])
+
+    steps("open")
+    cluster.call(query.uri, append)
+    steps("staged")
+
+
+def _nothing(query: Query, steps: Steps, messages: object) -> None:
+    del query, steps, messages
+
+
+_SHIPPED: dict[str, Any] = {"worker": _stage, "commit": _commit, "abort": _abort}
+_NAIVE: dict[str, Any] = {"worker": _append, "commit": _nothing, "abort": _nothing}
+
+
+# --- the driver ---------------------------------------------------------------------------------------------------
+
+
+def live(query: Query, life: Life) -> None:
+    """Run batches until all are noted, or the life ends. Exit code 0: all are."""
+    worker, planner = Helper(query, life), Helper(query, life)
+    steps = Steps(query, life, os.getpid())
+    notes = Path(query.folder) / "commits"
+    try:
+        begin = 1 + max((int(path.name) for path in notes.iterdir()), default=-1)
+        for steps.batch in range(begin, query.batches):
+            _batch(steps.batch, worker, planner)
+            steps("noting")
+            (notes / str(steps.batch)).touch()
+            steps("noted")
+    except (FailedError, RuntimeError) as error:
+        (Path(query.folder) / f"failed-{life.number}").write_text(str(error))
+        sys.exit(1)  # as a query that ended with an error
+    finally:
+        worker.end()
+        planner.end()
+
+
+def _batch(batch: int, worker: Helper, planner: Helper) -> None:
+    messages: list[Message | None] = []
+    try:
+        for partition in range(PARTITIONS):
+            messages.append(_task(worker, batch, partition))
+        planner.ask("commit", batch, messages)
+    except FailedError:
+        messages += [None] * (PARTITIONS - len(messages))
+        with contextlib.suppress(FailedError):
+            planner.ask("abort", batch, messages)
+        raise
+
+
+def _task(worker: Helper, batch: int, partition: int) -> Any:
+    """One task; Spark tries it again."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return worker.ask("worker", batch, partition, attempt)
+        except FailedError:
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError

@@ -1,6 +1,7 @@
-"""Rounds of a streaming query whose drivers die, and what the log holds afterwards: each row once, in order, or not.
+"""Rounds of a streaming query whose processes die, and what the log holds afterwards: each row once, in order, or not.
 
-A round is made from a seed. Bookies and the metadata file are this process's; each life of the driver is a process.
+A round is made from a seed. Bookies, the metadata store where it is a server, the log's leader, and the driver with its
+worker and planner are processes, and each of them is killed at each step (`sink_faults.py`).
 """
 
 from __future__ import annotations
@@ -12,29 +13,32 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Self
 
-from quire.blocking import loop
-from quire.bookie.config import BookieConfig
-from quire.bookie.server import BookieServer
 from quire.core.errors import QuireError
 from quire.log.collecting import LogCollector
-from quire.log.config import LogConfig
-from quire.metadata.connect import open_store
-from quire.storage.config import StorageConfig
-from support.sink_life import PARTITIONS, ROWS, Life, Query, live, value
+from support.etcd_server import EtcdServer
+from support.sink_cluster import SinkCluster, lives, state
+from support.sink_faults import BATCHES, PLANNED, VICTIMS, Life, any_life, planned_lives
+from support.sink_leader import lead
+from support.sink_life import PARTITIONS, ROWS, Query, live, value
+from support.waiting import until
 
-BATCHES = 3
-BOOKIES = 4
-"""One more than an ensemble, so that one may be away."""
-STEPS = 60
-"""A life without faults takes about so many steps (19 for a batch of two tasks)."""
 LIVES_MAX = 12
-LIFE_SECONDS = 120
+PRELOAD = [
+    "support.sink_life",
+    "support.sink_leader",
+    "uvloop",
+    "quire.client.connecting",
+    "quire.metadata.etcd",
+    "quire.metadata.sqlite",
+]
+"""What a life would import, imported once."""
+LIFE_SECONDS = 300
 
 
 @dataclass
@@ -42,17 +46,28 @@ class Round:
     """What is to happen, and what did.
 
     Attributes:
+        planned: victim, phase, role and step of the planned kill; None for a round with lives of its own.
         led: a leader appends beside the query.
-        steps: the steps at which lives ended.
+        follows: another leader takes over when the first one has died.
+        takeover: the query may end a leader from the beginning.
+        forgets: at the end the last batch's note is deleted, and the query run again.
+        struck: victim, phase and step of each kill that took place; the phase is "" for one by the way.
+        other: what else took place.
+        ended: how lives ended that did not end well.
     """
 
     seed: int
     lives: list[Life]
+    planned: tuple[str, str, str, str] | None = None
     led: bool = False
+    follows: bool = False
+    takeover: bool = False
+    forgets: bool = True
     inline: str = "0"
-    bookie: bool = False
     sink: str = "shipped"
-    steps: list[str] = field(default_factory=list)
+    struck: list[tuple[str, str, str]] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     missing: int = 0
     duplicates: int = 0
     disordered: bool = False
@@ -62,44 +77,53 @@ class Round:
         """Each row once, in order."""
         return not (self.missing or self.duplicates or self.disordered)
 
+    @property
+    def struck_as_planned(self) -> bool:
+        """The planned kill took place."""
+        return self.planned is not None and (*self.planned[:2], self.planned[3]) in self.struck
 
-def round_of(seed: int, **changes: Any) -> Round:
-    """A round by chance."""
+
+def round_of(seed: int, victims: Iterable[str] = ()) -> Round:
+    """A round by chance; its planned kill goes through victims and steps as seeds are counted up.
+
+    Args:
+        seed: of everything.
+        victims: only these are killed; empty for all.
+    """
     chance = random.Random(seed)
-    lives = [_life(chance) for _ in range(chance.randint(1, 3))]
-    found = Round(
+    planned = [each for each in PLANNED if not victims or each[0] in victims]
+    victim, phase, _, step = kill = planned[seed % len(planned)]
+    lives = planned_lives(chance, kill)
+    if chance.random() < 0.3:
+        lives.append(any_life(chance))
+    led = victim == "leader" or step == "fence" or chance.random() < 0.1
+    few = phase == "inline" or (phase in {"swap", ""} and chance.random() < 0.3)
+    return Round(
         seed,
         lives,
-        led=chance.random() < 0.25,
-        inline=chance.choice(["0", "0", "1m"]),
-        bookie=chance.random() < 0.2,
+        kill,
+        led=led,
+        follows=led and chance.random() < 0.5,
+        takeover=step == "fence",
+        forgets=chance.random() < 0.34,
+        inline="1m" if few else "0",
     )
-    return replace(found, **changes)
-
-
-def _life(chance: random.Random) -> Life:
-    kind = chance.choice(["kill", "kill", "kill", "fail", "fail", "stop", "lose"])
-    step = chance.randint(1, STEPS)
-    lost: tuple[tuple[int, str], ...] = ()
-    if chance.random() < 0.4 or kind == "lose":
-        lost = tuple((n, chance.choice(["before", "after"])) for n in chance.sample(range(4), 2))
-    life = Life(lost=lost, away=chance.choice([0, 0, 0, 3, 60]))
-    if kind == "kill":
-        return replace(life, killed_at=step)
-    if kind == "fail":
-        return replace(life, fails_at=step)
-    return replace(life, stopped_at=step) if kind == "stop" else life
 
 
 class Rounds:
-    """A cluster on which rounds run; a context manager."""
+    """A cluster on which rounds run; a context manager.
 
-    def __init__(self, folder: Path) -> None:
-        self.uri = f"sqlite:{folder}/metadata.db"
+    Args:
+        folder: for its data.
+        etcd: the metadata store, which may be killed; None for a file.
+    """
+
+    def __init__(self, folder: Path, etcd: EtcdServer | None = None) -> None:
         self._folder = folder
-        self._background = loop.current()
+        self._cluster = SinkCluster(folder, etcd)
+        self.victims = tuple(each for each in VICTIMS if etcd or each != "store")
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["support.sink_life"])
+        self._processes.set_forkserver_preload(PRELOAD)
         # The server of Python 3.11 does not take over `sys.path`: without it each life would import everything anew.
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -107,33 +131,14 @@ class Rounds:
         os.environ.pop("PYTHONPATH")
         if before is not None:
             os.environ["PYTHONPATH"] = before
+        self._leader: Any = None
 
     def __enter__(self) -> Self:
-        self._background.run(self._start)
+        self._cluster.__enter__()
         return self
 
-    async def _start(self) -> None:
-        import quire
-
-        self._store = await open_store(self.uri, create=True)
-        self.bookies = [self._bookie(n) for n in range(BOOKIES)]
-        for bookie in self.bookies:
-            await bookie.start()
-        self.client = await quire.connect(self.uri)
-
-    def _bookie(self, number: int) -> BookieServer:
-        storage = StorageConfig(segment_bytes=4 << 20)
-        config = BookieConfig(self._folder / f"b{number}", name=f"b{number}", storage=storage)
-        return BookieServer(config, self._store)
-
     def __exit__(self, *_: object) -> None:
-        async def stop() -> None:
-            await self.client.close()
-            for bookie in self.bookies:
-                await bookie.stop()
-            await self._store.close()
-
-        self._background.run(stop)
+        self._cluster.__exit__()
 
     # --- a round -----------------------------------------------------------------------------------------------
 
@@ -141,89 +146,129 @@ class Rounds:
         """Play a round and look at the log."""
         name = f"log-{this.seed}-{this.sink.replace(' ', '-')}"
         folder = self._folder / name
-        folder.mkdir()
-        query = Query(self.uri, str(folder), name, BATCHES, this.inline, sink=this.sink)
-        self._background.run(self._create, name)
-        leading = self._background.run(self._lead, name) if this.led else None
+        for part in ("struck", "helpers", "commits"):
+            _made(folder / part)
+        query = Query(self._cluster.uri, str(folder), name, BATCHES, this.inline, this.takeover, this.sink)
+        self._cluster.run(self._cluster.client.log(name).create)
+        leaders = 0
+        code: int | None = None
         stopped: list[Any] = []
-        with self._one_bookie_away(this):
-            for life in this.lives:
-                if self._lives(query, life, this, stopped) == 0:
-                    break
-        if leading is not None:
-            # The leader dies where it is, so what is left of it has to be taken over.
-            self._background.run(self._die, leading)
+        for number, life in enumerate(this.lives):
+            if this.led and not self._leads() and (leaders == 0 or (this.follows and leaders == 1)):
+                leaders += 1
+                self._lead(name, folder, leaders)
+            code = self._lives(query, replace(life, number=number), this, stopped)
+            if code == 0:
+                break
+        self._end_leader()
         query = replace(query, takeover=this.led)
-        if self._finish(query, this, stopped):
-            # The last note is lost: the query begins again behind the one before.
+        if (code == 0 or self._finish(query, this, stopped)) and this.forgets:
+            # The query begins again behind the note before.
             notes = folder / "commits"
             max(notes.iterdir(), key=lambda path: int(path.name)).unlink()
             self._finish(query, this, stopped)
-        self._background.run(self._judge, name, this)
+        if this.led:
+            self._cluster.run(self._take_over, name)
+        self._cluster.run(self._judge, name, folder, this)
+        self._cluster.run(self._cluster.client.log(name).delete)
         return this
 
     def _finish(self, query: Query, this: Round, stopped: list[Any]) -> bool:
-        for _ in range(LIVES_MAX):
-            if self._lives(query, Life(), this, stopped) == 0:
+        for number in range(LIVES_MAX):
+            if self._lives(query, Life(number=100 + number), this, stopped) == 0:
                 return True
         this.missing += PARTITIONS * ROWS * BATCHES
-        this.steps.append("never ends")
+        this.ended.append("never ends")
         return False
 
     def _lives(self, query: Query, life: Life, this: Round, stopped: list[Any]) -> int | None:
         """One life, to its end or until it stands still; those that stood still before go on when it is over."""
-        note = Path(query.folder) / "step"
-        note.unlink(missing_ok=True)
-        process = self._processes.Process(target=live, args=(query, life))
+        folder = Path(query.folder)
+        process = self._processes.Process(
+            target=live, args=(query, replace(life, pids=self._pids(this, life)))
+        )
         process.start()
-        assert process.pid is not None
-        code = _ended(process)
-        if note.exists():
-            this.steps.append(note.read_text())
+        code = self._ended(process)
+        self._note(folder, life, this)
+        self._cluster.mend()
         if code is None:
             stopped.append(process)
             return None
         for each in stopped:
             os.kill(each.pid, signal.SIGCONT)
+        helpers = [int(path.name) for path in (folder / "helpers").iterdir()]
+        for pid in helpers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        for each in stopped:
             each.join(LIFE_SECONDS)
         stopped.clear()
+        until(lambda: not any(map(lives, helpers)), "the end of what a driver left", LIFE_SECONDS)
+        if code and (failed := folder / f"failed-{life.number}").exists():
+            this.ended.append(failed.read_text())
         return code
 
-    @contextlib.contextmanager
-    def _one_bookie_away(self, this: Round) -> Iterator[None]:
-        if not this.bookie:
-            yield
-            return
-        number = this.seed % BOOKIES
-        self._background.run(self.bookies[number].stop)
-        try:
-            yield
-        finally:
-            self.bookies[number] = self._bookie(number)
-            self._background.run(self.bookies[number].start)
+    def _ended(self, process: Any) -> int | None:
+        """Wait for a process of the fork server, whose parent is not this one: by its state in /proc."""
+        while process.exitcode is None:
+            process.join(0.02)
+            if process.exitcode is None and state(process.pid) == "T":
+                return None
+            self._cluster.mend_store()  # the life goes on meanwhile
+        return int(process.exitcode)
 
-    async def _create(self, name: str) -> None:
-        await self.client.log(name).create()
+    def _note(self, folder: Path, life: Life, this: Round) -> None:
+        for number, fault in enumerate(life.faults):
+            if (folder / "struck" / f"{life.number}-{number}").exists():
+                if fault.how == "kill":
+                    this.struck.append((fault.victim, fault.phase, fault.step))
+                else:
+                    this.other.append(f"{fault.how} at {fault.step}")
 
-    async def _lead(self, name: str) -> Any:
-        writer = await self.client.log(name, config=LogConfig(host="beside")).open_writer()
-        await writer.append_many([b"leader 0", b"leader 1"])
-        return writer
+    # --- what is outside ---------------------------------------------------------------------------------------
 
-    async def _die(self, leading: Any) -> None:
-        with contextlib.suppress(QuireError):
-            await leading.append(b"leader 2")
-        await leading.abandon()
+    def _pids(self, this: Round, life: Life) -> tuple[tuple[str, int], ...]:
+        """Whom a fault from outside would kill now."""
+        bookie = any(fault.victim == "bookie" for fault in life.faults)
+        found = self._cluster.pids(bookie=this.seed if bookie else None)
+        if self._leads():
+            found["leader"] = self._leader.pid
+        return tuple(found.items())
 
-    async def _judge(self, name: str, this: Round) -> None:
+    def _leads(self) -> bool:
+        return self._leader is not None and self._leader.exitcode is None
+
+    def _lead(self, name: str, folder: Path, number: int) -> None:
+        said = folder / f"leader-{number}"
+        self._leader = self._processes.Process(
+            target=lead, args=(self._cluster.mortal_uri, name, str(said), number)
+        )
+        self._leader.start()
+        until(lambda: said.exists() or not self._leads(), "a leader", LIFE_SECONDS)
+
+    def _end_leader(self) -> None:
+        """It dies where it is, so what is left of it has to be taken over."""
+        if self._leader is not None:
+            self._leader.kill()
+            self._leader.join()
+            self._leader = None
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    async def _take_over(self, name: str) -> None:
+        """What a leader that died left open is recovered, and what it adopted is placed, by the one who comes next."""
+        writer = await self._cluster.client.log(name).open_writer()
+        await writer.close()
+
+    async def _judge(self, name: str, folder: Path, this: Round) -> None:
         """Each row once, each batch whole and in order; and so still when the garbage is collected."""
-        await LogCollector(self.client, grace_ms=0).collect()
+        await LogCollector(self._cluster.client, grace_ms=0).collect()
         found: list[str] = []
         try:
-            async for record in self.client.log(name).read():
+            async for record in self._cluster.client.log(name).read():
                 found.append((record.value or b"").decode())
         except QuireError as error:
-            this.steps.append(error.code)  # what is listed and gone is missing
+            this.ended.append(error.code)  # what is listed and gone is missing
         rows = [each for each in found if not each.startswith("leader")]
         wanted = [
             value(batch, partition, row)
@@ -232,24 +277,22 @@ class Rounds:
             for row in range(ROWS)
         ]
         count = Counter(rows)
-        if this.led:
-            leader = [each for each in found if each.startswith("leader")]
-            this.disordered |= leader[:2] != ["leader 0", "leader 1"]
         this.missing += sum(1 for each in wanted if not count[each])
         this.duplicates += sum(number - 1 for number in count.values())
         this.disordered |= not (this.missing or this.duplicates) and rows != wanted
+        for said in folder.glob("leader-*"):
+            _judge_leader(said, found, this)
 
 
-def _ended(process: Any) -> int | None:
-    """Wait for a process of the fork server, whose parent is not this one: by its state in /proc."""
-    while process.exitcode is None:
-        process.join(0.02)
-        if process.exitcode is None and _stopped(process.pid):
-            return None
-    return int(process.exitcode)
+def _judge_leader(said: Path, found: list[str], this: Round) -> None:
+    """What a leader was told is durable is there once, in order, and nothing that it did not append before."""
+    begins = f"{said.name.replace('-', ' ')}/"
+    its = [each for each in found if each.startswith(begins)]
+    acknowledged = int(said.read_text() or 0)
+    this.missing += max(0, acknowledged - len(its))
+    this.disordered |= its != [f"{begins}{number}" for number in range(len(its))]
 
 
-def _stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-    return False
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
