@@ -17,6 +17,7 @@ from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
 TLS_RECORDS = (0x14, 0x15, 0x16, 0x17)
 SECONDS = 20
+NAMED = ClientSasl(username="hd", password="testpwd")
 
 
 def start_tls_answer(status=0):
@@ -30,8 +31,8 @@ def nobody_asks_for_a_name():
     return v3.frame_of(message)
 
 
-async def asked_of(keys, serve):
-    """A client with TLS and a password asks a V3 bookie that is `serve` for an entry: what it was answered."""
+async def asked_of(serve, security, protocol="v3"):
+    """A client asks a bookie that is `serve` for an entry: what it was answered, and what it says of the bookie."""
 
     async def served(reader, writer):
         async with asyncio.timeout(SECONDS):
@@ -44,11 +45,10 @@ async def asked_of(keys, serve):
     record = new_ledger(7, ["b1"], write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32C, password=b"p")
     async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
         await registry.register(BookieInfo("b1", *server.sockets[0].getsockname()))
-        security = keys.of_client(ClientSasl(username="hd", password="testpwd"))
-        bookies = BookieClient(registry, store.instance_id, protocol="v3", security=security)
+        bookies = BookieClient(registry, store.instance_id, protocol=protocol, security=security)
         try:
             await bookies.start()
-            return await bookies.read("b1", LedgerAccess.of(record), 0, 0, 1000)
+            return await bookies.read("b1", LedgerAccess.of(record), 0, 0, 1000), bookies.troubles()
         finally:
             await bookies.close()
             await store.close()
@@ -73,7 +73,7 @@ def test_bytes_behind_the_answer_to_start_tls_open_nothing(keys, behind):
             writer.write(start_tls_answer() + behind)
             heard.append(await reader.read())
 
-        reply = await asked_of(keys, serve)
+        reply, _ = await asked_of(serve, keys.of_client(NAMED))
         assert reply.answer is Answer.UNREACHABLE
         assert all(not data or data[0] in TLS_RECORDS for data in heard), heard
 
@@ -98,7 +98,25 @@ def test_what_a_java_bookie_says_after_the_handshake_may_come_at_one_time(keys):
             writer.write(v3.frame_of(answer))
             await reader.read()
 
-        reply = await asked_of(keys, serve)
+        reply, _ = await asked_of(serve, keys.of_client(NAMED))
         assert (reply.answer, reply.runs) == (Answer.OK, [])
+
+    asyncio.run(work())
+
+
+def test_a_v2_client_without_a_name_is_told_in_v3_that_it_needs_one(keys):
+    """So says a Java bookie that asks for TLS and a name, before it has seen a request."""
+
+    async def work():
+        async def serve(reader, writer):
+            await frame(reader)
+            writer.write(start_tls_answer())
+            await writer.start_tls(BookieKeys(keys.of_bookie()).context())
+            writer.write(start_tls_answer(bookkeeper.v3_code(Answer.ERROR)))
+            await reader.read()
+
+        reply, troubles = await asked_of(serve, keys.of_client(), "v2")
+        assert reply.answer is Answer.UNREACHABLE
+        assert "password" in troubles
 
     asyncio.run(work())

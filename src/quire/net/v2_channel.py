@@ -15,7 +15,7 @@ from quire.net.run_frames import RunEncoder, RunFrames
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
 from quire.net.security import ClientKeys
 from quire.net.v3_channel import V3Channel
-from quire.wire import bookkeeper, v2
+from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 
@@ -137,8 +137,11 @@ class V2Channel(BookKeeperChannel):
 
     def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
         # V2 has one code for a client that the bookie does not know and for another key. One that it has served
-        # nothing yet is asked to look to itself first.
-        if len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, starts[0])[2] == _UNAUTHORISED:
+        # nothing yet is asked to look to itself first. A Java bookie that asks for a name under TLS says so in V3.
+        in_v3 = data[starts[0] + 4 : starts[0] + 5] == bytes([v3.FIRST_BYTE])
+        if in_v3 or (
+            len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, starts[0])[2] == _UNAUTHORISED
+        ):
             self.refuse(WANTS_A_NAME)
             return
         super().first_received(data, starts)
