@@ -50,7 +50,7 @@ def records() -> list[bytes]:
 
 
 # A backslash before a character that needs none: protobuf's parser of texts warns and takes it.
-@pytest.mark.filterwarnings("ignore:.*invalid escape sequence:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:invalid .*escape sequence:DeprecationWarning")
 def test_ledgers() -> None:
     chance, good = random.Random(SEED), records()
 
