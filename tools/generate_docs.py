@@ -25,6 +25,7 @@ from quire.spark.write_options import WRITE_OPTIONS
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "quire"
 PLOTS = ROOT / "docs" / "plots"
+STREAM = PLOTS / "spark-guide.json"
 BRIEF = ("P1", "P2", "P4-64KB", "P5", "P6-default", "P7", "P9-1KB", "P11", "P13", "P15")
 """The claims that the README shows; the others are in docs/performance.md."""
 
@@ -336,7 +337,7 @@ def filled(text: str, *, checking: bool) -> str:
 def main() -> int:
     """Write, or check."""
     checking = "--check" in sys.argv
-    pictures = plots.pictures(results())
+    pictures = plots.pictures(results()) + plots.pictures_of_stream(json.loads(STREAM.read_text()))
     changed = plots.stale(pictures, PLOTS) if checking else plots.write_all(pictures, PLOTS)
     examples = gallery.drawn()
     changed += gallery.stale(examples) if checking else gallery.write_all(examples)

@@ -131,6 +131,20 @@ def pictures(claims: Claims) -> list[Picture]:
     return made
 
 
+def pictures_of_stream(figures: dict[str, Any]) -> list[Picture]:
+    """What a stream did over time, from `tools/stream_figures.py`; nothing without its figures."""
+    kinds = [kind for kind in ("throughput", "lag") if kind in figures]
+    return [
+        Picture(
+            f"spark-guide-{kind}",
+            f"A stream over time: {figures[kind]['title']}",
+            figures[kind],
+            draw_timeline,
+        )
+        for kind in kinds
+    ]
+
+
 def write_all(made: Sequence[Picture], directory: Path) -> list[Path]:
     """Draw what is stale, remove what is gone; returns the files that changed."""
     changed = []

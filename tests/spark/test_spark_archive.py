@@ -5,12 +5,14 @@ import time
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from quire.core.errors import ArchivedError
 from quire.log.config import LogConfig
 from quire.spark.jobs import archive
 from quire.spark.jobs.archive import COLUMNS
 from quire.spark.jobs.stored import RecordDigest
+from quire.spark.jobs.table_formats import commit_delta
 
 pytestmark = pytest.mark.spark
 
@@ -100,6 +102,14 @@ def test_rows_stay_when_ledgers_become_files_and_damage_is_named(spark, orders, 
     assert rows(spark, orders) == before
     files[1].write_bytes(whole)
     assert run_archive(spark, orders, root, table, NOW + 3 * DAY).deleted == 1
+
+    # The same as a Delta table, which has what the list has in files.
+    delta = archive.content(orders.uri, "orders", root)
+    assert (commit_delta(delta), commit_delta(delta)) == (0, 0)
+    table_rows = DeltaTable(delta.place).to_pyarrow_table(columns=["offset", "value"]).to_pylist()
+    expected = [(row[0], row[2]) for row in before]
+    assert sorted((row["offset"], row["value"]) for row in table_rows) == expected[: len(table_rows)]
+    assert len(table_rows) == sum(file.records for file in delta.files) > RECORDS // 2
 
     # Parts of it: by offset, by time, by column, in small tasks.
     setting("spark.sql.python.filterPushdown.enabled", "true")

@@ -26,7 +26,13 @@ _LOCAL_ONLY = {
 }
 
 
-def session(*, master: str | None = None, app_name: str = "quire", **conf: object) -> SparkSession:
+_OF_SESSIONS = "spark.sql."
+"""Only such settings can be made for a session of a server that runs already."""
+
+
+def session(
+    *, master: str | None = None, remote: str | None = None, app_name: str = "quire", **conf: object
+) -> SparkSession:
     """A session in which `spark.read.format("quire")` works.
 
     Sets what has no good default: the Python of the workers (this one), UTC as the zone of timestamps, filters
@@ -34,19 +40,26 @@ def session(*, master: str | None = None, app_name: str = "quire", **conf: objec
 
     Args:
         master: Spark's master; without one `local[*]` unless the environment decides (`spark-submit`).
+        remote: a Spark Connect server instead, `sc://host:port`; its workers must have this package installed. With
+            `local[*]` Spark starts such a server here. The environment's `SPARK_REMOTE` counts like it.
         app_name: shown in Spark's own pages.
         **conf: Spark settings, which win over all of these: `session(**{"spark.sql.shuffle.partitions": 8})`.
 
     Raises:
-        SparkUseError: no Java runtime is found.
+        SparkUseError: no Java runtime is found, or both a master and a server are named.
 
     Source: spark.md 1.5 and 5.1.
     """
-    _need_java()
+    if master and remote:
+        raise SparkUseError("quire: name a master, or the Spark Connect server `remote`, not both.")
+    remote = remote or (None if master else os.environ.get("SPARK_REMOTE"))
+    elsewhere = remote is not None and remote.startswith("sc:")
+    if not elsewhere:
+        _need_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _show_package_to_workers()
-    chosen = master or os.environ.get("MASTER") or "local[*]"
+    chosen = remote or master or os.environ.get("MASTER") or "local[*]"
     if chosen.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings: dict[str, object] = {
@@ -56,9 +69,11 @@ def session(*, master: str | None = None, app_name: str = "quire", **conf: objec
         **(_LOCAL_ONLY if chosen.startswith("local") else {}),
         **conf,
     }
-    builder = SparkSession.builder.master(chosen).appName(app_name)
+    builder = SparkSession.builder.master(chosen) if remote is None else SparkSession.builder.remote(remote)
+    builder = builder.appName(app_name)
     for name, value in settings.items():
-        builder = builder.config(name, str(value))
+        if not elsewhere or name.startswith(_OF_SESSIONS):
+            builder = builder.config(name, str(value))
     spark = builder.getOrCreate()
     register(spark)
     return spark

@@ -25,6 +25,7 @@ from quire.spark.jobs import (
     replay,
     rewrite,
     scrub,
+    soak,
     to_parquet,
 )
 from quire.spark.local import session
@@ -37,6 +38,7 @@ JOBS = {
     "rewrite": rewrite,
     "compact": compact,
     "archive": archive,
+    "soak": soak,
 }
 
 

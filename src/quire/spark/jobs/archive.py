@@ -37,9 +37,10 @@ from quire.log.archive import (
 from quire.log.ledgers import LogLedgers
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
-from quire.spark.jobs import command, lists, units
+from quire.spark.jobs import command, lists, table_formats, units
 from quire.spark.jobs.archive_files import Files
 from quire.spark.jobs.stored import RecordDigest, records_of
+from quire.spark.jobs.table_formats import Content, TableFile
 from quire.spark.jobs.units import Row as Fields
 from quire.wire.batch import FORMAT_BATCH1
 
@@ -347,6 +348,31 @@ def _place(root: str, log_id: bytes, item: LogItem) -> ArchivePlace:
     return ArchivePlace(root, log_id.hex(), item.first_offset or 0, item.next_offset or 0, item.archive)
 
 
+def content(uri: str, log: str, root: str, password: bytes = b"") -> Content:
+    """All files that a log's list names now, as a table.
+
+    Raises:
+        ArchiveError: one of them is missing.
+    """
+    head = lists.head_of(uri, log)
+    every, _ = cluster.call(uri, _items, head.log_id, password)
+    there = Files(root).list(head.log_id.hex())
+
+    def file(item: LogItem) -> TableFile:
+        place = _place(root, head.log_id, item)
+        if place.name not in there:
+            raise ArchiveError(f"archive file {place.path} is missing", path=place.path)
+        first, behind = item.first_offset or 0, item.next_offset or 0
+        size = there[place.name][0]
+        return TableFile(place.name.rpartition("/")[2], size, item.count, (first, behind - 1))
+
+    files = tuple(
+        file(item) for item in every if item.archive and (item.next_offset or 0) > head.start_offset
+    )
+    folder = f"{root.rstrip('/')}/{head.log_id.hex()}"
+    return Content(folder, COLUMNS, files, log, head.log_id.hex(), head.generation)
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -378,7 +404,11 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
             "to_delete": len(work.to_prove),
             "strays": list(work.strays),
         }
-    return run(spark, work, arguments.out, vacuum=arguments.vacuum, progress=arguments.progress).as_dict()
+    report = run(spark, work, arguments.out, vacuum=arguments.vacuum, progress=arguments.progress)
+    told: dict[str, Any] = {}
+    if arguments.delta or arguments.iceberg:
+        told = table_formats.commit(arguments, content(arguments.cluster, arguments.log, arguments.root))
+    return report.as_dict() | told
 
 
 def parser() -> argparse.ArgumentParser:
@@ -397,6 +427,7 @@ def parser() -> argparse.ArgumentParser:
         default=1,
         help="keep ledgers so long after their file was listed; default 1",
     )
+    table_formats.add_arguments(parser)
     parser.add_argument(
         "--vacuum", action="store_true", help="delete files that no list names, a day old or more"
     )

@@ -29,7 +29,11 @@ def text(data: bytes | None) -> str | None:
 
 def slots(spark: SparkSession) -> int:
     """How many tasks run at once, about."""
-    return spark.sparkContext.defaultParallelism
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkException:
+        # Over Spark Connect there is no context; its server's settings say as much as is to be had.
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def read_log(
@@ -75,6 +79,9 @@ def parser(job: str, what: str, *, one_log: bool = True) -> argparse.ArgumentPar
         parser.add_argument("--dry-run", action="store_true", help="only show the plan")
         parser.set_defaults(show_plan=_plan_line, progress=_progress_line)
     parser.add_argument("--cores", default="*", help="local cores to use; default all")
+    parser.add_argument(
+        "--remote", metavar="URL", help="a Spark Connect server to use instead, sc://host:port"
+    )
     return parser
 
 
@@ -96,9 +103,8 @@ def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] |
     if not given.cluster:
         parser.error("name the cluster with --cluster or QUIRE_CLUSTER; `quire up` prints it")
     began = time.monotonic()
-    spark = session(
-        master=f"local[{given.cores}]", app_name=f"quire {given.job}", **{"spark.log.level": "ERROR"}
-    )
+    where = {"remote": given.remote} if given.remote else {"master": f"local[{given.cores}]"}
+    spark = session(**where, app_name=f"quire {given.job}", **{"spark.log.level": "ERROR"})
     try:
         return run_step(spark, given, step, round(time.monotonic() - began, 3))
     finally:

@@ -101,7 +101,7 @@ def run(
         end = at if at is not None else last + 1 if last is not None else start or 0
         changes = tail if before is None else tail.unionByName(before.select("key", "value", "offset"))
         latest = _latest(changes, deleted_prefix).withColumn("as_of", lit(end).cast("bigint"))
-        latest.write.mode("overwrite" if overwrite else "errorifexists").parquet(table)
+        latest.write.mode("overwrite" if overwrite else "error").parquet(table)
     finally:
         tail.unpersist()
     digest, keys = hashlib.sha256(), 0

@@ -107,7 +107,7 @@ def run(
     """
     began = time.monotonic()
     frame = command.read_log(spark, cluster, log, start, end)
-    frame.write.mode("overwrite" if overwrite else "errorifexists").parquet(table)
+    frame.write.mode("overwrite" if overwrite else "error").parquet(table)
     written = time.monotonic()
     return _check(spark, log, table, lists.head_of(cluster, log).compacted_below, began, written)
 
