@@ -39,8 +39,8 @@ def table_of(directory, offsets, *, keys=(b"a", b"b", b"\xff")):
     return str(directory)
 
 
-def check(spark, table):
-    return to_parquet._check(spark, "orders", table, 0.0, 0.0)
+def check(spark, table, compacted_below=0):
+    return to_parquet._check(spark, "orders", table, compacted_below, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,11 @@ def test_gaps_and_duplicates_are_counted_exactly(spark, tmp_path, offsets, missi
     assert (report.first_offset, report.next_offset) == (
         (min(offsets), max(offsets) + 1) if offsets else (None, None)
     )
+
+
+def test_what_a_compaction_took_is_not_missing(spark, tmp_path):
+    report = check(spark, table_of(tmp_path / "t", [0, 3, 7, 10, 11, 12, 14]), compacted_below=10)
+    assert (report.records, report.missing, report.duplicates) == (7, 1, 0)
 
 
 def test_figures_and_sample(spark, tmp_path):
