@@ -39,10 +39,10 @@ from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
 from quire.spark.jobs import command, lists, table_formats, units
 from quire.spark.jobs.archive_files import Files
+from quire.spark.jobs.copied import may_be_copied
 from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.table_formats import Content, TableFile
 from quire.spark.jobs.units import Row as Fields
-from quire.wire.batch import FORMAT_BATCH1
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -160,8 +160,7 @@ def plan(
         return ArchiveUnit(uri, root, log, log_id, password, item)
 
     old = [item for item in items if item.count and (item.max_time_ms or 0) <= now_ms - older_than_ms]
-    batches = FORMAT_BATCH1.decode()
-    write = [unit(item) for item in old if item.place is Place.BOOKIES and item.format == batches]
+    write = [unit(item) for item in old if may_be_copied(item)]
     listed = {item.ledger_id: _place(root, log_id, item).name for item in every if item.archive}
     # How long a file has been there is its own affair: the list keeps no time for it.
     due = [item for item in items if item.place is Place.BOTH]

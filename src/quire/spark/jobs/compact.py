@@ -32,20 +32,19 @@ from quire.core.errors import (
     NoSuchLedgerError,
     StagedLedgerGoneError,
 )
-from quire.core.ids import LedgerId
-from quire.core.log_list import LogHead, LogItem, LogSettings, Place
+from quire.core.log_list import LogHead, LogItem, LogSettings
 from quire.core.log_rewriting import Replacement, replaceable
 from quire.log.cursors import LogCursors
-from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
+from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
-from quire.spark.jobs import command, lists, units
+from quire.spark.jobs import command, copied, lists, units
 from quire.spark.jobs.newest import COLUMNS, Kept, staying
 from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.units import Row as Fields
 from quire.spark.outgoing import Entries
 from quire.spark.write_options import BodyCodec, Compression
-from quire.wire.batch import FORMAT_BATCH1, arrow_schema
+from quire.wire.batch import arrow_schema
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -182,7 +181,7 @@ def plan(
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     log_id = lists.head_of(uri, log).log_id
     head, every, held = cluster.call(uri, _listed, log_id)
-    ours = [item for item in replaceable(head, every) if _is_ours(item)]
+    ours = [item for item in replaceable(head, every) if copied.may_be_copied(item)]
     ours = list(takewhile(lambda item: _may_go(item, now_ms - older_than_ms, held), ours))
     if not ours:
         return CompactPlan(uri, log, log_id, 0, (), False, head.item_count)
@@ -199,10 +198,6 @@ def plan(
     made = [unit(group) for group in _neighbours(ours, target_bytes)]
     losing = tuple(each for each in made if each.kept.count(each.first, each.behind) < each.records)
     return CompactPlan(uri, log, log_id, end, losing, drops, head.item_count)
-
-
-def _is_ours(item: LogItem) -> bool:
-    return item.place is Place.BOOKIES and item.format == FORMAT_BATCH1.decode()
 
 
 def _may_go(item: LogItem, newest_ms: int, held: int | None) -> bool:
@@ -240,8 +235,7 @@ def run(
     began = time.monotonic()
     rows: list[Fields] = []
     refused: list[str] = []
-    per_round = min(SWAPPED_AT_ONCE, max(SWAPPED_AT_ONCE // 2, command.slots(spark) * 2))
-    for group in units.rounds(work.units, per_round):
+    for group in units.rounds(work.units, copied.per_round(spark)):
         by_name = {unit.name: unit for unit in group}
         done = {
             row["unit"]: row.asDict() for row in units.run_round(spark, group, _compact, SCHEMA).collect()
@@ -249,7 +243,7 @@ def run(
         made = list(takewhile(lambda row: not row["refused"], (done[unit.name] for unit in group)))
         refused += [row["refused"] for row in done.values() if row["refused"]]
         try:
-            replacements = [_replacement(by_name[row["unit"]], row) for row in made]
+            replacements = [copied.replacement(by_name[row["unit"]], row, kept=row["kept"]) for row in made]
             lists.swap_all(work.uri, work.log_id, b"", replacements, compacted_below=work.end)
         except (ListChangedError, StagedLedgerGoneError) as error:
             refused.append(str(error))
@@ -276,19 +270,6 @@ def run(
     )
 
 
-def _replacement(unit: CompactUnit, row: Fields) -> Replacement:
-    new = LogItem(
-        LedgerId(row["ledger"]),
-        int(row["token"], 16),
-        count=row["kept"],
-        payload_bytes=row["bytes"],
-        min_time_ms=row["min_time_ms"],
-        max_time_ms=row["max_time_ms"],
-        digest=unit.settings.digest,
-    )
-    return Replacement.by_copy(unit.items, new, compacted=True)
-
-
 # --- in the tasks ----------------------------------------------------------------------------------------------------
 
 
@@ -301,19 +282,7 @@ def _compact(unit: CompactUnit) -> Iterator[Fields]:
         yield {"refused": f"{unit.name}: {error.message}; the list has changed meanwhile, plan again"}
         return
     _prove(unit, Replacement.by_copy(unit.items, new, compacted=True).new, digest)
-    yield {
-        "ledger": int(new.ledger_id),
-        "token": f"{new.token:x}",
-        "replaced": len(unit.items),
-        "first_offset": unit.first,
-        "next_offset": unit.behind,
-        "records": unit.records,
-        "kept": new.count,
-        "bytes": new.payload_bytes,
-        "min_time_ms": new.min_time_ms,
-        "max_time_ms": new.max_time_ms,
-        "seconds": time.monotonic() - began,
-    }
+    yield copied.row_of(unit.items, new) | {"kept": new.count, "seconds": time.monotonic() - began}
 
 
 def _copied(unit: CompactUnit) -> tuple[LogItem, RecordDigest]:

@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from quire.core.errors import NoSuchLedgerError
-from quire.core.ids import LedgerId
-from quire.core.log_list import LogItem, LogSettings, Place
+from quire.core.log_list import LogItem, LogSettings
 from quire.core.log_rewriting import Replacement
-from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
+from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
 from quire.spark import cluster
-from quire.spark.jobs import command, lists, units
+from quire.spark.jobs import command, copied, lists, units
 from quire.spark.jobs.units import Row as Fields
-from quire.wire.batch import FORMAT_BATCH1
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -173,12 +171,11 @@ def run(
     finished = 0
     rows: list[Fields] = []
     refused: list[str] = []
-    per_round = max(SWAPPED_AT_ONCE // 2, command.slots(spark) * 2)
-    for group in units.rounds(work.units, min(per_round, SWAPPED_AT_ONCE)):
+    for group in units.rounds(work.units, copied.per_round(spark)):
         by_name = {unit.name: unit for unit in group}
         done = [row.asDict() for row in units.run_round(spark, group, _copy, SCHEMA).collect()]
-        copied = sorted((row for row in done if not row["refused"]), key=lambda row: row["first_offset"])
-        made = [(row, _replacement(by_name[row["unit"]], row)) for row in copied]
+        good = sorted((row for row in done if not row["refused"]), key=lambda row: row["first_offset"])
+        made = [(row, copied.replacement(by_name[row["unit"]], row)) for row in good]
         swapped, left = lists.swap(work.uri, work.log_id, work.password, made)
         listed = [row for row, _ in swapped]
         refused += [row["refused"] for row in done if row["refused"]] + left
@@ -201,19 +198,6 @@ def run(
     )
 
 
-def _replacement(unit: RewriteUnit, row: Fields) -> Replacement:
-    new = LogItem(
-        LedgerId(row["ledger"]),
-        int(row["token"], 16),
-        count=row["records"],
-        payload_bytes=row["bytes"],
-        min_time_ms=row["min_time_ms"],
-        max_time_ms=row["max_time_ms"],
-        digest=unit.settings.digest,
-    )
-    return Replacement.by_copy(unit.items, new)
-
-
 def _copy(unit: RewriteUnit) -> Iterator[Fields]:
     """One copy, in a task."""
     began = time.monotonic()
@@ -222,19 +206,7 @@ def _copy(unit: RewriteUnit) -> Iterator[Fields]:
     except NoSuchLedgerError as error:
         yield {"refused": f"{unit.name}: {error.message}; the log was truncated meanwhile, plan again"}
         return
-    new = made.new
-    yield {
-        "ledger": int(new.ledger_id),
-        "token": f"{new.token:x}",
-        "replaced": len(made.old),
-        "first_offset": new.first_offset,
-        "next_offset": new.next_offset,
-        "records": new.count,
-        "bytes": new.payload_bytes,
-        "min_time_ms": new.min_time_ms,
-        "max_time_ms": new.max_time_ms,
-        "seconds": time.monotonic() - began,
-    }
+    yield copied.row_of(made.old, made.new) | {"seconds": time.monotonic() - began}
 
 
 async def _copied(client: QuireClient, unit: RewriteUnit) -> Replacement:
@@ -244,7 +216,7 @@ async def _copied(client: QuireClient, unit: RewriteUnit) -> Replacement:
 
 async def _candidates(client: QuireClient, log_id: bytes, password: bytes) -> list[LogItem]:
     _, items = await LogRewriter(client, log_id, password).candidates()
-    return [item for item in items if item.place is Place.BOOKIES and item.format == FORMAT_BATCH1.decode()]
+    return [item for item in items if copied.may_be_copied(item)]
 
 
 def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
