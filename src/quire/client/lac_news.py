@@ -41,6 +41,7 @@ class LacNews:
         "_hop_due",
         "_loop",
         "_outgoing",
+        "_since",
         "_timeout_ms",
         "_writer",
         "untold",
@@ -61,11 +62,12 @@ class LacNews:
         self._timeout_ms = timeout_ms
         self._loop = asyncio.get_running_loop()
         self._hop_due = False
+        self._since = 0.0
         self.untold: SendExplicitLac | None = None
 
     def due(self, effect: SendExplicitLac) -> None:
         """The last pending entry is confirmed."""
-        self.untold = effect
+        self.untold, self._since = effect, self._loop.time()
         for slot in effect.slots:
             self.answered(self._outgoing.place_at(slot))
 
@@ -75,6 +77,14 @@ class LacNews:
             # One loop turn, in which whoever awaited the append may append again: then the next header says it.
             self._hop_due = True
             self._loop.call_soon(self._tell_followed)
+
+    def tell_all_after(self, idle_ms: int) -> None:
+        """Tell everybody what has been untold so long, though a bookie has not even been sent it yet.
+
+        The writer is not quiet before that bookie takes its bytes or is given up, and readers wait elsewhere.
+        """
+        if self.untold is not None and self._loop.time() - self._since >= idle_ms / 1000:
+            self.tell_all()
 
     def tell_all(self) -> None:
         """Tell everybody, if nothing newer is on its way."""

@@ -296,6 +296,8 @@ class WriterDriver(ABC):
                 self._machine.bookie_lost(place.slot, place.bookie)
             self._perform()
             outgoing.release()
+            if self._news is not None:
+                self._news.tell_all_after(self._config.explicit_lac_after_ms)
         self._ticking = outgoing.holds or bool(self._window.waiters)
         return self._ticking
 

@@ -27,7 +27,7 @@ from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.env.real import RealClock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
-from support.scripted_bookies import ScriptedBookies
+from support.scripted_bookies import SOCKET_BYTES, ScriptedBookies
 from support.waiting import until_async
 
 FAST = ClientConfig(
@@ -249,6 +249,15 @@ async def test_a_writer_does_not_rest_while_a_bookie_owes_it_an_answer():
         c.bookies.set("b3", "ok")
         await until_async(lambda: place.answers == 1)
         assert ledger._outgoing.place_at(2) is place
+
+
+@run
+async def test_readers_elsewhere_are_told_while_a_bookie_that_hangs_has_not_been_sent_the_last_entry():
+    async with cluster() as c, await c.writer() as ledger:
+        c.bookies.set("b3", "stopped")
+        await ledger.append(bytes(2 * SOCKET_BYTES))
+        await until_async(lambda: c.bookies.explicit["b1"] == [0] and c.bookies.explicit["b2"] == [0])
+        assert ledger._outgoing.holds
 
 
 @run
