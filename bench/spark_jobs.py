@@ -57,10 +57,10 @@ async def stream(client: QuireClient, name: str, ledgers: int) -> None:
     log = client.log(name)
     await log.create()
     log_id = bytes.fromhex((await log.describe()).log_id)
-    value = os.urandom(VALUE * RECORDS)
-    values: list[bytes | None] = [value[n * VALUE : (n + 1) * VALUE] for n in range(RECORDS)]
 
     async def one(number: int) -> Any:
+        data = os.urandom(VALUE * RECORDS)
+        values: list[bytes | None] = [data[n * VALUE : (n + 1) * VALUE] for n in range(RECORDS)]
         ledger = await stage(client, log_id, LogSettings(), StagedBy("bench", number))
         await ledger.append(encode_batch(values, base_ms=1_795_000_000_000 + number))
         return await ledger.close(RECORDS, 1_795_000_000_000 + number, 1_795_000_000_000 + number)
@@ -89,12 +89,24 @@ async def write(uri: str) -> None:
                     await ledger.append_many(payload)
 
 
-def read(spark: Any, uri: str, name: str) -> tuple[float, tuple[Any, ...]]:
-    """The seconds that a read takes, and what it read: records, offsets' sum, a checksum of all values."""
+def log(spark: Any, uri: str, name: str) -> Any:
+    """The offsets and values of a log."""
+    return spark.read.format("quire").option("cluster", uri).schema("offset bigint, value binary").load(name)
+
+
+def read(spark: Any, uri: str, name: str) -> float:
+    """The seconds that reading a log takes."""
     begun = time.perf_counter()
-    frame = spark.read.format("quire").option("cluster", uri).schema("offset bigint, value binary").load(name)
-    found = tuple(frame.selectExpr("count(*)", "sum(offset)", "sum(crc32(value))").collect()[0])
-    return time.perf_counter() - begun, found
+    log(spark, uri, name).selectExpr("count(*)", "sum(offset)", "sum(crc32(value))").collect()
+    return time.perf_counter() - begun
+
+
+def content(spark: Any, uri: str, name: str) -> tuple[Any, ...]:
+    """What a log holds: how many records, the least and the largest offset, and a sum over which value has which offset."""
+    each = "sum(cast(xxhash64(offset, value) AS decimal(38, 0)))"
+    return tuple(
+        log(spark, uri, name).selectExpr("count(*)", "min(offset)", "max(offset)", each).collect()[0]
+    )
 
 
 def plain_read(files: list[Path], size: int) -> float:
@@ -123,11 +135,11 @@ def roll_up(pairs: int, ledgers: int) -> Comparison:
         asyncio.run(fill(cluster.uri, ("small", "large"), ledgers))
         spark = session(master=f"local[{CPUS}]", app_name="bench", **{"spark.log.level": "ERROR"})
         stack.callback(spark.stop)
-        _, before = read(spark, cluster.uri, "large")
+        before = content(spark, cluster.uri, "large")
         size = ledgers * RECORDS * (VALUE + 12)
         work = rewrite.plan(cluster.uri, "large", target_bytes=size // (MADE - 1))
         report = rewrite.run(spark, work, str(table))
-        _, after = read(spark, cluster.uri, "large")
+        after = content(spark, cluster.uri, "large")
         if before != after:
             raise RuntimeError(
                 f"the roll-up changed the log: {before} before, {after} after: the round is void"
@@ -135,10 +147,11 @@ def roll_up(pairs: int, ledgers: int) -> Comparison:
         say(f"  {report.replaced:,} ledgers became {report.made} in {report.seconds:.0f} s")
         for _ in range(pairs):
             load = load_average()
-            small, _ = read(spark, cluster.uri, "small")
-            large, _ = read(spark, cluster.uri, "large")
+            small = read(spark, cluster.uri, "small")
+            large = read(spark, cluster.uri, "large")
             pair = comparison.add(large, {"small ledgers": small}, load)
             say(f"  {small:.1f} s before, {large:.1f} s after: {pair.ratio}")
+        comparison.extra["records compared before and after, each with its offset"] = before[0]
         comparison.extra["rewrite_seconds"] = report.seconds
         comparison.extra["ledgers_after"] = report.ledgers_after
     shutil.rmtree(table, ignore_errors=True)
