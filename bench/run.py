@@ -36,6 +36,7 @@ SCRIPTS = (
     "spark_write",
     "spark_stream",
     "spark_jobs",
+    "spark_beside",
     "spark_first",
 )
 """In the order in which they run."""
