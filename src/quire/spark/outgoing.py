@@ -104,7 +104,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _times(column: pa.Array | None, count: int, now_ms: int) -> pa.Array:
     if column is None:
-        return pa.array([now_ms], pa.int64()).take(pa.array([0] * count, pa.int32()))
+        return pa.repeat(pa.scalar(now_ms, pa.int64()), count)
     rounded = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", "UTC"))
     times = rounded.cast(pa.int64())
     return times.fill_null(now_ms) if times.null_count else times
