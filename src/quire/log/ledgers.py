@@ -32,6 +32,8 @@ LOG_KEY: Final = "quire.log"
 """Custom metadata: the id of the log that the ledger was made for, in hex."""
 OWNER_KEY: Final = "quire.owner"
 """Custom metadata: who made it."""
+_GUESSES: Final = 3
+"""So many looks for an offset go where it would be if all entries held equally many records."""
 
 
 class LogLedgers:
@@ -159,23 +161,34 @@ async def summary(reader: LedgerReader) -> LedgerSummary:
     return LedgerSummary(header.records_through, reader.length, header.ledger_min_ms, header.ledger_max_ms)
 
 
-async def entry_holding(reader: LedgerReader, record: int) -> int:
-    """The entry that holds a ledger's n-th offset: bisection over headers; behind the last: the next entry's id.
+async def entry_holding(reader: LedgerReader, record: int, records: int = 0) -> int:
+    """The entry that holds a ledger's n-th offset: a search over headers; behind the last: the next entry's id.
 
     For an offset without a record it is the entry with the next one.
+
+    Args:
+        reader: the ledger.
+        record: n.
+        records: how many offsets the ledger has, if that is known. Entries are much alike, so the first looks go where
+            it would be if all were; should they not be, the rest is bisection.
 
     Source: decision F-31: "Seek = binary search over first record numbers".
     """
     if record <= 0 or not is_batched(reader.metadata):
         return min(max(record, 0), reader.last_add_confirmed + 1)
     low, high = 0, int(reader.last_add_confirmed)
+    before, through = 0, records
+    looks = 0
     while low <= high:
         middle = (low + high) // 2
+        if looks < _GUESSES and before <= record < through:
+            middle = low + (record - before) * (high - low + 1) // (through - before)
+        looks += 1
         header = (await read_one(reader, middle)).header
         if record < header.records_before:
-            high = middle - 1
+            high, through = middle - 1, header.records_before
         elif record >= header.records_through:
-            low = middle + 1
+            low, before = middle + 1, header.records_through
         else:
             return middle
     return low

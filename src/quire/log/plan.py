@@ -56,12 +56,13 @@ async def _cut(
     async with gate:
         reader = await log.open_item(item)
         last_entry = int(reader.last_add_confirmed) if item.last_entry is None else item.last_entry
+        records = item.next_offset - item.first_offset
         low = 0
         if start > item.first_offset:
-            low = await entry_holding(reader, start - item.first_offset)
+            low = await entry_holding(reader, start - item.first_offset, records)
         high = last_entry
         if end < item.next_offset:
-            high = min(high, await entry_holding(reader, end - 1 - item.first_offset))
+            high = min(high, await entry_holding(reader, end - 1 - item.first_offset, records))
         if low > high:
             return []  # what was wanted of it is compacted away
         entry_bytes = item.bytes / (last_entry + 1)

@@ -160,10 +160,11 @@ async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: 
     item = ledger.item
     first, last = 0, ledger.last_entry
     reader = cluster.reader_of(client, ledger.record, last)
+    records = item.next_offset - item.first_offset
     if spans[0][0] > item.first_offset:
-        first = await entry_holding(reader, spans[0][0] - item.first_offset)
+        first = await entry_holding(reader, spans[0][0] - item.first_offset, records)
     if spans[-1][1] < item.next_offset:
-        last = min(last, await entry_holding(reader, spans[-1][1] - 1 - item.first_offset))
+        last = min(last, await entry_holding(reader, spans[-1][1] - 1 - item.first_offset, records))
     if from_ms is not None and item.min_time_ms is not None and item.min_time_ms < from_ms:
         first = await _first_since(reader, first, last, from_ms)
     return ledger.piece(first, last, spans)
