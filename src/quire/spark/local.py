@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import warnings
 from pathlib import Path
@@ -26,6 +27,10 @@ _LOCAL_ONLY = {
 }
 
 
+_UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+"""Between Spark and its Python workers. Over TCP every task of a source or a sink waits some 40 ms for an acknowledgement
+that the other side delays; a micro-batch has two such tasks."""
+
 _OF_SESSIONS = "spark.sql."
 """Only such settings can be made for a session of a server that runs already."""
 
@@ -35,8 +40,8 @@ def session(
 ) -> SparkSession:
     """A session in which `spark.read.format("quire")` works.
 
-    Sets what has no good default: the Python of the workers (this one), UTC as the zone of timestamps, filters
-    handed to data sources, and, on a local master, loopback addresses and few shuffle partitions.
+    Sets what has no good default: the Python of the workers (this one) and Unix sockets to them, UTC as the zone of
+    timestamps, filters handed to data sources, and, on a local master, loopback addresses and few shuffle partitions.
 
     Args:
         master: Spark's master; without one `local[*]` unless the environment decides (`spark-submit`).
@@ -66,6 +71,7 @@ def session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.worker.reuse": "true",
+        _UNIX_SOCKETS: str(hasattr(socket, "AF_UNIX")).lower(),
         **(_LOCAL_ONLY if chosen.startswith("local") else {}),
         **conf,
     }
