@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from quire.core.errors import AlreadyExistsError, QuireError
+from quire.core.errors import AlreadyExistsError, NoSuchLogError, QuireError
 from quire.core.log_commit import COMMIT_RULES, Batch, CommitRules, OnReset, Part
 from quire.core.log_list import LogItem, LogSettings
 from quire.log.committing import LogCommitter, discard
@@ -99,20 +99,20 @@ def target(options: WriteOptions, log: str) -> Target:
 
 async def _target(client: QuireClient, options: WriteOptions, name: str) -> Target:
     log = client.log(name, options.password())
-    if options.create:
-        # Every planner of every batch asks; only the first one makes it.
-        with contextlib.suppress(AlreadyExistsError):
-            if not await log.exists():
-                ensemble, write, ack = options.quorums or (3, 3, 2)
-                digest = options.digest.value if options.digest else "crc32c"
-                await log.create(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, digest=digest)
-    elif not await log.exists():
-        near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
-        hint = f" Nearest: '{near[0]}'." if near else ""
-        raise SparkUseError(
-            f"quire: no log '{name}' at {options.cluster}.{hint} create=true makes it.", log=name
-        )
-    about = await log.identify()
+    try:
+        about = await log.identify()
+    except NoSuchLogError as error:
+        if not options.create:
+            near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
+            hint = f" Nearest: '{near[0]}'." if near else ""
+            raise SparkUseError(
+                f"quire: no log '{name}' at {options.cluster}.{hint} create=true makes it.", log=name
+            ) from error
+        ensemble, write, ack = options.quorums or (3, 3, 2)
+        digest = options.digest.value if options.digest else "crc32c"
+        with contextlib.suppress(AlreadyExistsError):  # another planner was first
+            await log.create(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, digest=digest)
+        about = await log.identify()
     settings = about.settings
     if options.quorums is not None:
         ensemble, write, ack = options.quorums

@@ -239,3 +239,47 @@ def test_a_raw_ledger_is_a_stream_too(tmp_path):
             await Query(at, name, startingTimestamp="5").trigger()
 
     in_world(tmp_path, work)
+
+
+def test_a_plan_that_was_made_ahead_serves_the_batch_that_it_was_made_for_and_no_other(tmp_path):
+    async def work(at):
+        await at.made("orders")
+        await append(at, "orders", 0, 50)
+        client, stream = at.client, Stream(options("orders"))
+        start = await stream.initial(client)
+        whole = await stream.latest(client, start, NO_LIMITS)
+        some = await stream.latest(client, start, Limits(20))
+
+        async def offsets(end):
+            tasks = await stream.plan(client, start, end)
+            return [span for task in tasks for piece in task.pieces for span in piece.offsets]
+
+        assert await offsets(whole) == [(0, 50)]
+        await stream.latest(client, start, Limits(20))
+        assert await offsets(some) == [(0, 20)]
+        assert await offsets(some) == [(0, 20)]  # a batch that is planned again
+
+    in_world(tmp_path, work)
+
+
+def test_what_was_wrong_when_a_plan_was_made_ahead_is_looked_at_again(tmp_path, monkeypatch):
+    async def work(at):
+        await at.made("orders")
+        await append(at, "orders", 0, 50)
+        client, stream = at.client, Stream(options("orders"))
+        start = await stream.initial(client)
+        plans = []
+        plan = stream._plan
+
+        async def planned(*asked):
+            plans.append(asked)
+            if len(plans) == 1:
+                raise SparkUseError("quire: for a moment.")
+            return await plan(*asked)
+
+        monkeypatch.setattr(stream, "_plan", planned)
+        end = await stream.latest(client, start, NO_LIMITS)
+        assert len(await stream.plan(client, start, end)) == 1
+        assert len(plans) == 2
+
+    in_world(tmp_path, work)
