@@ -28,7 +28,7 @@ from spark_sides import noop, table
 
 SIZE = 1024
 WINDOW = 5000
-SECONDS = 6.0
+SECONDS = 2.5
 RECORDS = 300_000
 WARM_UP_ADDS = 200_000
 BESIDE = Claim(
