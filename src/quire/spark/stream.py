@@ -139,10 +139,10 @@ class Stream:
             if ends[backlog.name] > backlog.start:
                 identity = self._seen[backlog.name].identity
                 positions[backlog.name] = Position(identity, ends[backlog.name])
-        end = to_json(positions)
+        batch_end = to_json(positions)
         if positions != begun:
-            self._plan_ahead(client, start, end)
-        return end
+            self._plan_ahead(client, start, batch_end)
+        return batch_end
 
     def _plan_ahead(self, client: QuireClient, start: Any, end: Any) -> None:
         """Plan the batch while Spark writes down that it is to be: it will ask for the plan next."""

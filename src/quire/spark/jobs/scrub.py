@@ -194,28 +194,27 @@ def run(
     if work.units and not work.units[0].audit:
         _compare(spark, work, table, before)
         names += [f"compare {name}" for name in names]
-    rows = spark.read.parquet(table).where(col("unit").isin(names)) if work.units else None
-    found = (
-        {}
-        if rows is None
-        else {
-            row["verdict"]: row["entries"]
-            for row in rows.groupBy("verdict").agg(total("entries").alias("entries")).collect()
-        }
-    )
-    copies = found.pop(Verdict.OK, 0)
-    size = 0 if rows is None else rows.agg(total("bytes").alias("bytes")).collect()[0]["bytes"] or 0
-    worst = (
-        []
-        if rows is None
-        else (
-            rows.where(col("verdict") != "ok")
-            .select("ledger", "bookie", "first_entry", "last_entry", "verdict", "detail")
-            .orderBy(col("verdict") == "extra", "ledger", "first_entry", "bookie")
-            .limit(_SHOWN)
+    found: dict[str, int] = {}
+    size = 0
+    worst: list[Row] = []
+    if work.units:
+        rows = spark.read.parquet(table).where(col("unit").isin(names))
+        sums = (
+            rows.groupBy("verdict")
+            .agg(total("entries").alias("entries"), total("bytes").alias("bytes"))
             .collect()
         )
-    )
+        found = {row["verdict"]: row["entries"] for row in sums}
+        size = sum(row["bytes"] or 0 for row in sums)
+        if any(verdict != Verdict.OK for verdict in found):
+            worst = (
+                rows.where(col("verdict") != "ok")
+                .select("ledger", "bookie", "first_entry", "last_entry", "verdict", "detail")
+                .orderBy(col("verdict") == "extra", "ledger", "first_entry", "bookie")
+                .limit(_SHOWN)
+                .collect()
+            )
+    copies = found.pop(Verdict.OK, 0)
     return ScrubReport(
         mode="audit" if work.units and work.units[0].audit else "scrub",
         table=table,
