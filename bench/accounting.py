@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,25 @@ def cpu_seconds(pid: int) -> float:
 def cpu_of(pids: Iterable[int]) -> float:
     """The same, summed over processes."""
     return sum(cpu_seconds(pid) for pid in pids)
+
+
+def cpu_of_programs(programs: Mapping[str, str]) -> dict[str, float]:
+    """CPU seconds of all processes that run some programs, by name.
+
+    Args:
+        programs: by name, what is in the command line of such a process.
+    """
+    used = dict.fromkeys(programs, 0.0)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_text(errors="replace")
+            seconds = cpu_seconds(int(process.name))
+        except OSError:
+            continue  # it has ended meanwhile
+        for name, part in programs.items():
+            if part in command:
+                used[name] += seconds
+    return used
 
 
 def resident_mib(pid: int) -> float:

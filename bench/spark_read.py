@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ import pyarrow.parquet as pq
 import harness
 import quire
 import spark_file
-from accounting import load_average
+from accounting import cpu_of_programs, load_average
 from harness import CPUS, Claim, Comparison, say
 from peers import OUT, QuireCluster
 from spark_sides import KEY, Sides, content, must_be_equal, noop, spark_sides, table
@@ -36,6 +37,15 @@ from spark_sides import KEY, Sides, content, must_be_equal, noop, spark_sides, t
 RECORDS = 1_000_000
 SIZES = (100, 1024)
 LAST_SHARE = 0.01
+LITTLE = 0.03
+"""Less CPU than so many seconds is not worth a line."""
+PROGRAMS = {
+    "JVM": "org.apache.spark.deploy",
+    "Python workers": "pyspark.daemon",
+    "bookies": "quire.cli.serve",
+    "broker": "kafka.Kafka",
+}
+"""What runs while a side is read, by what its command line says."""
 LAST = Claim(
     "S6",
     "the last 1 % by a filter on the offset, against Kafka with startingOffsets (aim 4)",
@@ -157,9 +167,15 @@ def rounds(
     frames: dict[str, Any], comparisons: list[tuple[Comparison, str, str]], pairs: int, records: int
 ) -> None:
     """Read every side once a round, one after another; the first round warms the JVM and Spark's workers."""
+    used: dict[str, list[dict[str, float]]] = {side: [] for side in frames}
     for number in range(pairs + 1):
         load = load_average()
-        took = {side: noop(frames[side]) for side in frames}
+        took: dict[str, float] = {}
+        for side, frame in frames.items():
+            before = cpu_of_programs(PROGRAMS)
+            took[side] = noop(frame)
+            after = cpu_of_programs(PROGRAMS)
+            used[side].append({name: after[name] - before[name] for name in PROGRAMS})
         say("  " + ", ".join(f"{side} {seconds:.2f} s" for side, seconds in took.items()))
         if not number:
             continue
@@ -169,6 +185,12 @@ def rounds(
                 for side in (ours, peer)
             ]
             comparison.add(figures[0], {peer: figures[1]}, load)
+    for comparison, *both in comparisons:
+        for side in both:
+            each = {name: statistics.median(one[name] for one in used[side][1:]) for name in PROGRAMS}
+            comparison.extra[f"cpu s of a read, {side}"] = {
+                name: round(seconds, 2) for name, seconds in each.items() if seconds > LITTLE
+            }
 
 
 def measure_size(given: argparse.Namespace, size: int) -> list[Comparison]:
