@@ -29,6 +29,8 @@ HIGH_BITS_NODE: Final = "HOB-"
 HIGH_BITS_KEPT: Final = 3
 HIGH_BITS_END: Final = 2**31
 ATTEMPTS_MAX: Final = 5
+PAUSE_SECONDS: Final = 0.02
+"""After the first lost attempt; it doubles."""
 REMOVED_AT_ONCE: Final = 16
 """Until so many numbers were drawn their znodes stay; what is left ends with the session."""
 
@@ -107,11 +109,14 @@ class LedgerIds:
 
     async def _number(self, prefix: str) -> int | None:
         """The next number of a sequence; None when it has no more."""
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             try:
                 path = await self._nodes.create(prefix, b"", EPHEMERAL | SEQUENTIAL)
             except MetadataUnknownError:
-                continue  # that number is skipped; its znode ends with the session
+                # That number is skipped; its znode ends with the session. The next request must not leave on a
+                # connection that is just ending as well.
+                await asyncio.sleep(PAUSE_SECONDS * 2**attempt)
+                continue
             self._remove_later(path)
             return self._number_of(path, prefix)
         raise MetadataUnknownError(
