@@ -9,7 +9,6 @@ everything is read back and compared.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import sys
@@ -110,8 +109,7 @@ def measure(pairs: int) -> list[Comparison]:
 
 def main() -> int:
     """Parse the options and run."""
-    options: argparse.ArgumentParser = harness.parser(__doc__ or "", pairs=5)
-    given = options.parse_args()
+    given = harness.parser(__doc__ or "", pairs=5).parse_args()
     return harness.main("spark_beside", given, lambda: measure(given.pairs))
 
 

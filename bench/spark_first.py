@@ -1,8 +1,8 @@
 """Claim S13: from `pip install` to the first `show()`, in at most 90 seconds and 10 lines.
 
 Every round makes a virtual environment and installs the project and what its Spark part needs into it, with nothing in
-pip's cache; most of that is Spark's own archive, which pip fetches and builds. Then the lines below are run as they
-stand: a cluster, a log, two records, a session, a table. What is shown is looked at.
+pip's cache; most of that is Spark's own archive, which pip fetches and builds. Then what the lines below say is done, one
+process for each block: a cluster, a log, two records, a session, a table. What is shown is looked at.
 """
 
 from __future__ import annotations

@@ -192,3 +192,21 @@ async def entry_holding(reader: LedgerReader, record: int, records: int = 0) -> 
         else:
             return middle
     return low
+
+
+async def entries_between(
+    reader: LedgerReader, start: int, end: int, records: int, last_entry: int
+) -> tuple[int, int]:
+    """The first and the last entry with offsets of a ledger; the last lies below the first where none is left.
+
+    Args:
+        reader: the ledger.
+        start: its first offset wanted, counted from its own first one; up to 0 or below it is the whole beginning.
+        end: behind the last one wanted.
+        records: how many offsets it has; an `end` from there on is the whole rest.
+        last_entry: its last entry.
+    """
+    first = await entry_holding(reader, start, records)
+    if end < records:
+        last_entry = min(last_entry, await entry_holding(reader, end - 1, records))
+    return first, last_entry

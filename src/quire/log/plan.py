@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from quire.core.errors import MisuseError
-from quire.log.ledgers import entry_holding, read_one
+from quire.log.ledgers import entries_between, read_one
 from quire.log.records import LogRange
 
 if TYPE_CHECKING:
@@ -56,13 +56,8 @@ async def _cut(
     async with gate:
         reader = await log.open_item(item)
         last_entry = int(reader.last_add_confirmed) if item.last_entry is None else item.last_entry
-        records = item.next_offset - item.first_offset
-        low = 0
-        if start > item.first_offset:
-            low = await entry_holding(reader, start - item.first_offset, records)
-        high = last_entry
-        if end < item.next_offset:
-            high = min(high, await entry_holding(reader, end - 1 - item.first_offset, records))
+        zero, records = item.first_offset, item.next_offset - item.first_offset
+        low, high = await entries_between(reader, start - zero, end - zero, records, last_entry)
         if low > high:
             return []  # what was wanted of it is compacted away
         entry_bytes = item.bytes / (last_entry + 1)

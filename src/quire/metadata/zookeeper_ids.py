@@ -110,13 +110,13 @@ class LedgerIds:
     async def _number(self, prefix: str) -> int | None:
         """The next number of a sequence; None when it has no more."""
         for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                # The next request must not leave on a connection that is just ending as well.
+                await asyncio.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
             try:
                 path = await self._nodes.create(prefix, b"", EPHEMERAL | SEQUENTIAL)
             except MetadataUnknownError:
-                # That number is skipped; its znode ends with the session. The next request must not leave on a
-                # connection that is just ending as well.
-                await asyncio.sleep(PAUSE_SECONDS * 2**attempt)
-                continue
+                continue  # that number is skipped; its znode ends with the session
             self._remove_later(path)
             return self._number_of(path, prefix)
         raise MetadataUnknownError(

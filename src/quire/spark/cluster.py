@@ -8,6 +8,7 @@ Source: spark.md 4.1, last row.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -128,6 +129,12 @@ async def length_at(reader: LedgerReader, entry_id: int) -> int:
     async for entry in reader.read(entry_id, entry_id):
         return entry.length
     return 0
+
+
+async def nearest(client: QuireClient, name: str) -> str:
+    """Which log may have been meant, as a sentence behind the one that says there is no such log; "" when none is like it."""
+    near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
+    return f" Nearest: '{near[0]}'." if near else ""
 
 
 def warn(text: str) -> None:

@@ -8,7 +8,6 @@ Source: spark.md 4.3, 5.1, 5.5; decisions F-12, F-29, F-33.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,8 +103,7 @@ async def describe(client: QuireClient, options: ReadOptions, log: Log, since: i
     try:
         return await log.describe(since)
     except NoSuchLogError as error:
-        near = difflib.get_close_matches(log.name, await client.logs(), n=1, cutoff=0.5)
-        hint = f" Nearest: '{near[0]}'." if near else ""
+        hint = await cluster.nearest(client, log.name)
         raise AbsentError(f"quire: no log '{log.name}' at {options.cluster}.{hint}", log=log.name) from error
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import ItemFlags, Place
-from quire.log.ledgers import entry_holding, is_batched, read_one
+from quire.log.ledgers import entries_between, is_batched, read_one
 from quire.spark import archived, cluster
 from quire.spark.decode import Origin
 from quire.spark.extents import (
@@ -158,13 +158,11 @@ async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: 
     late as `from_ms`.
     """
     item = ledger.item
-    first, last = 0, ledger.last_entry
-    reader = cluster.reader_of(client, ledger.record, last)
-    records = item.next_offset - item.first_offset
-    if spans[0][0] > item.first_offset:
-        first = await entry_holding(reader, spans[0][0] - item.first_offset, records)
-    if spans[-1][1] < item.next_offset:
-        last = min(last, await entry_holding(reader, spans[-1][1] - 1 - item.first_offset, records))
+    reader = cluster.reader_of(client, ledger.record, ledger.last_entry)
+    zero, records = item.first_offset, item.next_offset - item.first_offset
+    first, last = await entries_between(
+        reader, spans[0][0] - zero, spans[-1][1] - zero, records, ledger.last_entry
+    )
     if from_ms is not None and item.min_time_ms is not None and item.min_time_ms < from_ms:
         first = await _first_since(reader, first, last, from_ms)
     return ledger.piece(first, last, spans)

@@ -6,7 +6,6 @@ Source: spark.md 4.2.
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -103,8 +102,7 @@ async def _target(client: QuireClient, options: WriteOptions, name: str) -> Targ
         about = await log.identify()
     except NoSuchLogError as error:
         if not options.create:
-            near = difflib.get_close_matches(name, await client.logs(), n=1, cutoff=0.5)
-            hint = f" Nearest: '{near[0]}'." if near else ""
+            hint = await cluster.nearest(client, name)
             raise SparkUseError(
                 f"quire: no log '{name}' at {options.cluster}.{hint} create=true makes it.", log=name
             ) from error

@@ -6,7 +6,6 @@ Source: spark.md 4.3.
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -38,7 +37,7 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
         projection, options.rows_per_batch, from_ms=options.starting_ms, to_ms=options.ending_ms
     )
     wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
-    _settle(os.getpid())
+    _settle()
     for piece in task.pieces:
         if piece.archive is not None:
             yield from builder.take()
@@ -49,7 +48,7 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
 
 
 @cache
-def _settle(process_id: int) -> None:  # noqa: ARG001 - a worker is forked, and is to settle again
+def _settle() -> None:
     """Take what a worker has imported by now out of the garbage collector's rounds.
 
     PySpark collects after every task, and going through all modules each time took a worker longer than reading 16 MiB.

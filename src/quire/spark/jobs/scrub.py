@@ -195,7 +195,7 @@ def run(
         _compare(spark, work, table, before)
         names += [f"compare {name}" for name in names]
     found: dict[str, int] = {}
-    size = 0
+    copies = size = 0
     worst: list[Row] = []
     if work.units:
         rows = spark.read.parquet(table).where(col("unit").isin(names))
@@ -206,7 +206,8 @@ def run(
         )
         found = {row["verdict"]: row["entries"] for row in sums}
         size = sum(row["bytes"] or 0 for row in sums)
-        if any(verdict != Verdict.OK for verdict in found):
+        copies = found.pop(Verdict.OK, 0)
+        if found:
             worst = (
                 rows.where(col("verdict") != "ok")
                 .select("ledger", "bookie", "first_entry", "last_entry", "verdict", "detail")
@@ -214,7 +215,6 @@ def run(
                 .limit(_SHOWN)
                 .collect()
             )
-    copies = found.pop(Verdict.OK, 0)
     return ScrubReport(
         mode="audit" if work.units and work.units[0].audit else "scrub",
         table=table,
