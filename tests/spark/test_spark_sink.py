@@ -82,7 +82,11 @@ class Files:
         self.written += 1
 
     def run(self):
-        frame = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.input)).repartition(self.tasks)
+        frame = (
+            self.spark.readStream.option("maxFilesPerTrigger", 1)
+            .text(str(self.input))
+            .repartition(self.tasks)
+        )
         query = (
             frame.writeStream.format(self.source)
             .option("cluster", self.cluster.uri)

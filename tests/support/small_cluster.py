@@ -65,6 +65,7 @@ class SmallCluster:
             protocol=config.protocol,
             protocol_of=config.protocol_of,
             security=config.security,
+            short_circuit_reads=config.short_circuit_reads,
         )
         await bookies.start()
         client = Client(store, bookies, RealClock(), random.Random(1), config)

@@ -35,6 +35,8 @@ class BookieConfig:
         connections_max: connections at one time.
         security: what it asks of clients: TLS, certificates, passwords.
         opening_seconds: how long a client may take until it is through with TLS and its password.
+        short_circuit_reads: clients on this machine are told where long runs lie, and read them there if the system
+            lets them open the files: nothing is copied twice, and this bookie has time for others.
         unknown_is_error: V3 clients hear 501 instead of 507 for what may have been lost. Java clients that are too old
             to know 507 cannot read an answer that has it.
     """
@@ -58,4 +60,5 @@ class BookieConfig:
     connections_max: int = 10_000
     security: BookieSecurity = field(default_factory=BookieSecurity)
     opening_seconds: float = 15.0
+    short_circuit_reads: bool = True
     unknown_is_error: bool = False

@@ -38,6 +38,7 @@ class Connection(ClientConnection):
         super().__init__(server, server.config.frame_bytes_max)
         self._requests: deque[memoryview] = deque()
         self._added = False
+        self._beside = False
         self._door: NativeDoor | None = None
         # Only the first bytes can be another protocol's: behind the hello, nobody looks any more.
         self.__dict__["_split"] = self._split_first
@@ -92,6 +93,9 @@ class Connection(ClientConnection):
             answer = Answer.WRONG_BOOKIE
             message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {hello.cluster_instance}"
         version = native.VERSION if answer is Answer.OK else 0
+        self._beside = self._is_beside()
+        if self._beside:
+            features |= native.BESIDE
         ids = ("", "") if answer is Answer.UNAUTHORISED else (server.bookie_id, server.cluster_instance)
         self._greet(native.HelloAnswer(version, answer, *ids, message, features if version else 0))
         if version == 0:
@@ -101,6 +105,20 @@ class Connection(ClientConnection):
             self.__dict__["_serve"] = self._authenticate
         else:
             self.opened()
+
+    def _is_beside(self) -> bool:
+        """Whether the client is on this machine, and may read the files of this bookie as far as the system lets it.
+
+        Both ends of such a connection have one address.
+        """
+        assert self.transport is not None
+        ends = [self.transport.get_extra_info(end) for end in ("sockname", "peername")]
+        addresses = [end[0] for end in ends if isinstance(end, tuple)]
+        return (
+            self._server.config.short_circuit_reads
+            and len(addresses) == len(ends)
+            and addresses[0] == addresses[1]
+        )
 
     def _greet(self, answer: native.HelloAnswer) -> None:
         assert self.transport is not None
@@ -229,12 +247,18 @@ class Connection(ClientConnection):
         if answer is not Answer.OK:
             self._answer(request, answer)
             return
-        found = self._ledgers.read(request, first, last, min(bytes_max, self._server.unread.answer_bytes_max))
+        room = min(bytes_max, self._server.unread.answer_bytes_max)
+        placed = self._beside and bool(request.flags & Flag.PLACES)
+        found = self._ledgers.read(request, first, last, room, placed=placed)
         if found.answer is not Answer.OK:
             self._answer(request, found.answer, lac=found.lac)
             return
-        told = native.encode_told(found.vouched_through, found.unknown)
-        self._answer(request, Answer.OK, lac=found.lac, body=(told,), runs=native.encode_runs(found.runs))
+        told = [native.encode_told(found.vouched_through, found.unknown)]
+        if found.places:
+            told.append(native.encode_places(found.places))
+        flags = native.PLACED if found.places else 0
+        runs = native.encode_runs(found.runs)
+        self._answer(request, Answer.OK, flags=flags, lac=found.lac, body=told, runs=runs)
 
     def _last_confirmed(self, request: Request, answer: Answer) -> None:
         if answer is not Answer.OK:

@@ -9,7 +9,7 @@ Source: protocol document (001), "Writing to the ledger", "Closing a ledger as a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from quire.core.rules import RULES, Rules
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import LAC_BODY_BYTES, MAC_BYTES, Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
-from quire.wire.run import RunView
+from quire.wire.run import RunPlace, RunView
 
 
 class Waiter(Protocol):
@@ -84,6 +84,7 @@ class Found:
     vouched_through: int
     unknown: list[tuple[int, int]]
     lac: int
+    places: Sequence[RunPlace] = ()
 
 
 class Ledgers:
@@ -244,8 +245,11 @@ class Ledgers:
         if not waits:
             then(Answer.OK)
 
-    def read(self, request: Request, first: int, last: int, bytes_max: int) -> Found:
-        """What this bookie has of first..last and what it vouches for; a fence has been set before, if asked for."""
+    def read(self, request: Request, first: int, last: int, bytes_max: int, *, placed: bool = False) -> Found:
+        """What this bookie has of first..last and what it vouches for; a fence has been set before, if asked for.
+
+        With `placed`, whoever asks can read long runs where they lie.
+        """
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:
@@ -258,7 +262,7 @@ class Ledgers:
             return Found(answer, [], NO_ENTRY, [], NO_ENTRY)
         if facts.deleted_until_ms:
             return Found(Answer.NO_LEDGER, [], last, [], facts.lac)
-        held = self._storage.read(ledger_id, first, last, bytes_max)
+        held = self._storage.read(ledger_id, first, last, bytes_max, placed=placed)
         vouched = held.vouched_through
         limbo = facts.limbo or self._storage.failure is not None
         if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
@@ -266,7 +270,7 @@ class Ledgers:
         unknown = list(held.unknown)
         if unknown and self._rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
             unknown = []
-        return Found(Answer.OK, list(held.runs), vouched, unknown, facts.lac)
+        return Found(Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
         """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""

@@ -9,20 +9,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from quire.client import short_circuit
 from quire.client.access import LedgerAccess
 from quire.client.channels import AnyChannel, Channels
+from quire.client.replies import LacReply, ReadReply, read_reply
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.net.channel import unreachable
+from quire.net.channel import Channel, unreachable
 from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire import native
 from quire.wire.native import AnswerFrame, Flag, Kind
-from quire.wire.run import RunView
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +54,6 @@ class AddSink:
     def add_answered(self, tag: object, answer: Answer) -> None:
         """The answer to the run with this tag."""
         raise NotImplementedError
-
-
-@dataclass(slots=True)
-class ReadReply:
-    """What one bookie said about a range of entries; see `wire.native.RangeAnswer` for what is vouched."""
-
-    answer: Answer
-    runs: list[RunView] = field(default_factory=list)
-    vouched_through: int = NO_ENTRY
-    unknown: list[tuple[int, int]] = field(default_factory=list)
-    lac: int = NO_ENTRY
-
-
-@dataclass(slots=True)
-class LacReply:
-    """What one bookie said about how far a ledger is confirmed.
-
-    `lac` is a hint without a digest; `explicit_lac` and `evidence` (an entry) carry theirs.
-    """
-
-    answer: Answer
-    lac: int = NO_ENTRY
-    explicit_lac: bytes = b""
-    evidence: bytes = b""
 
 
 class _Reply:
@@ -121,6 +98,7 @@ class BookieClient:
         receive_budget_bytes: memory for unfinished answers.
         protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
         security: TLS, and who this client is.
+        short_circuit_reads: read long runs out of the files of bookies on this machine.
 
     Raises:
         MisuseError: a file that `security` names is missing or is not what it should be.
@@ -135,7 +113,9 @@ class BookieClient:
         protocol: str = "auto",
         protocol_of: Sequence[tuple[str, str]] = (),
         security: ClientSecurity | None = None,
+        short_circuit_reads: bool = True,
     ) -> None:
+        self._short_circuit_reads = short_circuit_reads
         self._channels = Channels(
             cluster_instance,
             receive_budget_bytes,
@@ -272,8 +252,21 @@ class BookieClient:
         """Entries first..last, as far as `bytes_max` goes (one entry at least)."""
         flags = (Flag.FENCE if fence else 0) | (Flag.RECOVERY if recovery else 0)
         body = native.encode_read(first, last, bytes_max)
+        channel = self._channel(bookie)
+        if self._short_circuit_reads and not flags and isinstance(channel, Channel) and channel.beside:
+            frame = await self._request(
+                bookie, Kind.READ, (body,), timeout_ms, access=access, flags=Flag.PLACES
+            )
+            reply = read_reply(frame, last)
+            if not reply.places or await short_circuit.fill(reply, self._channels.frame):
+                return reply
+            # What the files do not give is the bookie's to judge; from now on it is asked for everything.
+            log.info(
+                "the files of bookie %s cannot be used here: its entries come over the connection", bookie
+            )
+            channel.beside = False
         frame = await self._request(bookie, Kind.READ, (body,), timeout_ms, access=access, flags=flags)
-        return self._entries(frame, last)
+        return read_reply(frame, last)
 
     async def long_poll(
         self,
@@ -290,7 +283,7 @@ class BookieClient:
         frame = await self._request(
             bookie, Kind.LONG_POLL, (body,), wait_ms + POLL_GRACE_MS, access=access, flags=0
         )
-        return self._entries(frame, last)
+        return read_reply(frame, last)
 
     async def read_lac(
         self,
@@ -398,19 +391,6 @@ class BookieClient:
             lac=lac,
         )
         return reply, channel
-
-    @staticmethod
-    def _entries(frame: AnswerFrame, last: int) -> ReadReply:
-        if frame.answer is Answer.NO_LEDGER:
-            return ReadReply(frame.answer, vouched_through=last, lac=frame.lac)
-        if frame.answer is not Answer.OK:
-            return ReadReply(frame.answer, lac=frame.lac)
-        try:
-            entries = native.decode_entries(frame.body)
-        except MalformedFrameError as error:
-            log.debug("an answer with entries of ledger %d does not fit: %s", frame.ledger_id, error)
-            return ReadReply(Answer.BAD_DIGEST)
-        return ReadReply(Answer.OK, entries.runs, entries.vouched_through, entries.unknown, frame.lac)
 
     # --- connections -------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,10 @@ class Channels:
         self._connect = connect
         self.connecting: set[asyncio.Task[None]] = set()
 
+    def frame(self, size: int) -> memoryview:
+        """Memory for what is received or read; the caller's until the last view of it is gone."""
+        return self._scratch.frame(size)
+
     def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> AnyChannel:
         """A connection to a bookie, not connected yet; `info` is None while it is not known to be registered."""
         protocol = self._protocol

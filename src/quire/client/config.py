@@ -75,6 +75,8 @@ class ClientConfig:
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
         recovery_patience_ms: how long a recovery that too few bookies answered is run again by itself; longer than a
             lost connection takes to be tried again.
+        short_circuit_reads: long runs of a bookie on this machine are read out of its files where the system allows
+            that, not received from it.
         protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
             V2 with the others; "v2" and "v3" speak that with every bookie.
         protocol_of: ("host:port", protocol) of bookies that are spoken to otherwise.
@@ -98,13 +100,14 @@ class ClientConfig:
     explicit_lac_timeout_ms: int = 5_000
     read_timeout_ms: int = 5_000
     speculative_read_ms: int = 200
-    read_bytes_max: int = 2 * MIB
+    read_bytes_max: int = 4 * MIB
     read_ahead_bytes_max: int = 8 * MIB
     long_poll_wait_ms: int = 1_000
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20
     recovery_patience_ms: int = 3_000
+    short_circuit_reads: bool = True
     protocol: str = "auto"
     protocol_of: tuple[tuple[str, str], ...] = ()
     security: ClientSecurity | None = None

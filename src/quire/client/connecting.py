@@ -68,6 +68,7 @@ class Connecting(Generic[C]):
                 protocol=self._config.protocol,
                 protocol_of=self._config.protocol_of,
                 security=security,
+                short_circuit_reads=self._config.short_circuit_reads,
             )
             await bookies.start()
         except BaseException:

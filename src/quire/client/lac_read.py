@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, LacReply
+from quire.client.bookies import BookieClient
+from quire.client.replies import LacReply
 from quire.core.effects import LacFound, LacUnavailable, SendLacRead
 from quire.core.errors import DigestMismatchError
 from quire.core.ids import NO_ENTRY

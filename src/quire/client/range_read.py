@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient, ReadReply
+from quire.client.bookies import BookieClient
+from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.effects import ReadFailed, SendRead, SetTimer
 from quire.core.ids import BookieId

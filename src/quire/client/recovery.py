@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient
 from quire.client.config import ClientConfig
 from quire.client.copying import Copies, copies
 from quire.client.lac_read import trusted_lac
 from quire.client.machines import SHIPPED, Machines
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
+from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.effects import (
     FindLength,

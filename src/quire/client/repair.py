@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient
 from quire.client.config import ClientConfig
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
 from quire.client.reader import LedgerReader
+from quire.client.replies import ReadReply
 from quire.client.shares import Interval, not_held, shares
 from quire.core.answers import Answer
 from quire.core.errors import ReadUnavailableError, RefusedError

@@ -30,7 +30,7 @@ from quire.wire.entries import Entries
 WINDOW_BYTES = 4 << 20
 """About so much of a ledger is one window: what is held in memory, and what a fingerprint stands for."""
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = WINDOW_BYTES
 
 
 class Verdict(StrEnum):

@@ -26,7 +26,7 @@ from quire.wire.batch import (
     Codec,
     MalformedBatchError,
 )
-from quire.wire.entry import Entry
+from quire.wire.entry import Buffer
 
 LOG_KEY: Final = "quire.log"
 """Custom metadata: the id of the log that the ledger was made for, in hex."""
@@ -116,37 +116,37 @@ def is_batched(record: LedgerMetadata) -> bool:
     return record.custom_value(FORMAT_KEY) == FORMAT_BATCH1
 
 
-def view_of(record: LedgerMetadata, entry: Entry) -> BatchView:
+def view_of(record: LedgerMetadata, entry_id: int, payload: Buffer) -> BatchView:
     """An entry as a batch; an entry of an opaque ledger is one record without key and time.
 
     Raises:
         MalformedBatchError: naming ledger and entry.
     """
     if not is_batched(record):
-        body = memoryview(entry.payload)
+        body = memoryview(payload)
         flags = BatchFlags.NONE
-        header = BatchHeader(Codec.RAW, flags, 1, len(body), entry.entry_id, 0, 0, 0, 0, 0, 0)
+        header = BatchHeader(Codec.RAW, flags, 1, len(body), entry_id, 0, 0, 0, 0, 0, 0)
         return BatchView(header, body)
     try:
-        return BatchView.parse(entry.payload)
+        return BatchView.parse(payload)
     except MalformedBatchError as error:
-        msg = f"ledger {record.ledger_id} entry {entry.entry_id}: {error.message}"
-        raise MalformedBatchError(msg, ledger_id=record.ledger_id, entry_id=entry.entry_id) from error
+        msg = f"ledger {record.ledger_id} entry {entry_id}: {error.message}"
+        raise MalformedBatchError(msg, ledger_id=record.ledger_id, entry_id=entry_id) from error
 
 
 async def read_views(reader: LedgerReader, last: int) -> AsyncGenerator[tuple[int, BatchView], None]:
     """Every entry of a ledger up to one, with its id, as a batch."""
     async with contextlib.aclosing(reader.read_runs(0, last)) as runs:
         async for entries in runs:
-            for entry in entries:
-                yield entry.entry_id, view_of(reader.metadata, entry)
+            for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True):
+                yield entry_id, view_of(reader.metadata, entry_id, payload)
 
 
 async def read_one(reader: LedgerReader, entry_id: int) -> BatchView:
     """One entry of a ledger as a batch."""
     async with contextlib.aclosing(reader.read(entry_id, entry_id)) as entries:
         async for entry in entries:
-            return view_of(reader.metadata, entry)
+            return view_of(reader.metadata, entry.entry_id, entry.payload)
     raise AssertionError  # a read yields what it was asked for, or raises
 
 

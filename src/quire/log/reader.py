@@ -237,9 +237,9 @@ class LogReader:
             runs = reader.read_runs(self._next_entry, int(reader.last_add_confirmed))
         async with contextlib.aclosing(runs) as entries:
             async for run in entries:
-                for entry in run:
-                    view = view_of(reader.metadata, entry)
-                    yield BatchAt(0, view, item.ledger_id, int(entry.entry_id))
+                for entry_id, payload in zip(run.entry_ids, run.payloads, strict=True):
+                    view = view_of(reader.metadata, entry_id, payload)
+                    yield BatchAt(0, view, item.ledger_id, entry_id)
 
     def _check_follows(self, reader: LedgerReader, batch: BatchAt, at: int) -> None:
         if at > self._offset:

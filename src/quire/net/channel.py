@@ -52,6 +52,7 @@ class Channel(FrameProtocol):
         host: where the bookie is, for its certificate; set before the connection is made.
         was_ready: it has been open for requests.
         was_refused: one side does not take the other, which no waiting will change.
+        beside: the bookie is on this machine, and its files may be readable; whoever finds that they are not unsets it.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Channel(FrameProtocol):
         self.host = ""
         self.was_ready = False
         self.was_refused = False
+        self.beside = False
         self._ready = False
         self._paused = False
         self._next_number = 1
@@ -203,6 +205,7 @@ class Channel(FrameProtocol):
         elif hello.version == 0:
             self._give_up(hello.message or "it refused the connection")
         else:
+            self.beside = bool(hello.features & native.BESIDE)
             self.opened()
 
     # --- for the opening -------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from quire.env.stepped import StepClock
 from quire.metadata.store import MetadataStore
 from quire.proof.log_parts import Ledger
 from quire.wire.batch import FORMAT_BATCH1, BatchView
+from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 
 SINK = -1
@@ -195,9 +196,9 @@ class StepReader:
             lac = EntryId(self.last_add_confirmed)
             yield Entry(self.ledger_id, EntryId(number), lac, self.length, self._entries[number])
 
-    async def read_runs(self, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+    async def read_runs(self, first: int, last: int) -> AsyncGenerator[Entries, None]:
         """The same at once."""
-        yield [entry async for entry in self.read(first, last)]
+        yield Entries.of(self.ledger_id, [entry async for entry in self.read(first, last)])
 
 
 class StepClient:

@@ -81,9 +81,9 @@ class LedgersThatLookFirst(StepLedgers):
 
         self.halves.append(later)
 
-    def read(self, request: Request, first: int, last: int, bytes_max: int) -> Found:
+    def read(self, request: Request, first: int, last: int, bytes_max: int, *, placed: bool = False) -> Found:
         """What was found before the fence, if it was."""
-        return self._found or super().read(request, first, last, bytes_max)
+        return self._found or super().read(request, first, last, bytes_max, placed=placed)
 
     _found: Found | None = None
 

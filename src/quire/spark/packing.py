@@ -18,7 +18,7 @@ from quire.log.archive import ArchivePlace
 from quire.spark.decode import Origin
 from quire.spark.pushdown import EVERYTHING, Spans
 
-SPLIT_BYTES_MAX: Final = 128 << 20
+SPLIT_BYTES_MAX: Final = 256 << 20
 SPLIT_BYTES_MIN: Final = 16 << 20
 
 

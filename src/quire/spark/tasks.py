@@ -91,9 +91,9 @@ def _read_entries(
             if builder.full:
                 yield from builder.take()
             continue
-        for entry in run:
-            view = view_of(record, entry)
-            expected = check_follows(origin, entry.entry_id, view, expected)
+        for entry_id, payload in zip(run.entry_ids, run.payloads, strict=True):
+            view = view_of(record, entry_id, payload)
+            expected = check_follows(origin, entry_id, view, expected)
             header = view.header
             if not wanted.touches(header.min_ms, header.max_ms):
                 continue
@@ -102,7 +102,7 @@ def _read_entries(
             for start, end in intersect(((first, behind),), piece.offsets):
                 start, end = view.between(start - first, end - first)  # noqa: PLW2901 - records from here on
                 if start < end:
-                    builder.add_batch(origin, entry.entry_id, view, start, end)
+                    builder.add_batch(origin, entry_id, view, start, end)
             if builder.full:
                 yield from builder.take()
 

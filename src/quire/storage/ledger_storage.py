@@ -351,12 +351,15 @@ class LedgerStorage:
             if ledger.facts is not None:
                 yield ledger.facts.copy()
 
-    def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Held:
-        """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes."""
+    def read(self, ledger_id: int, first: int, last: int, bytes_max: int, *, placed: bool = False) -> Held:
+        """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes.
+
+        With `placed`, long runs may be left where they lie; see `Held.places`.
+        """
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or last < first:
             return Held(vouched_through=last)
-        held = self._reader.read(ledger_id, ledger, first, last, bytes_max)
+        held = self._reader.read(ledger_id, ledger, first, last, bytes_max, placed=placed)
         if self._states.in_doubt(ledger_id):
             held.vouched_through = first - 1
         return held

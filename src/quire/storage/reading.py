@@ -9,6 +9,7 @@ Source: decisions on reads beside direct writes and on single reads from runs, `
 from __future__ import annotations
 
 import heapq
+import os.path
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,15 +36,19 @@ from quire.storage.segment_format import (
 )
 from quire.storage.stored_ledger import Span, StoredLedger
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer, EntryDigest
-from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
+from quire.wire.run import RUN_HEADER_BYTES, RunPlace, RunView, count_ids, encode_run
 
 UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024
 """Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
 SENT_ANYWAY_BYTES = 16 * 1024
 """Up to this much that nobody asked for is handed over with the rest of its run."""
+PLACED_BYTES_MIN = 64 * 1024
+"""A shorter run is sent: to open a file for it costs the reader more."""
 JOINED_GAP_BYTES = 64 * 1024
 """Runs this close together are fetched as one: reading on costs a disk less than beginning anew."""
+_MUCH = 4
+"""Of a run of which no more than one entry in so many is wanted, not all is read."""
 _CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
 _SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
@@ -53,11 +58,12 @@ _BY_FIRST = attrgetter("first")
 class Held:
     """What is here of a range.
 
-    Every id from the range's first to `vouched_through` that is in none of the runs and in no unknown interval is not
-    here. Runs may reach beyond the range.
+    Every id from the range's first to `vouched_through` that is in none of the runs, read or placed, and in no unknown
+    interval is not here. Runs may reach beyond the range.
     """
 
     runs: list[Buffer] = field(default_factory=list)
+    places: list[RunPlace] = field(default_factory=list)
     vouched_through: int = -1
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
@@ -233,8 +239,21 @@ class RunReader:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def read(self, ledger_id: int, ledger: StoredLedger, first: int, last: int, bytes_max: int) -> Held:
-        """What is here of first..last, at least one entry if any is, then up to a number of bytes."""
+    def read(
+        self,
+        ledger_id: int,
+        ledger: StoredLedger,
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        placed: bool = False,
+    ) -> Held:
+        """What is here of first..last, at least one entry if any is, then up to a number of bytes.
+
+        With `placed`, of long runs only the place: whoever asked reads and verifies the bodies. The last one may reach
+        beyond the number of bytes.
+        """
         held = Held()
         left = bytes_max
         for piece in self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max):
@@ -242,12 +261,16 @@ class RunReader:
             low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
             if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
                 continue
-            if (held.runs and left <= 0) or len(held.unknown) >= UNKNOWN_INTERVALS_MAX:
+            more = bool(held.runs or held.places)
+            if (more and left <= 0) or len(held.unknown) >= UNKNOWN_INTERVALS_MAX:
                 held.vouched_through = low - 1
                 return held
-            body, through = (
-                (None, high) if is_damaged(row) else self._take(piece, low, high, left, more=bool(held.runs))
-            )
+            place = self._place(piece, low, high) if placed else None
+            if place is not None:
+                held.places.append(place)
+                left -= place.size
+                continue
+            body, through = (None, high) if is_damaged(row) else self._take(piece, low, high, left, more=more)
             if through < low:
                 held.vouched_through = low - 1
                 return held
@@ -293,7 +316,7 @@ class RunReader:
         row = piece.row
         wanted = count_ids(low, high, row.period, row.residues)
         recent = self._recent.get(piece.sequence, row.offset)
-        if recent is None and row.body_bytes > SHORT_READ_BYTES and 4 * wanted <= row.entries:
+        if recent is None and row.body_bytes > SHORT_READ_BYTES and _MUCH * wanted <= row.entries:
             short = self._short(piece, low, high, left, more=more)
             if short is not None:
                 return short
@@ -314,6 +337,21 @@ class RunReader:
             return None, through
         offsets = run.offsets()
         return _cut(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
+
+    def _place(self, piece: Piece, low: int, high: int) -> RunPlace | None:
+        """Where all that is wanted of a piece lies, which is not looked at; None if it has to be read here."""
+        row, sequence = piece.row, piece.sequence
+        if (
+            row.body_bytes < PLACED_BYTES_MIN
+            or is_damaged(row)
+            or not piece.whole
+            or _MUCH * count_ids(low, high, row.period, row.residues) <= row.entries
+            or self._in_memory(piece)
+        ):
+            return None
+        path = os.path.abspath(self._files.path(sequence))  # noqa: PTH100 - for another process
+        size = RECORD_HEADER_BYTES + row.body_bytes
+        return RunPlace(path, row.offset, size, self._segments.segments[sequence].seed)
 
     def _body(self, piece: Piece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged."""

@@ -27,7 +27,8 @@ class Entries(Sequence[Entry]):
         entry_ids: the id of each, a range where they follow one another.
         lacs: the last add confirmed that each was sent with.
         lengths: payload bytes of the ledger up to and including each.
-        payloads: the payload of each.
+        payloads: the payload of each. A long one may be a view of what it came in, which it keeps from being used again;
+            an `Entry` has its own bytes.
     """
 
     __slots__ = ("entry_ids", "lacs", "ledger_id", "lengths", "payloads")
@@ -94,7 +95,7 @@ class Entries(Sequence[Entry]):
         if isinstance(place, slice):
             return Entries(self.ledger_id, ids[place], lacs[place], lengths[place], payloads[place])
         return Entry(
-            self.ledger_id, EntryId(ids[place]), EntryId(lacs[place]), lengths[place], payloads[place]
+            self.ledger_id, EntryId(ids[place]), EntryId(lacs[place]), lengths[place], bytes(payloads[place])
         )
 
     def __iter__(self) -> Iterator[Entry]:
@@ -103,7 +104,7 @@ class Entries(Sequence[Entry]):
             self.entry_ids,
             self.lacs,
             self.lengths,
-            self.payloads,
+            map(bytes, self.payloads),  # those that are bytes stay what they are
             strict=True,
         )
         return map(tuple.__new__, repeat(Entry), rows)

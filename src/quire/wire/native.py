@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -19,7 +19,7 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire.entry import Buffer
-from quire.wire.run import RunView
+from quire.wire.run import RunPlace, RunView
 
 MAGIC = b"\xd1QUIRE\r\n"
 VERSION = 1
@@ -42,6 +42,8 @@ _DIGEST_TYPE_MAX = max(DigestType)
 _NO_BODY = memoryview(b"")
 FOLLOWED = 1
 """Flag of an answer to an ADD: a reader waits here for the ledger's LAC, so its writer does well to tell it."""
+PLACED = 2
+"""Flag of an answer to a READ: places stand before the runs."""
 
 
 class Kind(IntEnum):
@@ -72,9 +74,11 @@ class Flag(IntEnum):
     NO_OP = 16
     DEFERRED_SYNC = 32
     CRITICAL_EXTENSION = 64
+    PLACES = 128
+    """A READ may be answered with places of runs in files, by a bookie that said `BESIDE`."""
 
 
-KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY
+KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.PLACES
 """What this version acts on; the others are reserved and refused."""
 _UNKNOWN_FLAGS = ~KNOWN_FLAGS
 
@@ -85,6 +89,8 @@ START_TLS = 1
 """Feature: in a hello, "TLS first, then my hello"; in its answer, "yes, begin". Nothing else of that hello counts."""
 AUTHENTICATE = 2
 """Feature of an answer: nothing is served before AUTH requests have shown who the client is."""
+BESIDE = 4
+"""Feature of an answer: both run on one machine, so a READ may have the flag `PLACES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,12 +451,21 @@ class RangeAnswer:
     runs: list[RunView]
     vouched_through: int
     unknown: list[tuple[int, int]]
+    places: list[RunPlace] = field(default_factory=list)
 
 
 def encode_told(vouched_through: int, unknown: Sequence[tuple[int, int]]) -> bytes:
     """The first part of the body of an answer to READ or LONG_POLL."""
     intervals = b"".join([_INTERVAL.pack(*interval) for interval in unknown])
     return struct.pack(">qI", vouched_through, len(unknown)) + intervals
+
+
+def encode_places(places: Sequence[RunPlace]) -> bytes:
+    """The next part, in an answer with the flag `PLACED`."""
+    parts = [_U32.pack(len(places))]
+    for place in places:
+        parts += (_PLACE.pack(place.offset, place.size, place.seed), _text(place.path))
+    return b"".join(parts)
 
 
 def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
@@ -461,8 +476,8 @@ def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
     return parts
 
 
-def decode_entries(body: memoryview) -> RangeAnswer:
-    """The body of an answer to READ or LONG_POLL.
+def decode_entries(body: memoryview, *, placed: bool = False) -> RangeAnswer:
+    """The body of an answer to READ or LONG_POLL; `placed`: its flag says that there are places.
 
     Raises:
         MalformedFrameError: it is cut or a run in it does not fit.
@@ -473,10 +488,18 @@ def decode_entries(body: memoryview) -> RangeAnswer:
         msg = f"{unknown_count} unknown intervals do not fit into {fields.left()} bytes"
         raise MalformedFrameError(msg)
     unknown = [_INTERVAL.unpack(fields.take(_INTERVAL.size)) for _ in range(unknown_count)]
+    places = []
+    if placed:
+        for _ in range(fields.struct(">I")[0]):
+            offset, size, seed = fields.struct(">QII")
+            if size > FRAME_BYTES_MAX:
+                msg = f"a place of {size} bytes is longer than {FRAME_BYTES_MAX}"
+                raise MalformedFrameError(msg)
+            places.append(RunPlace(fields.text(), offset, size, seed))
     runs = []
     while fields.left():
         runs.append(RunView.parse(fields.take(fields.struct(">I")[0])))
-    return RangeAnswer(runs, vouched, unknown)
+    return RangeAnswer(runs, vouched, unknown, places)
 
 
 def encode_lac_body(explicit_lac: Buffer, evidence: Buffer) -> list[Buffer]:
@@ -546,6 +569,7 @@ def decode_info(body: Buffer) -> dict[str, Any]:
 _READ = struct.Struct(">qqI")
 _LONG_POLL = struct.Struct(">qqqII")
 _INTERVAL = struct.Struct(">qq")
+_PLACE = struct.Struct(">QII")
 _HELD = struct.Struct(">qqBQ")
 _KINDS = {int(kind): kind for kind in Kind}
 _ANSWERS = {int(answer): answer for answer in Answer}

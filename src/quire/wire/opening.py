@@ -25,6 +25,8 @@ from quire.wire.entry import HEADER_BYTES, Buffer, Entry, EntryDigest
 _MAC = struct.Struct(">I")
 _OVERHEAD = HEADER_BYTES + _MAC.size
 _FIELDS = 4
+_VIEWED_BYTES = 16 * 1024
+"""A payload from this size on is not copied out of what it came in."""
 _SWAP = sys.byteorder == "little"
 
 
@@ -40,7 +42,7 @@ def open_entries(
         offsets: where each entry starts in it, and where the last ends.
 
     Returns:
-        The entries that are what was asked for, their payloads copied; and the ids of those that are not.
+        The entries that are what was asked for, short payloads copied; and the ids of those that are not.
     """
     if digest.digest_type is DigestType.CRC32C:
         entries = _open_columns(ledger_id, entry_ids, body, offsets)
@@ -65,20 +67,19 @@ def _open_columns(
     """The CRC32C entries of a run if all are good, else None."""
     count = len(offsets) - 1
     size = offsets[1] - offsets[0]
-    headers: Sequence[bytes]
+    headers: Sequence[bytes | memoryview]
     macs: Sequence[int]
-    payloads: Sequence[bytes]
-    if size >= _OVERHEAD and offsets == list(range(offsets[0], offsets[-1] + 1, size)):
+    payloads: Sequence[bytes | memoryview]
+    if offsets[-1] - offsets[0] >= count * _VIEWED_BYTES and _are_long(offsets):
+        headers, macs, payloads = _pick(memoryview(body), offsets)
+    elif size >= _OVERHEAD and offsets == list(range(offsets[0], offsets[-1] + 1, size)):
         # One tuple for all fields, not one for each entry: those the garbage collector would look through.
         fields = _layout(count, size - _OVERHEAD).unpack_from(body, offsets[0])
         headers, macs, payloads = fields[0::3], fields[1::3], fields[2::3]
     else:
         if any(end - start < _OVERHEAD for start, end in pairwise(offsets)):
             return None
-        data = bytes(body)
-        headers = [data[start : start + HEADER_BYTES] for start in offsets[:-1]]
-        macs = tuple([_MAC.unpack_from(data, start + HEADER_BYTES)[0] for start in offsets[:-1]])
-        payloads = tuple([data[start + _OVERHEAD : end] for start, end in pairwise(offsets)])
+        headers, macs, payloads = _pick(bytes(body), offsets)
     if tuple(map(crc32c, payloads, map(crc32c, headers))) != macs:
         return None
     numbers = array("q", b"".join(headers))
@@ -87,6 +88,19 @@ def _open_columns(
     if numbers[0::_FIELDS].count(ledger_id) != count or numbers[1::_FIELDS] != array("q", entry_ids):
         return None
     return Entries(ledger_id, entry_ids, numbers[2::_FIELDS], numbers[3::_FIELDS], payloads)
+
+
+def _are_long(offsets: Sequence[int]) -> bool:
+    return all(end - start >= _VIEWED_BYTES for start, end in pairwise(offsets))
+
+
+def _pick(
+    data: bytes | memoryview, offsets: Sequence[int]
+) -> tuple[list[bytes | memoryview], tuple[int, ...], tuple[bytes | memoryview, ...]]:
+    """Header, digest and payload of each entry, as parts of `data`."""
+    headers = [data[start : start + HEADER_BYTES] for start in offsets[:-1]]
+    macs = tuple([_MAC.unpack_from(data, start + HEADER_BYTES)[0] for start in offsets[:-1]])
+    return headers, macs, tuple([data[start + _OVERHEAD : end] for start, end in pairwise(offsets)])
 
 
 @lru_cache(maxsize=32)

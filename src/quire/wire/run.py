@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -23,6 +24,22 @@ RUN_HEADER_BYTES = RUN_HEADER.size
 _HEAD = struct.Struct(">BBBBIqqqQQI")
 _U32 = struct.Struct(">I")
 _SWAP = sys.byteorder == "little"
+
+
+class RunPlace(NamedTuple):
+    """Where a bookie keeps a run, for whoever can read its files too.
+
+    Attributes:
+        path: the segment's file, on the bookie's machine.
+        offset: where in it the record with the run begins.
+        size: bytes of the record, its header and the run's body.
+        seed: the segment's: the record's header verifies with it, and only as long as the file is that segment.
+    """
+
+    path: str
+    offset: int
+    size: int
+    seed: int
 
 
 def checksum(body: Buffer) -> int:

@@ -15,8 +15,9 @@ import pytest
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient, ReadReply
+from quire.client.bookies import AddSink, BookieClient
 from quire.client.lac_read import trusted_lac
+from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId

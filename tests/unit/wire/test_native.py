@@ -14,8 +14,10 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.wire import native
 from quire.wire.native import Flag, Kind
+from quire.wire.run import RunPlace
 
 IDS = st.integers(0, 2**63 - 1)
+U32 = st.integers(0, 2**32 - 1)
 
 
 def joined(parts: list[object]) -> bytes:
@@ -163,7 +165,25 @@ def test_entries(vouched: int, unknown: list[tuple[int, int]]) -> None:
     assert found == native.RangeAnswer([], vouched, unknown)
 
 
+@given(
+    st.lists(
+        st.builds(RunPlace, st.text(max_size=80), IDS, st.integers(0, native.FRAME_BYTES_MAX), U32),
+        max_size=5,
+    )
+)
+def test_places(places: list[RunPlace]) -> None:
+    told = native.encode_told(7, []) + native.encode_places(places)
+    assert native.decode_entries(memoryview(told), placed=True) == native.RangeAnswer([], 7, [], places)
+
+
 def test_entries_that_announce_too_much_are_refused() -> None:
+    long = RunPlace("/segments/1.seg", 0, native.FRAME_BYTES_MAX + 1, 0)
+    with pytest.raises(MalformedFrameError, match="longer than"):
+        native.decode_entries(
+            memoryview(native.encode_told(7, []) + native.encode_places([long])), placed=True
+        )
+    with pytest.raises(MalformedFrameError, match="too early"):
+        native.decode_entries(memoryview(native.encode_told(7, []) + struct.pack(">I", 2**31)), placed=True)
     with pytest.raises(MalformedFrameError, match="do not fit"):
         native.decode_entries(memoryview(struct.pack(">qI", 3, 2**31)))
     with pytest.raises(MalformedFrameError, match="too early"):

@@ -249,7 +249,7 @@ def run(
             refused.append(str(error))
             break
         if made:
-            spark.createDataFrame(made, f"unit string, {SCHEMA}").write.mode("append").parquet(table)
+            spark.createDataFrame(made, units.columns(SCHEMA)).write.mode("append").parquet(table)
         rows += made
         if progress is not None:
             progress(len(rows), len(work.units))

@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, starmap
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row, SparkSession
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 UNIT_BYTES = 256 << 20
 TASKS_PER_BOOKIE = 2
-_WINDOWS_AHEAD = 2
+_WINDOWS_AHEAD = 3
 _SHOWN = 20
 SCHEMA = (
     "ledger bigint, bookie string, first_entry bigint, last_entry bigint, class int, entries bigint, bytes bigint, "
@@ -159,9 +161,12 @@ def plan(
     for bookie, pieces in sorted(by_bookie.items()):
         group: list[tuple[LedgerMetadata, Share]] = []
         size = 0
+        whole = sum(starmap(_size, pieces))
+        # Units of one size: the last one of a bookie would be short, and a round is as long as its longest task.
+        each = whole / ceil(whole / unit_bytes)
         for piece in pieces:
             more = _size(*piece)
-            if group and size + more > unit_bytes and not _same_ledger(audit, group[-1], piece):
+            if group and size + more / 2 > each and not _same_ledger(audit, group[-1], piece):
                 found.append(ScrubUnit(uri, bookie, tuple(group), audit, timeout_ms, size))
                 group, size = [], 0
             group.append(piece)
@@ -198,7 +203,7 @@ def run(
     copies = size = 0
     worst: list[Row] = []
     if work.units:
-        rows = spark.read.parquet(table).where(col("unit").isin(names))
+        rows = units.results(spark, table, SCHEMA).where(col("unit").isin(names))
         sums = (
             rows.groupBy("verdict")
             .agg(total("entries").alias("entries"), total("bytes").alias("bytes"))
@@ -259,10 +264,21 @@ async def _audit(check: ReplicaCheck, mine: list[Share]) -> list[Fields]:
 
 async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[Share]) -> list[Fields]:
     rows: list[Fields] = []
-    for some in batched((w for share in mine for w in windows(record, share)), _WINDOWS_AHEAD):
-        for window, result in zip(some, await asyncio.gather(*map(check.scrub, some)), strict=True):
-            rows += _rows(result)
-            rows += [_row(each, [window]) for each in result.findings]
+    ahead: deque[tuple[Share, asyncio.Task[WindowCheck]]] = deque()
+    async with asyncio.TaskGroup() as group:
+
+        async def finish() -> None:
+            window, task = ahead.popleft()
+            result = await task
+            rows.extend(_rows(result))
+            rows.extend(_row(each, [window]) for each in result.findings)
+
+        for window in (window for share in mine for window in windows(record, share)):
+            ahead.append((window, group.create_task(check.scrub(window))))
+            if len(ahead) > _WINDOWS_AHEAD:
+                await finish()
+        while ahead:
+            await finish()
     return rows
 
 
@@ -348,7 +364,7 @@ def _same_ledger(audit: bool, one: tuple[LedgerMetadata, Share], other: tuple[Le
 
 def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str]) -> None:
     """Where fingerprints of one window and class differ: which bookies' entries are unlike the others'."""
-    frame = spark.read.parquet(table).where(col("fingerprint").isNotNull())
+    frame = units.results(spark, table, SCHEMA).where(col("fingerprint").isNotNull())
     differing: list[Row] = (
         frame.groupBy("ledger", "first_entry", "last_entry", "class")
         .agg(count_distinct("fingerprint").alias("different"), collect_set("bookie").alias("bookies"))
@@ -369,7 +385,7 @@ def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str])
             rows += cluster.call(
                 uri, _unlike, record, row["first_entry"], row["last_entry"], row["class"], timeout_ms
             )
-    frame = spark.createDataFrame([{"unit": name, **row} for row in rows], f"unit string, {SCHEMA}")
+    frame = spark.createDataFrame([{"unit": name, **row} for row in rows], units.columns(SCHEMA))
     frame.write.mode("append").parquet(table)
 
 

@@ -235,7 +235,7 @@ def run(
             # What ended with an error is done again by the next run.
             failed += [row for row in found if row["error"]]
             good = [row for row in found if not row["error"]]
-            spark.createDataFrame(good, f"unit string, {SCHEMA}").write.mode("append").parquet(table)
+            spark.createDataFrame(good, units.columns(SCHEMA)).write.mode("append").parquet(table)
         finished += len(group)
         if progress is not None:
             progress(finished, total)

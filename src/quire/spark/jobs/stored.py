@@ -47,10 +47,10 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
     expected: int | None = 0
     if record.last_entry >= 0:
         for run in cluster.runs_of(uri, record, 0, record.last_entry):
-            for entry in run:
-                view = view_of(record, entry)
-                expected = check_follows(origin, entry.entry_id, view, expected)
-                builder.add_batch(origin, entry.entry_id, view, 0, view.header.count)
+            for entry_id, payload in zip(run.entry_ids, run.payloads, strict=True):
+                view = view_of(record, entry_id, payload)
+                expected = check_follows(origin, entry_id, view, expected)
+                builder.add_batch(origin, entry_id, view, 0, view.header.count)
                 if builder.full:
                     yield from (batch.cast(SCHEMA) for batch in builder.take())
     yield from (batch.cast(SCHEMA) for batch in builder.take())

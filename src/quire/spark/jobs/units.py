@@ -80,7 +80,7 @@ def run_round(
 
         def schema(self) -> str:
             """The rows' columns."""
-            return f"unit string, {schema}"
+            return columns(schema)
 
         def reader(self, schema: StructType) -> DataSourceReader:
             """A reader with a partition for each unit."""
@@ -110,6 +110,16 @@ class UnitReader(DataSourceReader):
         for rows in batched(self._work(unit), _ROWS_AT_A_TIME):
             columns = {name: [row.get(name) for row in rows] for name in self._schema.names}
             yield pa.RecordBatch.from_pydict({**columns, "unit": [unit.name] * len(rows)}, self._schema)
+
+
+def columns(schema: str) -> str:
+    """The columns of a table of results: the unit's name and the rows' own."""
+    return f"unit string, {schema}"
+
+
+def results(spark: SparkSession, table: str, schema: str) -> DataFrame:
+    """What a table holds; Spark need not look into its files for the columns."""
+    return spark.read.schema(columns(schema)).parquet(table)
 
 
 def done(spark: SparkSession, table: str) -> set[str]:

@@ -1,0 +1,195 @@
+"""Long runs read out of the files of bookies on this machine: when, and what happens when the files do not give them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+
+import pytest
+
+from quire.client import short_circuit
+from quire.client.access import LedgerAccess
+from quire.client.config import ClientConfig
+from quire.client.replies import ReadReply
+from quire.core.answers import Answer
+from quire.storage.segment_format import RECORD_HEADER_BYTES
+from quire.wire.run import RunPlace
+from support.small_cluster import small_cluster
+
+LONG = 100_000
+COUNT = 40
+
+
+def run(test):
+    @functools.wraps(test)
+    def wrapped(*args, **kwargs):
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return wrapped
+
+
+@pytest.fixture
+def placed(monkeypatch):
+    """The places that were read here."""
+    places = []
+    fill = short_circuit.fill
+
+    async def told(reply, memory):
+        places.extend(reply.places)
+        return await fill(reply, memory)
+
+    monkeypatch.setattr(short_circuit, "fill", told)
+    return places
+
+
+def payload(number: int) -> bytes:
+    return bytes([number]) * (LONG + number)
+
+
+async def forget(cluster) -> None:
+    """Start every bookie anew: what was written is not in its memory any more."""
+    for bookie in list(cluster.servers):
+        settings = cluster.servers[bookie].config
+        name = await cluster.stop_bookie(bookie)
+        await cluster.start_bookie(name, short_circuit_reads=settings.short_circuit_reads)
+
+
+async def written(cluster, **ledger) -> int:
+    """A ledger of long entries on disk; its id."""
+    client = await cluster.client()
+    async with await client.create_ledger(**ledger) as writer:
+        await writer.append_many([payload(number) for number in range(COUNT)])
+    await forget(cluster)
+    return int(writer.ledger_id)
+
+
+async def greeted(cluster, config=None):
+    """A client that every bookie has told what it offers."""
+    client = await cluster.client(config)
+    for bookie in cluster.servers:
+        answer, _ = await client.bookies.info(bookie)
+        assert answer is Answer.OK
+    return client
+
+
+async def read(client, ledger_id):
+    async with await client.open_ledger(ledger_id, recover=False) as reader:
+        return [entry async for entry in reader.read()]
+
+
+@pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2)])
+@run
+async def test_long_runs_are_read_where_they_lie(tmp_path, placed, digest, quorums) -> None:
+    E, Qw, Qa = quorums
+    async with small_cluster(tmp_path, 4) as cluster:
+        ledger_id = await written(cluster, ensemble_size=E, write_quorum=Qw, ack_quorum=Qa, digest=digest)
+        entries = await read(await greeted(cluster), ledger_id)
+        assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
+        assert all(type(entry.payload) is bytes for entry in entries)
+        assert sum(place.size for place in placed) > COUNT * LONG / 2
+
+
+@run
+async def test_either_side_can_do_without(tmp_path, placed) -> None:
+    async with small_cluster(tmp_path, 3, short_circuit_reads=False) as cluster:
+        ledger_id = await written(cluster)
+        client = await greeted(cluster)
+        assert len(await read(client, ledger_id)) == COUNT
+        assert placed == []
+        # A bookie that has not offered it sends what it is asked for.
+        for server in cluster.servers:
+            client.bookies._channel(server).beside = True
+        assert len(await read(client, ledger_id)) == COUNT
+        assert placed == []
+    async with small_cluster(tmp_path / "other", 3) as cluster:
+        ledger_id = await written(cluster)
+        client = await greeted(cluster, ClientConfig(short_circuit_reads=False))
+        assert len(await read(client, ledger_id)) == COUNT
+        assert placed == []
+
+
+@run
+async def test_short_runs_and_recent_ones_are_sent(tmp_path, placed) -> None:
+    async with small_cluster(tmp_path, 3) as cluster:
+        client = await greeted(cluster)
+        async with await client.create_ledger() as recent:
+            await recent.append_many([payload(number) for number in range(COUNT)])
+        assert len(await read(client, recent.ledger_id)) == COUNT
+        async with await client.create_ledger() as short:
+            for number in range(5):
+                await short.append(b"short %d" % number)
+        await forget(cluster)
+        assert len(await read(await greeted(cluster), short.ledger_id)) == 5
+        assert placed == []
+
+
+@run
+async def test_what_is_damaged_is_still_the_bookies_to_say(tmp_path, placed) -> None:
+    async with small_cluster(tmp_path, 3) as cluster:
+        ledger_id = await written(cluster)
+        [victim] = [bookie for bookie in cluster.servers if cluster.servers[bookie].config.name == "b1"]
+        directory = cluster.servers[victim].config.directory
+        pattern = payload(7)[:64]
+        for file in directory.rglob("*.seg"):
+            data = file.read_bytes()
+            at = data.find(pattern)
+            if at >= 0:
+                with file.open("r+b") as target:
+                    target.seek(at)
+                    target.write(b"?")
+        client = await greeted(cluster)
+        access = LedgerAccess.of(await client.ledger_metadata(ledger_id))
+        channel = client.bookies._channel(victim)
+        assert channel.beside
+        reply = await client.bookies.read(victim, access, 0, COUNT - 1, 1 << 26)
+        assert placed
+        assert reply.answer is Answer.OK
+        assert any(low <= 7 <= high for low, high in reply.unknown)
+        assert not channel.beside
+        # Every entry is there: its other copies are good.
+        entries = await read(client, ledger_id)
+        assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
+
+
+@run
+async def test_a_file_that_is_gone_meanwhile_costs_nothing(tmp_path, monkeypatch) -> None:
+    gone = []
+    read_record = short_circuit._read
+
+    def missing(place, record, **options):
+        gone.append(place)
+        return read_record(place._replace(path=place.path.replace(".seg", "-gone.seg")), record, **options)
+
+    monkeypatch.setattr(short_circuit, "_read", missing)
+    async with small_cluster(tmp_path, 3) as cluster:
+        ledger_id = await written(cluster)
+        entries = await read(await greeted(cluster), ledger_id)
+        assert [entry.payload for entry in entries] == [payload(number) for number in range(COUNT)]
+        assert 1 <= len(gone) <= 3  # once for each bookie
+
+
+@run
+async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypatch, placed) -> None:
+    monkeypatch.setattr(short_circuit, "_AT_ONCE", None)
+    async with small_cluster(tmp_path, 3) as cluster:
+        ledger_id = await written(cluster)
+        assert len(await read(await greeted(cluster), ledger_id)) == COUNT
+        assert placed
+
+
+@run
+async def test_places_that_are_no_records_are_refused(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.seg")
+    (tmp_path / "folder.seg").mkdir()
+    (tmp_path / "short.seg").write_bytes(b"x" * 50)
+    (tmp_path / "other.seg").write_bytes(b"x" * 4096)
+    (tmp_path / "secret.txt").write_bytes(b"x" * 4096)
+    os.symlink(tmp_path / "other.seg", tmp_path / "link.seg")
+    for name in ("pipe.seg", "folder.seg", "short.seg", "other.seg", "secret.txt", "link.seg", "none.seg"):
+        for size in (RECORD_HEADER_BYTES, 200):
+            place = RunPlace(str(tmp_path / name), 0, size, 1)
+            reply = ReadReply(Answer.OK, places=[place])
+            assert not await short_circuit.fill(reply, lambda size: memoryview(bytearray(size)))
+            assert (reply.runs, reply.places) == ([], [place])
