@@ -309,7 +309,7 @@ def test_requests_before_the_password(tmp_path, keys):
             raw = await Raw.to(server)
             await raw.says(hello(auth_scheme="sasl") + native_request(Kind.AUTH) + native_add())
             answer = await raw.hello_answer()
-            assert (answer.answer, answer.features) == (Answer.OK, native.AUTHENTICATE)
+            assert (answer.answer, answer.features) == (Answer.OK, native.AUTHENTICATE | native.BESIDE)
             await raw.rest()
             raw = await Raw.to(server)
             await raw.says(auth_v3() + add_v3())

@@ -98,8 +98,8 @@ class Denies:
     def suspects(self, ledger_id: int) -> bool:
         return False
 
-    def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> Held:
-        held = self._storage.read(ledger_id, first, last, bytes_max)
+    def read(self, ledger_id: int, first: int, last: int, bytes_max: int, **how: Any) -> Held:
+        held = self._storage.read(ledger_id, first, last, bytes_max, **how)
         return Held(held.runs, max(held.vouched_through, last if not held.runs else first - 1), [])
 
 

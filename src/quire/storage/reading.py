@@ -63,9 +63,9 @@ class Held:
     """
 
     runs: list[Buffer] = field(default_factory=list)
-    places: list[RunPlace] = field(default_factory=list)
     vouched_through: int = -1
     unknown: list[tuple[int, int]] = field(default_factory=list)
+    places: list[RunPlace] = field(default_factory=list)
 
 
 class Segments(Protocol):
