@@ -46,7 +46,9 @@ JOBS: dict[str, Callable[[World, Job], Awaitable[dict[str, Any]]]] = {
 
 async def serve(cluster: str, pids: list[int], protocol: str) -> None:
     """Answer jobs until the input ends."""
-    async with quire.connect(cluster, config=ClientConfig(protocol=protocol)) as client:
+    # Java has no short-circuit reads: what is compared is the way over the connection.
+    config = ClientConfig(protocol=protocol, short_circuit_reads=False)
+    async with quire.connect(cluster, config=config) as client:
         world = World(client, cluster, pids)
         _say({"ready": True})
         while line := await asyncio.to_thread(sys.stdin.readline):
