@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from stat import S_ISREG
 
 from quire.client.replies import ReadReply
@@ -38,10 +38,14 @@ async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> bool:
         False when one cannot be read here or is not there any more; then the reply is what it was.
     """
     runs: list[RunView] = []
-    for place in reply.places:
+    waits = False
+    for number, place in enumerate(reply.places):
         record = memory(place.size)
         try:
             if not _read(place, record, at_once=True):
+                if not waits:
+                    _expect(reply.places[number:])
+                    waits = True
                 await asyncio.get_running_loop().run_in_executor(None, _read, place, record)
             header = decode_record_header(record, place.offset, place.seed)
             body = record[RECORD_HEADER_BYTES:]
@@ -53,6 +57,16 @@ async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> bool:
     reply.runs = sorted([*runs, *reply.runs], key=lambda run: run.first)
     reply.places = []
     return True
+
+
+def _expect(places: Sequence[RunPlace]) -> None:
+    """Let the disk fetch all of them at one time."""
+    for place in places:
+        file = os.open(place.path, _FLAGS)
+        try:
+            os.posix_fadvise(file, place.offset, place.size, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(file)
 
 
 def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool:

@@ -66,9 +66,9 @@ class Task:
 def usual_split(total_bytes: int, cpus: int) -> int:
     """Bytes of a task where the user does not say: each CPU has one, unless that is too little for what a task costs.
 
-    An eighth more than its share, so that ledgers of about the same size are not cut for a few bytes.
+    An eighth more than that, so that ledgers of about one size are not cut for a few bytes.
     """
-    return min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, ceil(total_bytes * 9 / (8 * cpus))))
+    return ceil(min(SPLIT_BYTES_MAX * 9 / 8, max(SPLIT_BYTES_MIN, total_bytes * 9 / (8 * cpus))))
 
 
 def pack(

@@ -9,6 +9,7 @@ Source: decisions on reads beside direct writes and on single reads from runs, `
 from __future__ import annotations
 
 import heapq
+import math
 import os.path
 from bisect import bisect_right
 from collections import OrderedDict
@@ -251,12 +252,11 @@ class RunReader:
     ) -> Held:
         """What is here of first..last, at least one entry if any is, then up to a number of bytes.
 
-        With `placed`, of long runs only the place: whoever asked reads and verifies the bodies. The last one may reach
-        beyond the number of bytes.
+        With `placed`, of long runs only the place, for whoever asked to read; the last may reach beyond that number.
         """
         held = Held()
         left = bytes_max
-        for piece in self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max):
+        for piece in self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max, placed=placed):
             row = piece.row
             low, high = max(piece.first, row.first, first), min(piece.last, row.last, last)
             if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
@@ -285,8 +285,8 @@ class RunReader:
         held.vouched_through = last
         return held
 
-    def _expected(self, pieces: Iterator[Piece], bytes_max: int) -> Iterator[Piece]:
-        """The same pieces; the disk hears of all that one answer takes before the first is waited for.
+    def _expected(self, pieces: Iterator[Piece], bytes_max: int, *, placed: bool) -> Iterator[Piece]:
+        """The same pieces; the disk hears of all that is read here for one answer before the first is waited for.
 
         So the runs of a ledger that was written among many others are fetched at one time, not one after another.
         """
@@ -299,7 +299,9 @@ class RunReader:
                 if size >= bytes_max:
                     break
             if len(batch) > 1:
-                for extent in extents(piece for piece in batch if not self._in_memory(piece)):
+                shortest = PLACED_BYTES_MIN if placed else math.inf
+                sent = (one for one in batch if one.row.body_bytes < shortest and not self._in_memory(one))
+                for extent in extents(sent):
                     self._files.expect(*extent)
             yield from batch
             if size < bytes_max or not batch:
@@ -350,8 +352,8 @@ class RunReader:
         ):
             return None
         path = os.path.abspath(self._files.path(sequence))  # noqa: PTH100 - for another process
-        size = RECORD_HEADER_BYTES + row.body_bytes
-        return RunPlace(path, row.offset, size, self._segments.segments[sequence].seed)
+        seed = self._segments.segments[sequence].seed
+        return RunPlace(path, row.offset, RECORD_HEADER_BYTES + row.body_bytes, seed)
 
     def _body(self, piece: Piece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged."""

@@ -60,7 +60,7 @@ def test_without_a_size_each_cpu_has_a_task_that_is_worth_it():
     two = [piece(0, 0, 62, 62 * mib), piece(1, 0, 64, 64 * mib)]
     assert [len(task) for task in pack(two, usual_split(126 * mib, 2))] == [1, 1]
     assert usual_split(10 * mib, 64) == 16 * mib
-    assert usual_split(1 << 40, 64) == 256 * mib
+    assert usual_split(1 << 40, 64) == 288 * mib
 
 
 def test_partitions_can_be_asked_for():
