@@ -1,4 +1,4 @@
-"""The peer of claim S5: the entries of a log out of local files, a task for each, with the decoding of our source.
+"""The peer of claim S5: the entries of a log out of local files, cut into tasks and decoded as our source does.
 
 What a read of the log costs more than this is what replication and the network cost. Spark's workers import this module,
 so it must not import the harness.
@@ -7,8 +7,10 @@ so it must not import the harness.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Iterator, Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from quire.spark.decode import ArrowBuilder, Origin
 from quire.spark.options import ROWS_PER_BATCH
+from quire.spark.packing import usual_split
 from quire.spark.schema import default_schema, project
 from quire.wire.batch import BatchView
 
@@ -47,23 +50,40 @@ async def export(client: QuireClient, name: str, directory: Path) -> None:
                     file.write(entry.payload)
 
 
+def cut(path: Path, split_bytes: int) -> Iterator[tuple[str, int, int]]:
+    """A file in parts of about `split_bytes`, each of whole entries: (path, start, end)."""
+    size = path.stat().st_size
+    parts = ceil(size / split_bytes)
+    at = start = number = 0
+    with path.open("rb") as file:
+        while at < size:
+            file.seek(at)
+            at += HEAD.size + HEAD.unpack(file.read(HEAD.size))[1]
+            if at >= size * (number + 1) // parts:
+                yield str(path), start, at
+                start, number = at, number + 1
+
+
 class FileReader(DataSourceReader):
-    """Reads the files of a directory, each in a task."""
+    """Reads the files of a directory, in tasks of the size that our source's have."""
 
     def __init__(self, directory: str, schema: StructType) -> None:
         self._directory, self._projection = directory, project(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The files."""
-        return [InputPartition(str(path)) for path in sorted(Path(self._directory).glob("*.entries"))]
+        """The parts of the files."""
+        files = sorted(Path(self._directory).glob("*.entries"))
+        split_bytes = usual_split(sum(path.stat().st_size for path in files), os.cpu_count() or 1)
+        return [InputPartition(part) for path in files for part in cut(path, split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One file's records."""
+        """One part's records."""
         builder = ArrowBuilder(self._projection, ROWS_PER_BATCH)
-        with Path(partition.value).open("rb") as file:
+        path, at, end = partition.value
+        with Path(path).open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        at = number = 0
-        while at < len(data):
+        number = 0
+        while at < end:
             first_offset, size = HEAD.unpack_from(data, at)
             at += HEAD.size
             view = BatchView.parse(data[at : at + size])

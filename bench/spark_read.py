@@ -5,8 +5,8 @@ time. A round makes every row of every column that a side has by itself, and thr
 for each CPU, and so many tasks; Parquet is without compression, a file for each CPU.
 
 S4 reads ledgers with one record per entry, as any BookKeeper client writes them. S5 reads a log that is replicated (three
-bookies, and striped over five) and, as its peer, the same entries out of local files, with the same decoding. S6 reads
-the last hundredth: we find it by a filter on the offset, Kafka's job is told where to begin.
+bookies, and striped over five) and, as its peer, the same entries out of local files, cut into tasks and decoded alike.
+S6 reads the last hundredth: we find it by a filter on the offset, Kafka's job is told where to begin.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class ClientConfig:
     read_timeout_ms: int = 5_000
     speculative_read_ms: int = 200
     read_bytes_max: int = 4 * MIB
-    read_ahead_bytes_max: int = 8 * MIB
+    read_ahead_bytes_max: int = 16 * MIB
     long_poll_wait_ms: int = 1_000
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB

@@ -256,7 +256,7 @@ class LedgerReader:
         count = _FIRST_WINDOW_ENTRIES
         if self._entry_bytes:
             # Each of the bookies that share a striped range brings its part.
-            shares = max(record.ensemble_size // record.write_quorum, 1)
+            shares = -(-record.ensemble_size // record.write_quorum)
             count = int(self._config.read_bytes_max * _FILL * shares / self._entry_bytes)
         return min(last, first + max(1, min(count, _WINDOW_ENTRIES_MAX)) - 1)
 

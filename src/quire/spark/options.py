@@ -60,7 +60,7 @@ READ_OPTIONS: Final = (
     Option("maxBytesPerTrigger", "", Use.STREAM, "about the same in stored bytes; of both the tighter wins"),
     Option(
         "splitBytes",
-        "128m",
+        "256m",
         Use.READ,
         "bytes of a task; without it they may be less, so that each of the driver's CPUs has a task, down to 16 MiB",
     ),
