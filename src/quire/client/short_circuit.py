@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from stat import S_ISREG
 
 from quire.client.replies import ReadReply
@@ -59,14 +60,29 @@ async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> bool:
     return True
 
 
+@contextmanager
+def _opened(place: RunPlace) -> Iterator[int]:
+    """The descriptor of a place's file.
+
+    Raises:
+        OSError: it cannot be opened, or is no segment.
+    """
+    if not place.path.endswith(_SUFFIX):
+        raise OSError
+    file = os.open(place.path, _FLAGS)
+    try:
+        if not S_ISREG(os.fstat(file).st_mode):
+            raise OSError
+        yield file
+    finally:
+        os.close(file)
+
+
 def _expect(places: Sequence[RunPlace]) -> None:
     """Let the disk fetch all of them at one time."""
     for place in places:
-        file = os.open(place.path, _FLAGS)
-        try:
+        with _opened(place) as file:
             os.posix_fadvise(file, place.offset, place.size, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(file)
 
 
 def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool:
@@ -80,17 +96,12 @@ def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool
     """
     if at_once and _AT_ONCE is None:
         return False
-    if not place.path.endswith(_SUFFIX):
-        raise OSError
-    file = os.open(place.path, _FLAGS)
-    try:
-        if not S_ISREG(os.fstat(file).st_mode):
-            raise OSError
+    flags = _AT_ONCE or 0 if at_once else 0
+    with _opened(place) as file:
         # No read-ahead: behind the record it could bring in blocks that a direct write is about to change.
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         filled = 0
         while filled < place.size:
-            flags = _AT_ONCE or 0 if at_once else 0
             try:
                 count = os.preadv(file, [record[filled:]], place.offset + filled, flags)
             except BlockingIOError:
@@ -98,6 +109,4 @@ def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool
             if count == 0:
                 raise OSError
             filled += count
-    finally:
-        os.close(file)
     return True

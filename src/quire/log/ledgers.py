@@ -9,7 +9,7 @@ Source: decision F-31; design, "A log, and what a reader calls a position".
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from quire.client.client import Client
@@ -26,6 +26,7 @@ from quire.wire.batch import (
     Codec,
     MalformedBatchError,
 )
+from quire.wire.entries import Entries
 from quire.wire.entry import Buffer
 
 LOG_KEY: Final = "quire.log"
@@ -134,12 +135,18 @@ def view_of(record: LedgerMetadata, entry_id: int, payload: Buffer) -> BatchView
         raise MalformedBatchError(msg, ledger_id=record.ledger_id, entry_id=entry_id) from error
 
 
+def views_of(record: LedgerMetadata, entries: Entries) -> Iterator[tuple[int, BatchView]]:
+    """Each entry of a run, with its id, as a batch; long ones are not copied. Raises as `view_of`."""
+    for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True):
+        yield entry_id, view_of(record, entry_id, payload)
+
+
 async def read_views(reader: LedgerReader, last: int) -> AsyncGenerator[tuple[int, BatchView], None]:
     """Every entry of a ledger up to one, with its id, as a batch."""
     async with contextlib.aclosing(reader.read_runs(0, last)) as runs:
         async for entries in runs:
-            for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True):
-                yield entry_id, view_of(reader.metadata, entry_id, payload)
+            for each in views_of(reader.metadata, entries):
+                yield each
 
 
 async def read_one(reader: LedgerReader, entry_id: int) -> BatchView:

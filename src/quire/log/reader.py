@@ -25,7 +25,7 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log_list import ItemFlags, LogHead, LogItem, Place
 from quire.log.heads import LogHeads
-from quire.log.ledgers import LogLedgers, entry_holding, summary, view_of
+from quire.log.ledgers import LogLedgers, entry_holding, summary, views_of
 from quire.log.records import BatchAt, Record
 
 _GONE = (NoSuchLedgerError, NoSuchEntryError)
@@ -237,8 +237,7 @@ class LogReader:
             runs = reader.read_runs(self._next_entry, int(reader.last_add_confirmed))
         async with contextlib.aclosing(runs) as entries:
             async for run in entries:
-                for entry_id, payload in zip(run.entry_ids, run.payloads, strict=True):
-                    view = view_of(reader.metadata, entry_id, payload)
+                for entry_id, view in views_of(reader.metadata, run):
                     yield BatchAt(0, view, item.ledger_id, entry_id)
 
     def _check_follows(self, reader: LedgerReader, batch: BatchAt, at: int) -> None:

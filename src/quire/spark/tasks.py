@@ -18,7 +18,7 @@ from quire.core.errors import (
     QuireError,
     ReadUnavailableError,
 )
-from quire.log.ledgers import view_of
+from quire.log.ledgers import views_of
 from quire.spark import archived, cluster
 from quire.spark.decode import ArrowBuilder, check_follows
 from quire.spark.given import SparkUseError
@@ -91,8 +91,7 @@ def _read_entries(
             if builder.full:
                 yield from builder.take()
             continue
-        for entry_id, payload in zip(run.entry_ids, run.payloads, strict=True):
-            view = view_of(record, entry_id, payload)
+        for entry_id, view in views_of(record, run):
             expected = check_follows(origin, entry_id, view, expected)
             header = view.header
             if not wanted.touches(header.min_ms, header.max_ms):

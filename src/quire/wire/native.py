@@ -491,7 +491,7 @@ def decode_entries(body: memoryview, *, placed: bool = False) -> RangeAnswer:
     places = []
     if placed:
         for _ in range(fields.struct(">I")[0]):
-            offset, size, seed = fields.struct(">QII")
+            offset, size, seed = _PLACE.unpack(fields.take(_PLACE.size))
             if size > FRAME_BYTES_MAX:
                 msg = f"a place of {size} bytes is longer than {FRAME_BYTES_MAX}"
                 raise MalformedFrameError(msg)

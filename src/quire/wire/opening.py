@@ -70,15 +70,17 @@ def _open_columns(
     headers: Sequence[bytes | memoryview]
     macs: Sequence[int]
     payloads: Sequence[bytes | memoryview]
-    if offsets[-1] - offsets[0] >= count * _VIEWED_BYTES and _are_long(offsets):
+    alike = size > 0 and offsets == list(range(offsets[0], offsets[-1] + 1, size))
+    shortest = size if alike else min([end - start for start, end in pairwise(offsets)])
+    if shortest < _OVERHEAD:
+        return None
+    if shortest >= _VIEWED_BYTES:
         headers, macs, payloads = _pick(memoryview(body), offsets)
-    elif size >= _OVERHEAD and offsets == list(range(offsets[0], offsets[-1] + 1, size)):
+    elif alike:
         # One tuple for all fields, not one for each entry: those the garbage collector would look through.
         fields = _layout(count, size - _OVERHEAD).unpack_from(body, offsets[0])
         headers, macs, payloads = fields[0::3], fields[1::3], fields[2::3]
     else:
-        if any(end - start < _OVERHEAD for start, end in pairwise(offsets)):
-            return None
         headers, macs, payloads = _pick(bytes(body), offsets)
     if tuple(map(crc32c, payloads, map(crc32c, headers))) != macs:
         return None
@@ -88,10 +90,6 @@ def _open_columns(
     if numbers[0::_FIELDS].count(ledger_id) != count or numbers[1::_FIELDS] != array("q", entry_ids):
         return None
     return Entries(ledger_id, entry_ids, numbers[2::_FIELDS], numbers[3::_FIELDS], payloads)
-
-
-def _are_long(offsets: Sequence[int]) -> bool:
-    return all(end - start >= _VIEWED_BYTES for start, end in pairwise(offsets))
 
 
 def _pick(

@@ -50,9 +50,7 @@ def payload(number: int) -> bytes:
 async def forget(cluster) -> None:
     """Start every bookie anew: what was written is not in its memory any more."""
     for bookie in list(cluster.servers):
-        settings = cluster.servers[bookie].config
-        name = await cluster.stop_bookie(bookie)
-        await cluster.start_bookie(name, short_circuit_reads=settings.short_circuit_reads)
+        await cluster.start_bookie(await cluster.stop_bookie(bookie))
 
 
 async def written(cluster, **ledger) -> int:
@@ -179,8 +177,10 @@ async def test_a_disk_that_has_to_be_waited_for_is_waited_for(tmp_path, monkeypa
         assert placed
 
 
+@pytest.mark.parametrize("at_once", [short_circuit._AT_ONCE, None])
 @run
-async def test_places_that_are_no_records_are_refused(tmp_path) -> None:
+async def test_places_that_are_no_records_are_refused(tmp_path, monkeypatch, at_once) -> None:
+    monkeypatch.setattr(short_circuit, "_AT_ONCE", at_once)
     os.mkfifo(tmp_path / "pipe.seg")
     (tmp_path / "folder.seg").mkdir()
     (tmp_path / "short.seg").write_bytes(b"x" * 50)

@@ -209,7 +209,7 @@ def run(
                 cluster.call(work.uri, _delete, work, each.new)
         listed = [row for row, _ in swapped]
         if listed:
-            spark.createDataFrame(listed, units.columns(SCHEMA)).write.mode("append").parquet(table)
+            units.append(spark, table, listed, SCHEMA)
         done += listed
         finished += len(group)
         if progress is not None:

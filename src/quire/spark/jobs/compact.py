@@ -249,7 +249,7 @@ def run(
             refused.append(str(error))
             break
         if made:
-            spark.createDataFrame(made, units.columns(SCHEMA)).write.mode("append").parquet(table)
+            units.append(spark, table, made, SCHEMA)
         rows += made
         if progress is not None:
             progress(len(rows), len(work.units))

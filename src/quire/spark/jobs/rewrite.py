@@ -179,7 +179,7 @@ def run(
         swapped, left = lists.swap(work.uri, work.log_id, work.password, made)
         listed = [row for row, _ in swapped]
         refused += [row["refused"] for row in done if row["refused"]] + left
-        spark.createDataFrame(listed, units.columns(SCHEMA)).write.mode("append").parquet(table)
+        units.append(spark, table, listed, SCHEMA)
         rows += listed
         finished += len(group)
         if progress is not None:

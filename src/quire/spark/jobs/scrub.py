@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, starmap
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 UNIT_BYTES = 256 << 20
 TASKS_PER_BOOKIE = 2
-_WINDOWS_AHEAD = 3
+_WINDOWS_AT_ONCE = 4
 _SHOWN = 20
 SCHEMA = (
     "ledger bigint, bookie string, first_entry bigint, last_entry bigint, class int, entries bigint, bytes bigint, "
@@ -263,22 +262,17 @@ async def _audit(check: ReplicaCheck, mine: list[Share]) -> list[Fields]:
 
 
 async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[Share]) -> list[Fields]:
+    under_way = asyncio.Semaphore(_WINDOWS_AT_ONCE)
+
+    async def look(window: Share) -> WindowCheck:
+        async with under_way:
+            return await check.scrub(window)
+
+    every = [window for share in mine for window in windows(record, share)]
     rows: list[Fields] = []
-    ahead: deque[tuple[Share, asyncio.Task[WindowCheck]]] = deque()
-    async with asyncio.TaskGroup() as group:
-
-        async def finish() -> None:
-            window, task = ahead.popleft()
-            result = await task
-            rows.extend(_rows(result))
-            rows.extend(_row(each, [window]) for each in result.findings)
-
-        for window in (window for share in mine for window in windows(record, share)):
-            ahead.append((window, group.create_task(check.scrub(window))))
-            if len(ahead) > _WINDOWS_AHEAD:
-                await finish()
-        while ahead:
-            await finish()
+    for window, result in zip(every, await asyncio.gather(*map(look, every)), strict=True):
+        rows += _rows(result)
+        rows += [_row(each, [window]) for each in result.findings]
     return rows
 
 
@@ -385,8 +379,7 @@ def _compare(spark: SparkSession, work: ScrubPlan, table: str, before: set[str])
             rows += cluster.call(
                 uri, _unlike, record, row["first_entry"], row["last_entry"], row["class"], timeout_ms
             )
-    frame = spark.createDataFrame([{"unit": name, **row} for row in rows], units.columns(SCHEMA))
-    frame.write.mode("append").parquet(table)
+    units.append(spark, table, [{"unit": name, **row} for row in rows], SCHEMA)
 
 
 async def _unlike(

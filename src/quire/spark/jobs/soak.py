@@ -235,12 +235,12 @@ def run(
             # What ended with an error is done again by the next run.
             failed += [row for row in found if row["error"]]
             good = [row for row in found if not row["error"]]
-            spark.createDataFrame(good, units.columns(SCHEMA)).write.mode("append").parquet(table)
+            units.append(spark, table, good, SCHEMA)
         finished += len(group)
         if progress is not None:
             progress(finished, total)
     names = {unit.name for group in work.rounds for unit in group}
-    rows = [row.asDict() for row in spark.read.parquet(table).collect() if row["unit"] in names]
+    rows = [row.asDict() for row in units.results(spark, table, SCHEMA).collect() if row["unit"] in names]
     report = _report(work, table, rows + failed, began)
     if delete and report.ok:
         for log in work.logs:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import ItemFlags, LogItem
 from quire.log.archive import SCHEMA
-from quire.log.ledgers import LogLedgers, view_of
+from quire.log.ledgers import LogLedgers, views_of
 from quire.spark import cluster
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
 from quire.spark.schema import Projection
@@ -47,8 +47,7 @@ def records_of(uri: str, password: bytes, item: LogItem) -> Iterator[pa.RecordBa
     expected: int | None = 0
     if record.last_entry >= 0:
         for run in cluster.runs_of(uri, record, 0, record.last_entry):
-            for entry_id, payload in zip(run.entry_ids, run.payloads, strict=True):
-                view = view_of(record, entry_id, payload)
+            for entry_id, view in views_of(record, run):
                 expected = check_follows(origin, entry_id, view, expected)
                 builder.add_batch(origin, entry_id, view, 0, view.header.count)
                 if builder.full:

@@ -80,7 +80,7 @@ def run_round(
 
         def schema(self) -> str:
             """The rows' columns."""
-            return columns(schema)
+            return _columns(schema)
 
         def reader(self, schema: StructType) -> DataSourceReader:
             """A reader with a partition for each unit."""
@@ -112,14 +112,19 @@ class UnitReader(DataSourceReader):
             yield pa.RecordBatch.from_pydict({**columns, "unit": [unit.name] * len(rows)}, self._schema)
 
 
-def columns(schema: str) -> str:
+def _columns(schema: str) -> str:
     """The columns of a table of results: the unit's name and the rows' own."""
     return f"unit string, {schema}"
 
 
+def append(spark: SparkSession, table: str, rows: Sequence[Row], schema: str) -> None:
+    """Add rows that the driver made, each with its `unit`, to a table in one commit."""
+    spark.createDataFrame(rows, _columns(schema)).write.mode("append").parquet(table)
+
+
 def results(spark: SparkSession, table: str, schema: str) -> DataFrame:
     """What a table holds; Spark need not look into its files for the columns."""
-    return spark.read.schema(columns(schema)).parquet(table)
+    return spark.read.schema(_columns(schema)).parquet(table)
 
 
 def done(spark: SparkSession, table: str) -> set[str]:
