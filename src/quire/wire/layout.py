@@ -1,0 +1,135 @@
+"""Layouts of bytes, declared field by field: codecs are made from the same tables as the pages that describe them.
+
+A field says who writes it and who reads it, since which version it is there, and what a program does that is older.
+Knows no format; each format's own file declares its layouts.
+
+Source: `docs/formats/README.md`, "Fields".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from google.protobuf.descriptor import Descriptor
+
+REFUSES = "refuses"
+IGNORES = "ignores it"
+NEVER_SENT = "is never sent it"
+
+
+class Use(NamedTuple):
+    """What is said of a field besides its name and its place.
+
+    Attributes:
+        writer: which program writes it; "nobody yet" where it is reserved.
+        reader: which program acts on it.
+        since: the version of its format in which it appeared.
+        older: what a program does that knows only earlier versions.
+    """
+
+    writer: str
+    reader: str
+    since: str = "1"
+    older: str = ""
+
+
+class Field(NamedTuple):
+    """One field of a fixed layout: its name, its `struct` code, and its use."""
+
+    name: str
+    code: str
+    use: Use
+
+
+class Row(NamedTuple):
+    """One row of the generated tables. `place` is an offset in bytes or a protobuf tag."""
+
+    field: str
+    place: str
+    use: Use
+
+
+class Layout:
+    """Fields of fixed sizes, one after another, big-endian.
+
+    Args:
+        name: what has this layout, as the pages call it.
+        fields: in the order of their bytes.
+
+    Attributes:
+        struct: packs and unpacks all fields.
+        size: bytes of all fields.
+    """
+
+    def __init__(self, name: str, fields: Sequence[Field]) -> None:
+        self.name = name
+        self.fields = tuple(fields)
+        self.struct = struct.Struct(">" + "".join(field.code for field in fields))
+        self.size = self.struct.size
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """Where each field begins."""
+        found: dict[str, int] = {}
+        at = 0
+        for field in self.fields:
+            found[field.name] = at
+            at += struct.calcsize(">" + field.code)
+        return found
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of this layout's table."""
+        for field in self.fields:
+            yield Row(field.name, str(self.offsets[field.name]), field.use)
+
+
+class Message:
+    """A protobuf message whose fields have their uses.
+
+    Args:
+        name: what has this layout, as the pages call it.
+        descriptor: the message.
+        uses: of every field of it, by the field's name.
+
+    Raises:
+        ValueError: a field without a use, or a use without a field.
+    """
+
+    def __init__(self, name: str, descriptor: Descriptor, uses: Mapping[str, Use]) -> None:
+        self.name = name
+        self._descriptor = descriptor
+        self._uses = dict(uses)
+        names = {field.name for field in descriptor.fields}
+        if names != set(uses):
+            msg = f"{descriptor.name}: these fields and their uses differ: {sorted(names ^ set(uses))}"
+            raise ValueError(msg)
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of this message's table, by tag."""
+        for field in sorted(self._descriptor.fields, key=lambda field: int(field.number)):
+            yield Row(field.name, f"tag {field.number}", self._uses[field.name])
+
+
+class Names:
+    """Numbers or words that a format gives a meaning each: kinds of records, flags, features, keys.
+
+    Args:
+        name: what they are, as the pages call them.
+        uses: by the number or word.
+    """
+
+    def __init__(self, name: str, uses: Mapping[str, tuple[str, Use]]) -> None:
+        self.name = name
+        self._uses = dict(uses)
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of this list, in its order."""
+        for place, (name, use) in self._uses.items():
+            yield Row(name, place, use)
+
+
+Table = Layout | Message | Names
+"""Whatever has rows in the page of fields."""
