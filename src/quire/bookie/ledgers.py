@@ -356,9 +356,9 @@ class Ledgers:
         if not request.key or (machine.facts.key and machine.facts.key != request.key):
             then(Answer.UNAUTHORISED)
             return
-        machine.clear_limbo()
-        if not machine.dirty:
-            then(Answer.OK)
+        answer = machine.clear_limbo()
+        if answer is not Answer.OK or not machine.dirty:
+            then(answer)
             return
 
         self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.config import StorageConfig
@@ -183,7 +184,7 @@ class LedgerStorage:
             self._states.put_suspicion(Suspicion(journal.last_lsn, unknown), space)
             for ledger in self._ledgers.values():
                 facts = facts_of(ledger)
-                facts.fenced = facts.limbo = True
+                facts.fenced, facts.doubt = True, Doubt(0)
             return
         for ledger_id, _ in states:
             self._states.put(Kind.LEDGER_STATE, ledger_id, self._ledgers[ledger_id], space)

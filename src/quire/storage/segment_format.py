@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.doubt import Doubt
 from quire.wire.entry import Buffer
 
 BLOCK_BYTES = 4096
@@ -379,7 +380,7 @@ def decode_state(ledger_id: int, body: Buffer) -> tuple[LedgerFacts, int]:
         token=token,
         digest_type=digest_type,
         fenced=bool(flags & 1),
-        limbo=bool(flags & 2),
+        doubt=Doubt(0) if flags & 2 else None,
         term=term,
         lac=lac,
         explicit_lac=bytes(body[key_end:]),

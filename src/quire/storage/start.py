@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.doubt import Doubt
 from quire.core.errors import DamagedSegmentError
 from quire.storage.findings import Damage, Scan, Torn
 from quire.storage.footer_format import (
@@ -360,7 +361,7 @@ class Start:
                 ledger.facts = LedgerFacts(ledger_id)
             if new and not ledger.facts.limbo:
                 self.report.limbo.append(ledger_id)
-            ledger.facts.fenced = ledger.facts.limbo = True
+            ledger.facts.fenced, ledger.facts.doubt = True, Doubt(0)
         self.report.limbo.sort()
         self.report.suspects_unknown = self.suspicion.unknown or self.all_suspect
 

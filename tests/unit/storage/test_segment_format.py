@@ -8,6 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.doubt import Doubt
 from quire.storage import footer_format as footer
 from quire.storage import segment_format as form
 from support.storage_disk import FaultyFiles, open_storage
@@ -76,7 +77,7 @@ def test_a_segment_of_a_newer_version_is_refused_by_name() -> None:
 
 
 def test_states_lists_and_suspicions_come_back() -> None:
-    facts = LedgerFacts(7, b"k" * 20, 5, 3, True, True, 2, 99, b"explicit", 12345)
+    facts = LedgerFacts(7, b"k" * 20, 5, 3, True, Doubt(4), 2, 99, b"explicit", 12345)
     assert form.decode_state(7, form.encode_state(facts, 17)) == (facts, 17)
     with pytest.raises(form.FormatError, match="ledger 7"):
         form.decode_state(7, form.encode_state(facts, 17) + b"x")
