@@ -356,9 +356,9 @@ class Ledgers:
         if not request.key or (machine.facts.key and machine.facts.key != request.key):
             then(Answer.UNAUTHORISED)
             return
-        machine.clear_limbo()
-        if not machine.dirty:
-            then(Answer.OK)
+        answer = machine.clear_limbo()
+        if answer is not Answer.OK or not machine.dirty:
+            then(answer)
             return
 
         self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
@@ -368,7 +368,7 @@ class Ledgers:
         machine = self._machine(facts.ledger_id)
         machine.facts.key = machine.facts.key or facts.key
         machine.facts.token = machine.facts.token or facts.token
-        machine.enter_limbo()
+        machine.enter_limbo(self._storage.started_lsn)
 
         self._journal_facts(machine, then)
 
@@ -425,7 +425,7 @@ class Ledgers:
             machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=False, rules=self._rules)
             if self._storage.suspects(ledger_id):
                 # What was lost with a damaged record may have been this ledger's entries, and its fence.
-                machine.enter_limbo()
+                machine.enter_limbo(self._storage.started_lsn)
         return machine
 
     def _journal_facts(

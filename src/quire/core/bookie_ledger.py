@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from quire.core.answers import Answer
+from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY
 from quire.core.rules import RULES, Rules
 
@@ -22,8 +23,10 @@ NO_KEY = b""
 class LedgerFacts:
     """Everything that a bookie durably knows of a ledger besides its entries.
 
-    `key` is 20 bytes once known. `fenced` and `term` only rise. `limbo`: it may have lost what it held, so it gives
-    no negatives. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone refuses adds.
+    `key` is 20 bytes once known. `fenced` and `term` only rise. `doubt`: what it may have lost, None if nothing; while
+    there is some, the ledger is in limbo and gets no negatives. `term_lsn`: the LSN of the record with which the term
+    was taken. `lac_term`: the term of the writer that told the LAC. `lafr`: the last entry known to be on its full
+    write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone refuses adds.
     """
 
     ledger_id: int
@@ -31,11 +34,19 @@ class LedgerFacts:
     token: int = 0
     digest_type: int = 0
     fenced: bool = False
-    limbo: bool = False
+    doubt: Doubt | None = None
     term: int = 0
     lac: int = NO_ENTRY
     explicit_lac: bytes = b""
     deleted_until_ms: int = 0
+    term_lsn: int = 0
+    lac_term: int = 0
+    lafr: int = NO_ENTRY
+
+    @property
+    def limbo(self) -> bool:
+        """Whether it may have lost entries, so that "not here" is no answer."""
+        return self.doubt is not None
 
     def copy(self) -> LedgerFacts:
         """The same facts, to be changed apart; `dataclasses.replace` takes several times as long."""
@@ -45,11 +56,14 @@ class LedgerFacts:
             self.token,
             self.digest_type,
             self.fenced,
-            self.limbo,
+            self.doubt,
             self.term,
             self.lac,
             self.explicit_lac,
             self.deleted_until_ms,
+            self.term_lsn,
+            self.lac_term,
+            self.lafr,
         )
 
 
@@ -156,22 +170,37 @@ class BookieLedgerMachine:
             return Answer.UNAUTHORISED
         return Answer.OK
 
-    def enter_limbo(self) -> None:
+    def enter_limbo(self, lsn: int = 0) -> None:
         """Entries and fences of this ledger may be lost here: fence it, and vouch for nothing it does not hold.
+
+        Args:
+            lsn: of the record that tells of the loss: whoever ends this doubt names it.
 
         Source: guide (003), "Recovery Phase 2": a negative must mean that the entry never was, nor ever will be, here.
         """
-        self.facts.limbo = True
+        self.facts.doubt = Doubt(lsn)
         if not self.facts.fenced:
             self.facts.fenced = True
             self.fence = Fence.PENDING
         self.dirty = True
 
-    def clear_limbo(self) -> None:
-        """Every entry that this bookie should hold has been put back: it may vouch again. The fence stays."""
-        if self.facts.limbo:
-            self.facts.limbo = False
-            self.dirty = True
+    def clear_limbo(self, lsn: int | None = None) -> Answer:
+        """Every entry that this bookie should hold has been put back: it may vouch again. The fence stays.
+
+        Args:
+            lsn: of the doubt that ends; None from clients that cannot name one.
+
+        Returns:
+            OK, or BAD_REQUEST when the ledger is in doubt since another loss than the one named.
+        """
+        doubt = self.facts.doubt
+        if doubt is None:
+            return Answer.OK
+        if lsn is not None and lsn != doubt.lsn:
+            return Answer.BAD_REQUEST
+        self.facts.doubt = None
+        self.dirty = True
+        return Answer.OK
 
     def snapshot(self) -> LedgerFacts:
         """The facts as they are now, to be journaled; clears `dirty`."""

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from quire.core.doubt import Doubt
 from quire.core.effects import Problem
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ NOT_STATE = frozenset({"rules", "_rules", "limits", "out", "_name_page", "_layou
 """What every copy of a machine shares: never changed by an input."""
 
 
-PLAIN = frozenset({int, str, bytes, bool, type(None)})
+PLAIN = frozenset({int, str, bytes, bool, type(None), Doubt})
 """Types whose values are never changed and stand for themselves."""
 
 _SLOTS: dict[type, tuple[str, ...]] = {}

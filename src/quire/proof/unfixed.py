@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.doubt import Doubt
 from quire.core.effects import Confirmed
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
@@ -55,7 +56,7 @@ class LimboWithoutFence(BookieDriver):
     def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
         """Limbo only."""
         machine = self.machine(state)
-        machine.facts.limbo = True
+        machine.facts.doubt = Doubt(0)
         return self._with(state, machine)
 
 
@@ -66,7 +67,7 @@ class FenceWithoutLimbo(BookieDriver):
         """The fence only."""
         state = super().start_unclean(state, closed=closed)
         machine = self.machine(state)
-        machine.facts.limbo = False
+        machine.facts.doubt = None
         return self._with(state, machine)
 
 

@@ -16,6 +16,7 @@ from quire.bookie.ledgers import Ledgers
 from quire.bookie.server import BookieServer
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
+from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Clock
@@ -259,7 +260,7 @@ class Bookie:
                 LEDGER,
                 KEY if known.key == master_key(b"") else known.key,
                 fenced=known.fenced,
-                limbo=known.limbo,
+                doubt=Doubt(0) if known.limbo else None,
                 lac=known.lac,
                 deleted_until_ms=known.deleted_until_ms,
             )

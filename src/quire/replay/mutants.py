@@ -12,6 +12,7 @@ from typing import Final
 from quire.bookie.ledgers import Found, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
+from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
@@ -30,7 +31,7 @@ class LedgersInLimboUnfenced(StepLedgers):
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
         """Limbo only."""
         machine = self._machine(facts.ledger_id)
-        machine.facts.limbo = machine.dirty = True
+        machine.facts.doubt, machine.dirty = Doubt(0), True
         machine.facts.fenced, machine.fence = False, Fence.NONE
         self._journal_facts(machine, then)
 
@@ -42,7 +43,7 @@ class LedgersFencedNotInLimbo(StepLedgers):
         """The fence only."""
         machine = self._machine(facts.ledger_id)
         machine.enter_limbo()
-        machine.facts.limbo = False
+        machine.facts.doubt = None
         self._journal_facts(machine, then)
 
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
+from quire.core.doubt import Doubt
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20
 WHO: dict[str, Any] = {"key": KEY, "token": 7, "digest_type": 3}
@@ -62,11 +63,20 @@ def test_a_deleted_ledger_does_not_come_back() -> None:
 
 
 def test_clearing_limbo_keeps_the_fence() -> None:
-    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, limbo=True), known=True)
-    ledger.clear_limbo()
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, doubt=Doubt(5)), known=True)
+    assert ledger.clear_limbo(5) is Answer.OK
     assert ledger.dirty
     assert ledger.facts.fenced
     assert not ledger.facts.limbo
+
+
+def test_only_the_doubt_that_is_named_ends() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, doubt=Doubt(9)), known=True)
+    assert ledger.clear_limbo(5) is Answer.BAD_REQUEST, "since then there was another loss"
+    assert ledger.facts.limbo
+    assert not ledger.dirty
+    assert ledger.clear_limbo() is Answer.OK, "a client of version 1 cannot name it"
+    assert ledger.clear_limbo(5) is Answer.OK, "there is nothing to end"
 
 
 def test_reads_need_no_key_but_a_wrong_one_is_seen() -> None:

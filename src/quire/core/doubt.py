@@ -1,0 +1,67 @@
+"""What a bookie may have lost of a ledger, and since when: the reason why it gives no negatives.
+
+Doubt is apart from the fence: a fence refuses adds, a doubt refuses "no such entry".
+
+Source: guide (003), "Recovery Phase 2"; `docs/formats/segment.md`, "Ledger state".
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from quire.core.ids import ID_MAX
+
+RANGES_MAX: Final = 16
+"""A loss with more ranges than these is a doubt about all entries."""
+EVERY_ID: Final = ID_MAX + 1
+"""The bound of a doubt about all entries."""
+
+
+class Doubt(NamedTuple):
+    """Which entries of a ledger may have been lost.
+
+    Attributes:
+        lsn: of the record that tells of the loss; whoever ends the doubt names it.
+        below: every id below this bound may be lost; `EVERY_ID` = all, 0 where `ranges` says which.
+        ranges: first..last of what may be lost, ascending and apart.
+    """
+
+    lsn: int
+    below: int = EVERY_ID
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether any entry at all may be lost."""
+        return self.below == EVERY_ID
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether any of first..last may be lost."""
+        return first < self.below or any(low <= last and first <= high for low, high in self.ranges)
+
+    def check(self) -> None:
+        """Assert that it is a possible one: about something, in one way only."""
+        assert 0 <= self.below <= EVERY_ID
+        assert bool(self.below) != bool(self.ranges)
+        assert len(self.ranges) <= RANGES_MAX
+        ends = [end for pair in self.ranges for end in pair]
+        assert ends == sorted(ends)
+        assert all(high < low for (_, high), (low, _) in zip(self.ranges, self.ranges[1:], strict=False))
+
+
+def doubt_about(lsn: int, ranges: list[tuple[int, int]]) -> Doubt:
+    """The doubt about some ranges, which may overlap; too many of them become a doubt about all.
+
+    Args:
+        lsn: of the record that tells of the loss.
+        ranges: first..last of what may be lost, at least one.
+    """
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    if not joined or len(joined) > RANGES_MAX:
+        return Doubt(lsn)
+    return Doubt(lsn, 0, tuple(joined))
