@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 
 from faults.harness import eventually, judged, pause, run
+from quire.cli.cluster import app as cluster_commands
 from quire.history import HistoryFile, merged
 from support.etcd_server import etcd_or_skip
 from support.old_programs import NEW, BookieProcess, Program, old_or_skip, wrong_lines
+from support.upgrading_page import documented
 from support.zookeeper_server import zookeeper_or_skip
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -28,6 +30,7 @@ Record = Callable[[str, dict[str, Any]], None]
 WORKER = Path(__file__).with_name("ledger_worker.py")
 LOG = "orders"
 END_SECONDS = 60
+CAN_UPGRADE_STORES = "upgrade" in {command.name for command in cluster_commands.registered_commands}
 
 
 @dataclass(frozen=True)
@@ -207,8 +210,8 @@ class Upgrade:
             tasks.create_task(self.verify())
         assert self.figures["read back by old"] == self.figures["read back by new"]
 
-    async def read_by(self, program: Program) -> None:
-        reader = await self.client(program, "read-all", LOG)
+    async def read_by(self, program: Program, *, number: int = 0) -> None:
+        reader = await self.client(program, "read-all", LOG, number=number)
         await reader.stop()
         self.figures[f"read back by {program.name}"] = reader.told["read"] + reader.told["records"]
 
@@ -227,6 +230,35 @@ class Upgrade:
                 found = json.loads(await self.command(program, "ledger", "verify", str(ledger), "--json"))
                 assert found["good"], found
                 assert not (found["lost"] or found["below_ack_quorum"] or found["different"]), found
+
+    async def refused_directory(self, bookie: BookieProcess) -> None:
+        """An old program does not take what the new one has opened: it ends, and says why in one sentence."""
+        assert await asyncio.to_thread(bookie.stop) == 0
+        said = await asyncio.to_thread(
+            self.old.quire, "bookie", "--dir", str(bookie.directory), "--cluster", self.uri, "--listen", "0"
+        )
+        assert said.returncode == 1, said
+        assert "written by a newer version (format 2" in documented(said.stderr)
+        await asyncio.to_thread(bookie.start, NEW)
+
+    async def upgrade_store(self) -> None:
+        """`quire cluster upgrade`; from then on old programs refuse the store, and new ones find all that was there."""
+        await self.command(NEW, "cluster", "upgrade")
+        for arguments in (("cluster", "status"), ("ledger", "list"), ("log", "read", LOG)):
+            done = await asyncio.to_thread(self.old.quire, *arguments, "--cluster", self.uri)
+            assert done.returncode == 1, done
+            assert documented(done.stderr)
+        before = self.figures["read back by new"]
+        await self.read_by(NEW, number=1)
+        assert self.figures["read back by new"] == before
+
+    async def too_early(self) -> None:
+        """A store is not upgraded while one bookie is old: its id is named, and nothing has changed."""
+        done = await asyncio.to_thread(NEW.quire, "cluster", "upgrade", "--cluster", self.uri)
+        assert done.returncode == 1, done
+        [last] = [bookie for bookie in self.bookies if bookie.program is self.old]
+        assert last.id in done.stderr
+        assert documented(done.stderr)
 
     def judge(self) -> None:
         """No wrong answer to anybody; nobody said what it should not have had to."""
@@ -267,6 +299,8 @@ async def roll(
         await cluster.progress(clients, "progress of all clients with old bookies")
         order = chance.sample(cluster.bookies, len(cluster.bookies))
         for number, bookie in enumerate(order):
+            if bookie is order[-1] and CAN_UPGRADE_STORES:
+                await cluster.too_early()
             await cluster.upgrade(bookie, clients, kill=number % 2 == 0)
         # All bookies are new. Now the clients: each old one goes, and the new ones go on.
         for client in [client for client in clients if client.program is old]:
@@ -276,6 +310,9 @@ async def roll(
         for client in rest:
             await client.stop()
         await cluster.read_back()
+        await cluster.refused_directory(order[0])
+        if CAN_UPGRADE_STORES:
+            await cluster.upgrade_store()
         cluster.judge()
         cluster.figures["bookies"] = scale.bookies
         return {**dict(sorted(cluster.figures.items())), "seconds": round(time.monotonic() - began)}
