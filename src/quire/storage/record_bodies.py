@@ -76,8 +76,8 @@ RECORD_COPY: Final = Layout(
         Field("wall clock ms when it was read", "Q", _KEPT),
     ],
 )
-_COUNT: Final = Layout("Count", [Field("count", "I", _BOOKIE)])
-_SEQUENCE: Final = Layout("Sequence", [Field("sequence", "Q", _BOOKIE)])
+_COUNT: Final = Layout("Count, before the items of 0x87, 0x8b and 0x8c", [Field("items", "I", _BOOKIE)])
+_SEQUENCE: Final = Layout("Retirement (0x87), as often as the record says", [Field("sequence", "Q", _BOOKIE)])
 _SUSPICION_V1_BYTES: Final = 9
 TABLES: Final = (SEGMENT_LIST, SEQUENCES, SUSPICION, TRUNCATION, DAMAGED_INTERVAL, TOMBSTONE, RECORD_COPY)
 
