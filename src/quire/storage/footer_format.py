@@ -23,7 +23,32 @@ ROW = struct.Struct(">qQqqQIIIBBBBQ")
 ROW_BYTES = ROW.size
 DIRECTORY = struct.Struct(">qqqqQQQIIII")
 DIRECTORY_BYTES = DIRECTORY.size
-TRAILER = struct.Struct(">8sQQQQQQQQIIIIIIQII")
+_BOOKIE = Use("bookie", "bookie")
+_IGNORED = Use("bookie", "bookie", "2", "never comes to it: the segment's header is refused")
+TRAILER_LAYOUT: Final = Layout(
+    "Trailer",
+    [
+        Field("magic d1 51 46 4f 4f 0d 0a 1a", "8s", _BOOKIE),
+        Field("sequence", "Q", _BOOKIE),
+        Field("end of the last group", "Q", _BOOKIE),
+        Field("first LSN, 0 if none", "Q", _BOOKIE),
+        Field("last LSN", "Q", _BOOKIE),
+        Field("offset of the states", "Q", _BOOKIE),
+        Field("offset of the rows", "Q", _BOOKIE),
+        Field("offset of the directory", "Q", _BOOKIE),
+        Field("end of the directory", "Q", _BOOKIE),
+        Field("ledgers with state", "I", _BOOKIE),
+        Field("rows", "I", _BOOKIE),
+        Field("ledgers in the directory", "I", _BOOKIE),
+        Field("checksum of the states", "I", _BOOKIE),
+        Field("checksum of the directory", "I", _BOOKIE),
+        Field("zero", "I", _BOOKIE),
+        Field("offset of the kept records", "Q", _IGNORED),
+        Field("kept records", "I", _IGNORED),
+        Field("checksum of the kept records", "I", _IGNORED),
+    ],
+)
+TRAILER = TRAILER_LAYOUT.struct
 STATE_HEAD = struct.Struct(">qQI")
 KEPT_RECORD = Layout(
     "Kept record in a footer",

@@ -76,8 +76,10 @@ RECORD_COPY: Final = Layout(
         Field("wall clock ms when it was read", "Q", _KEPT),
     ],
 )
-_COUNT: Final = Layout("Count", [Field("count", "I", _BOOKIE)])
-_SEQUENCE: Final = Layout("Sequence", [Field("sequence", "Q", _BOOKIE)])
+_COUNT: Final = Layout("Count, before the items of 0x87, 0x8b and 0x8c", [Field("items", "I", _BOOKIE)])
+_SEQUENCE: Final = Layout("Retirement (0x87), as often as the record says", [Field("sequence", "Q", _BOOKIE)])
+SEGMENTS_MAX: Final = 1 << 20
+"""No bookie has more segments: 64 TiB of the usual size."""
 _SUSPICION_V1_BYTES: Final = 9
 TABLES: Final = (SEGMENT_LIST, SEQUENCES, SUSPICION, TRUNCATION, DAMAGED_INTERVAL, TOMBSTONE, RECORD_COPY)
 
@@ -115,7 +117,13 @@ def decode_segment_list(body: Buffer) -> SegmentList:
     _check_size("segment list", body, SEGMENT_LIST.size, at_least=True)
     before_sequence, before_last_lsn, count = SEGMENT_LIST.struct.unpack_from(body)
     _check_size("segment list", body, SEGMENT_LIST.size + count * SEQUENCES.size)
-    ranges = list(SEQUENCES.struct.iter_unpack(memoryview(body)[SEGMENT_LIST.size :]))
+    ranges: list[tuple[int, int]] = list(SEQUENCES.struct.iter_unpack(memoryview(body)[SEGMENT_LIST.size :]))
+    ends = [end for pair in ranges for end in pair]
+    used = sum(last - first + 1 for first, last in ranges)
+    if ends != sorted(ends) or used > SEGMENTS_MAX:
+        raise FormatError(
+            f"a segment list names {used} segments in {count} ranges: ascending, at most {SEGMENTS_MAX}"
+        )
     return SegmentList(before_sequence, before_last_lsn, ranges)
 
 

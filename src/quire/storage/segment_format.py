@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Names, Use
+from quire.wire.layout import REFUSES, Field, Layout, Names, Use
 
 BLOCK_BYTES = 4096
 FORMAT_VERSION = 2
@@ -27,7 +27,6 @@ LSN_GAP = 1 << 32
 SEGMENT_MAGIC = b"\xd1QSEG\r\n\x1a"
 GROUP_MAGIC = b"\xd1QGRP\r\n\x1a"
 
-SEGMENT_HEAD = struct.Struct(">8sHHIQQQQQQ")
 GROUP_HEAD = struct.Struct(">8sQQQQQIIIHH")
 RANGE = struct.Struct(">qqq")
 RECORD_HEAD = struct.Struct(">IBBBBQqqqQQqQIIIIIII")
@@ -35,6 +34,28 @@ U16 = struct.Struct(">H")
 U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
 _U64_PAIR = struct.Struct(">QQ")
+
+_BOOKIE = Use("bookie", "bookie")
+SEGMENT_HEADER: Final = Layout(
+    "Segment header",
+    [
+        Field("magic d1 51 53 45 47 0d 0a 1a", "8s", _BOOKIE),
+        Field(
+            "format version: 1, 2",
+            "H",
+            Use("bookie", "bookie", "1", REFUSES + " the directory if it is above its own"),
+        ),
+        Field("flags: 1 = the file was recycled", "H", _BOOKIE),
+        Field("block size, 4096", "I", _BOOKIE),
+        Field("size of the segment in bytes", "Q", _BOOKIE),
+        Field("sequence", "Q", _BOOKIE),
+        Field("nonce", "Q", _BOOKIE),
+        Field("first LSN that may be in it", "Q", _BOOKIE),
+        Field("incompatible features", "Q", Use("nobody yet", "bookie", "1", REFUSES + " the directory")),
+        Field("compatible features", "Q", Use("nobody yet", "nobody yet", "1", "ignores them")),
+    ],
+)
+SEGMENT_HEAD = SEGMENT_HEADER.struct
 
 RECYCLED = 1
 CRITICAL = 0x80
@@ -60,7 +81,6 @@ class Kind(IntEnum):
     FORMAT = 0x8D
 
 
-_BOOKIE = Use("bookie", "bookie")
 _NEW = Use("nobody yet", "nobody yet", "2", REFUSES + " the directory")
 KINDS: Final = Names(
     "Kinds of records",

@@ -51,6 +51,9 @@ from quire.storage.segment_format import (
 from quire.storage.state_format import check_acted_on, decode_state
 from quire.storage.stored_ledger import StoredLedger
 
+MISSING_NAMED_MAX = 1024
+"""Of more missing segments than these, the others are counted."""
+
 
 @dataclass(slots=True)
 class StartReport:
@@ -198,7 +201,8 @@ class Start:
 
     def _missing(self, sequences: list[int]) -> None:
         self.all_suspect = True
-        for sequence in sequences:
+        self.report.damages_more += len(sequences[MISSING_NAMED_MAX:])
+        for sequence in sequences[:MISSING_NAMED_MAX]:
             path = str(self._files.path(sequence))
             self._damaged(
                 Damage(path, 0, -1, -1, -1, "the segment is missing: records of any ledger are lost")
@@ -237,7 +241,8 @@ class Start:
             place = header.segment_bytes - BLOCK_BYTES
             path = str(self._files.path(sequence))
             self._damaged(Damage(path, place, -1, -1, -1, f"{error}; the records were read instead"))
-        after = self._first_list(follower)
+        with self._refusing(follower):
+            after = self._first_list(follower)
         end_lsn = after.before_last_lsn if after is not None and after.before_sequence == sequence else None
         scan = SegmentScanner(self._files, header, end_lsn=end_lsn, newest=False).scan()
         self._add_scanned(sequence, scan)
