@@ -1,6 +1,6 @@
 """A process that writes or reads ledgers until its stdin ends, and records what it asks and is told.
 
-    python tests/faults/ledger_worker.py write URI NAME HISTORY QUORUMS    E/Qw/Qa, several with commas
+    python tests/faults/ledger_worker.py write URI NAME HISTORY QUORUMS PACE    E/Qw/Qa, several with commas; ms a group
     python tests/faults/ledger_worker.py read URI NAME HISTORY             ledgers as they come, some with recovery
     python tests/faults/ledger_worker.py read-all URI NAME HISTORY LOG     every ledger and the log, once; scan: every copy
     python tests/faults/ledger_worker.py scan URI NAME HISTORY LOG
@@ -55,7 +55,7 @@ def payloads(name: str, ledger: int, first: int) -> list[bytes]:
     ]
 
 
-async def append(writer: Any, recorded: RecordedAppends, name: str, count: int) -> int:
+async def append(writer: Any, recorded: RecordedAppends, name: str, count: int, pace: float) -> int:
     """Append entries with a window of them in flight; how many were acknowledged."""
     waiting: deque[asyncio.Future[int]] = deque()
     acknowledged = 0
@@ -65,7 +65,7 @@ async def append(writer: Any, recorded: RecordedAppends, name: str, count: int) 
                 group = payloads(name, int(writer.ledger_id), recorded.next_entry)
                 recorded.sending(group)
                 waiting.extend(writer.append_nowait(value) for value in group)
-                await asyncio.sleep(0)
+                await asyncio.sleep(pace)
                 continue
             await waiting.popleft()
             recorded.acknowledged()
@@ -80,7 +80,7 @@ async def append(writer: Any, recorded: RecordedAppends, name: str, count: int) 
 
 
 async def one_ledger(
-    client: Any, history: History, name: str, quorums: tuple[int, ...], chance: random.Random
+    client: Any, history: History, name: str, quorums: tuple[int, ...], pace: float, chance: random.Random
 ) -> None:
     """Create, append, close; one in four is left open, as by a writer that dies."""
     ensemble, write, ack = quorums
@@ -91,7 +91,7 @@ async def one_ledger(
     recorded = RecordedAppends(history, name, ledger)
     closed = False
     try:
-        acknowledged = await append(writer, recorded, name, chance.randint(*ENTRIES))
+        acknowledged = await append(writer, recorded, name, chance.randint(*ENTRIES), pace)
         if chance.randrange(4):
             closing = history.invoke(name, "close", ledger=ledger)
             await writer.close()
@@ -107,10 +107,11 @@ async def one_ledger(
 async def write(client: Any, history: History, name: str, over: asyncio.Event, rest: list[str]) -> None:
     chance = random.Random(name)
     shapes = [tuple(map(int, shape.split("/"))) for shape in rest[0].split(",")]
+    pace = int(rest[1]) / 1000
     turn = 0
     while not over.is_set():
         try:
-            await one_ledger(client, history, name, shapes[turn % len(shapes)], chance)
+            await one_ledger(client, history, name, shapes[turn % len(shapes)], pace, chance)
         except quire.QuireError as error:
             # Too few bookies at the moment, or a reader has recovered the ledger: the next shape, the next ledger.
             say(error=error.code)

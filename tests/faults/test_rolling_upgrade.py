@@ -41,6 +41,7 @@ class Scale:
     Attributes:
         bookies: how many are upgraded.
         quorums: of the ledgers, each written by an old and a new writer.
+        pace_ms: a writer pauses so long after each group of entries: what is written must be read back in time.
         between: acknowledged entries of every writer between two steps.
         readers: of each program.
         verified: so many ledgers are verified by the command line of each program.
@@ -49,14 +50,15 @@ class Scale:
 
     bookies: int
     quorums: str
+    pace_ms: int
     between: int
     readers: int
     verified: int
     commands: bool
 
 
-SMALL = Scale(3, "3/3/2,2/2/2,3/2/2", 400, 1, 1, commands=False)
-FULL = Scale(5, "5/5/3,3/3/2,5/3/2", 10_000, 2, 20, commands=True)
+SMALL = Scale(3, "3/3/2,2/2/2,3/2/2", 10, 400, 1, 1, commands=False)
+FULL = Scale(5, "5/5/3,3/3/2,5/3/2", 0, 10_000, 2, 20, commands=True)
 
 
 @dataclass
@@ -154,7 +156,7 @@ class Upgrade:
         """Writers, readers and log writers of both programs."""
         started = []
         for program in (self.old, NEW):
-            started.append(await self.client(program, "write", self.scale.quorums))
+            started.append(await self.client(program, "write", self.scale.quorums, str(self.scale.pace_ms)))
             started.append(await self.client(program, "log"))
             for number in range(self.scale.readers):
                 started.append(await self.client(program, "read", number=number))

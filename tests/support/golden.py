@@ -28,7 +28,10 @@ def told(storage: Any, ledger_id: int, through: int) -> dict[int, str | None]:
     at = 0
     while at <= through:
         held = storage.read(ledger_id, at, through, MANY_BYTES)
-        for low, high in held.unknown:
+        for low, high in (
+            *held.unknown,
+            *getattr(held, "damaged", ()),
+        ):  # later versions tell one from the other
             found.update(dict.fromkeys(range(max(low, at), min(high, through) + 1)))
         for body in held.runs:
             for entry_id, entry in RunView.parse(body).entries():
