@@ -224,6 +224,7 @@ class Upgrade:
         reader = await self.client(program, "read-all", LOG, number=number)
         await reader.stop()
         self.figures[f"read back by {program.name}"] = reader.told["read"] + reader.told["records"]
+        self.figures["ledgers"] = reader.told["ledgers"]
 
     async def scan(self) -> None:
         scanner = await self.client(NEW, "scan", LOG)
@@ -234,7 +235,6 @@ class Upgrade:
         """`quire ledger verify` of both programs: nothing lost, nothing too few, nothing different."""
         listed = await self.command(NEW, "ledger", "list", "--json")
         ledgers = [json.loads(line)["ledger_id"] for line in listed.splitlines()]
-        self.figures["ledgers"] = len(ledgers)
         for ledger in self.chance.sample(ledgers, min(self.scale.verified, len(ledgers))):
             for program in (self.old, NEW):
                 found = json.loads(await self.command(program, "ledger", "verify", str(ledger), "--json"))
