@@ -64,6 +64,7 @@ class SmallCluster:
             store.instance_id,
             protocol=config.protocol,
             protocol_of=config.protocol_of,
+            frame_bytes_max=config.frame_bytes_max,
             security=config.security,
             short_circuit_reads=config.short_circuit_reads,
         )
