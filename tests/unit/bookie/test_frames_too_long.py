@@ -47,7 +47,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, value: object) -> Non
 
 def test_what_a_segment_cannot_hold_is_refused(tmp_path: Path) -> None:
     small = StorageConfig(segment_bytes=MIB)
-    with pytest.raises(MisuseError, match="a segment of 1048576 bytes.* raise them first"):
+    with pytest.raises(MisuseError, match=r"a segment of 1048576 bytes.* raise them first"):
         BookieConfig(tmp_path, storage=small, frame_bytes_max=MIB)
     with pytest.raises(MisuseError, match="receive_budget_bytes"):
         BookieConfig(tmp_path, receive_budget_bytes=MIB, frame_bytes_max=MIB)
@@ -123,12 +123,14 @@ def test_what_begins_as_no_add_ends_the_connection(
     tmp_path: Path, protocol: str, size: int, rest: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1, frame_bytes_max=LIMIT) as cluster:
-            async with WireAdds(port_of(cluster), protocol) as client:
-                client.writer.write(client.frame(0, 1000))
-                assert (await client.answer())[0] is Answer.OK
-                client.writer.write((size - 4).to_bytes(4, "big") + rest)
-                assert await client.reader.read() == b""
+        async with (
+            small_cluster(tmp_path, bookies=1, frame_bytes_max=LIMIT) as cluster,
+            WireAdds(port_of(cluster), protocol) as client,
+        ):
+            client.writer.write(client.frame(0, 1000))
+            assert (await client.answer())[0] is Answer.OK
+            client.writer.write((size - 4).to_bytes(4, "big") + rest)
+            assert await client.reader.read() == b""
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(work())

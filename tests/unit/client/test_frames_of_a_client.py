@@ -91,7 +91,7 @@ def test_more_than_v2_and_v3_carry_goes_to_bookies_of_ours_alone(tmp_path: Path)
                 async with await create(client) as ledger:
                     if protocol == "auto":
                         await ledger.append(bytes(size))
-                        with pytest.raises(MisuseError, match="ClientConfig.entry_bytes_max"):
+                        with pytest.raises(MisuseError, match=r"ClientConfig\.entry_bytes_max"):
                             await ledger.append(bytes(size + 1))
                         written = ledger.ledger_id
                     else:
