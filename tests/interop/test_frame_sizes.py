@@ -103,9 +103,7 @@ def test_the_peers_have_pulsars_limit() -> None:
     assert largest("v3") > PULSAR
 
 
-@pytest.mark.parametrize(
-    ("cluster", "version"), cells(CLUSTERS, SPOKEN, quick={("ours", "v2"), ("java", "v3")})
-)
+@pytest.mark.parametrize(("cluster", "version"), cells(CLUSTERS, SPOKEN, quick={("mixed", "v2")}))
 def test_java_writes_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, version: str) -> None:
     async def work(world: World) -> None:
         sizes = [PULSAR, largest(version)]
@@ -114,10 +112,9 @@ def test_java_writes_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str
         assert len(written) == len(sizes), events
         for ledger_id, size in zip(written, sizes, strict=True):
             await world.java_reads(version, ledger_id, size)
-            await world.we_read(version, ledger_id, size)
-        # What fits every protocol is read over every protocol.
-        for protocol in ("v2", "v3", "auto"):
-            await world.we_read(protocol, written[0], PULSAR)
+            for protocol in ("v2", "v3", "auto"):
+                await world.we_read(protocol, ledger_id, size)
+        # Java's client takes no frame above its limit: what fits every protocol it reads over both.
         for other in SPOKEN:
             await world.java_reads(other, written[0], PULSAR)
 
@@ -126,7 +123,7 @@ def test_java_writes_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str
 
 @pytest.mark.parametrize(
     ("cluster", "protocol"),
-    cells(CLUSTERS, ["v2", "v3", "auto", "auto-v2"], quick={("ours", "auto"), ("java", "v2")}),
+    cells(CLUSTERS, ["v2", "v3", "auto", "auto-v2"], quick={("java", "v2")}),
 )
 def test_we_write_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, protocol: str) -> None:
     async def work(world: World) -> None:
@@ -145,7 +142,7 @@ def test_we_write_and_all_read(peers: JavaPeers, tmp_path: Path, cluster: str, p
     in_a_world(peers, tmp_path, cluster, work)
 
 
-@pytest.mark.parametrize("version", SPOKEN)
+@pytest.mark.parametrize("version", [pytest.param("v2", marks=pytest.mark.slow), "v3"])
 def test_one_byte_more_is_refused_and_javas_connection_lives(
     peers: JavaPeers, tmp_path: Path, version: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ from quire.net.security import ClientKeys
 from quire.wire import native
 from quire.wire.bookkeeper import FRAME_BYTES_MAX
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import BOOKKEEPER_ROOM
 from quire.wire.native import Flag, Kind
 
 
@@ -37,7 +38,7 @@ class BookKeeperChannel(BookKeeperFrames):
         runs: those that will be on their way.
         ended: called once, when the connection is lost.
         keys: certificates and a password, if there are any.
-        frame_bytes_max: longest frame that is sent and taken.
+        frame_bytes_max: longest frame that is sent; a little more is taken.
 
     Attributes:
         host: where the bookie is, for its certificate; set before the connection is made.
@@ -58,7 +59,9 @@ class BookKeeperChannel(BookKeeperFrames):
         keys: ClientKeys | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        super().__init__(scratch, budget, frame_bytes_max)
+        # An entry that came in the longest frame of V2 is longer in a batch of V2, and in V3.
+        super().__init__(scratch, budget, frame_bytes_max + BOOKKEEPER_ROOM)
+        self._sent_bytes_max = frame_bytes_max
         self._keys = keys
         self._opening: BookKeeperOpening | None = None
         self.host = ""
@@ -149,8 +152,8 @@ class BookKeeperChannel(BookKeeperFrames):
         fence_key = key if flags & Flag.FENCE else b""
         if kind is Kind.ADD:
             frames = self.frames_of(body[0], key, recovery=recovery)
-            if len(frames.data) > self._frame_bytes_max and len(frames.ids) == 1:
-                refuse_to_send(self.meant, len(frames.data), self._frame_bytes_max, sink, tag)
+            if len(frames.data) > self._sent_bytes_max and len(frames.ids) == 1:
+                refuse_to_send(self.meant, len(frames.data), self._sent_bytes_max, sink, tag)
                 return True
             asked = RunAsked(self, sink, tag, deadline, frames)
             self._asked[asked] = None
@@ -293,7 +296,7 @@ class BookKeeperChannel(BookKeeperFrames):
 
     def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
         self.was_refused = True  # one side does not take the other, which `troubles` tells
-        raise too_long_for(self.meant, size, self._frame_bytes_max)
+        raise too_long_for(self.meant, size, self._sent_bytes_max)
 
     def broken(self, error: MalformedFrameError) -> None:
         self._reason = error.message

@@ -76,7 +76,7 @@ class V2Channel(BookKeeperChannel):
         number, self._next_batch = self._next_batch, self._next_batch + 1
         self._expect(asked, v2.Op.BATCH_READ, asked.ledger_id, number)
         count = min(count, 0x7FFF_FFFF)
-        limit = min(size, self._frame_bytes_max)
+        limit = min(size, self._sent_bytes_max)
         flags = _FENCING if asked.key else 0
         self.write(
             asked,

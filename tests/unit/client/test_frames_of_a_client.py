@@ -12,10 +12,12 @@ import pytest
 import quire
 from quire.client.client import Client
 from quire.client.config import ClientConfig, with_frames
+from quire.core.answers import Answer
 from quire.core.errors import MisuseError, ReadUnavailableError
 from quire.storage.config import StorageConfig
 from quire.wire.frame_limits import FRAME_BYTES_LOWEST, NATIVE_ROOM, FrameLimits
 from support.small_cluster import small_cluster
+from support.wire_adds import WireAdds
 
 MIB = 1024 * 1024
 PULSAR = 5_253_120
@@ -108,6 +110,32 @@ def test_more_than_v2_and_v3_carry_goes_to_bookies_of_ours_alone(tmp_path: Path)
             # With the limit that the message asks for, the same client reads it.
             reader = await cluster.client(ClientConfig(protocol="v3", frame_bytes_max=8 * MIB))
             assert [len(one) for one in await read_all(reader, written)] == [size]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_filled_a_frame_of_v2_is_read_over_every_protocol(tmp_path: Path, protocol: str) -> None:
+    """In a batch, in V3 and in our own protocol its frame is longer than the one in which it came.
+
+    Only V3 cannot write it back: the frame of a request has no more than the limit, for Java's bookies too.
+    """
+
+    async def work() -> None:
+        limit = FRAME_BYTES_LOWEST
+        async with small_cluster(tmp_path, bookies=1, frame_bytes_max=limit) as cluster:
+            client = await cluster.client(ClientConfig(protocol=protocol, frame_bytes_max=limit))
+            ledger = await create(client, digest="crc32c")
+            port = next(iter(cluster.servers.values())).address[1]
+            async with WireAdds(port, "v2", int(ledger.ledger_id)) as other:
+                for entry_id in range(3):
+                    other.writer.write(other.frame(entry_id, limit))
+                    assert await other.answer() == (Answer.OK, entry_id)
+            ours = await cluster.client(ClientConfig(frame_bytes_max=limit))
+            await ours.recover_ledger(ledger.ledger_id, b"pw")
+            found = await read_all(client, ledger.ledger_id)
+            assert list(map(len, found)) == 3 * [limit - 28 - 36]
+            await ledger.abandon()
 
     asyncio.run(work())
 
