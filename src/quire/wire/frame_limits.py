@@ -16,7 +16,7 @@ NATIVE_ROOM: Final = 32 * 1024
 """What a frame of our own protocol has around an entry is less: 156 bytes in a request, and in an answer up to 1,024
 intervals of entries that are not vouched for."""
 BOOKKEEPER_ROOM: Final = 128
-"""The same in V2 (48 bytes at most, in a batch) and in V3 (94, in an add)."""
+"""The same in V2 (40 bytes at most, in a batch) and in V3 (82, in an add)."""
 HEADER_ROOM: Final = 96
 """An entry's own header with its digest is less (52 bytes with MAC)."""
 FRAME_BYTES_LOWEST: Final = 64 * 1024
