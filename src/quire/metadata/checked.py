@@ -58,18 +58,16 @@ def open_sealed(key: str, stored: bytes) -> bytes:
     Raises:
         CorruptMetadataError: it is damaged, or it was sealed for another key.
     """
+    if stored.startswith(HEAD) and stored.endswith(TAIL) and len(stored) >= SEAL_BYTES:
+        value = stored[SEAL_FIELDS.size : -len(TAIL)]
+        checksum, found = SEAL_FIELDS.struct.unpack_from(stored)[1], _checksum(key, value)
+        if found == checksum:
+            return value
+        raise _damaged(key, f"its checksum is {checksum:08x}, and key and value have {found:08x}")
     if not looks_sealed(stored):
         return stored
-    if len(stored) < SEAL_BYTES:
-        raise _damaged(key, f"it has {len(stored)} bytes, fewer than the {SEAL_BYTES} around a value")
-    head, checksum = SEAL_FIELDS.struct.unpack_from(stored)
-    if head != HEAD or not stored.endswith(TAIL):
-        raise _damaged(key, f"its mark at the {'end' if head == HEAD else 'beginning'} is not there")
-    value = stored[SEAL_FIELDS.size : -len(TAIL)]
-    found = _checksum(key, value)
-    if found != checksum:
-        raise _damaged(key, f"its checksum is {checksum:08x}, and key and value have {found:08x}")
-    return value
+    missing = "end" if stored.startswith(HEAD) else "beginning"
+    raise _damaged(key, f"its {len(stored)} bytes have a mark that is not there at the {missing}")
 
 
 def to_store(key: str, value: bytes, store_format: int) -> bytes:

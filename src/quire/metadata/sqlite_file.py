@@ -36,7 +36,7 @@ from quire.metadata.sqlite_place import (
     explain,
     primary_code,
 )
-from quire.metadata.sqlite_schema import SCHEMA, Counters, upgrade
+from quire.metadata.sqlite_schema import SCHEMA, Counters, read_counters, read_identity, upgrade
 from quire.metadata.sqlite_sessions import SessionRow
 from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
 
@@ -191,14 +191,20 @@ class SqliteFile:
         self.format = check_kind(self.path, application, self._one("PRAGMA user_version"))
 
     def _counters(self) -> Counters:
-        found = Counters.read(self._connection, self.format)
-        if isinstance(found, str):
-            raise damaged(self.path, found)
+        """The counters, which also tell whether another program has upgraded the file meanwhile."""
+        found = read_counters(self._connection, self.format)
+        if found is None:
+            self._read_format()
+            found = read_counters(self._connection, self.format)
+        if found is None or isinstance(found, str):
+            raise damaged(self.path, found or "its counters are those of another format")
         return found
 
     def _identity(self) -> tuple[str, int]:
         """Instance and generation; a file under another inode is a copy, and starts a new generation."""
-        found = self._patiently(self._counters)
+        found = self._patiently(lambda: read_identity(self._connection, self.format))
+        if isinstance(found, str):
+            raise damaged(self.path, found)
         generation = found.generation
         if found.inode != self._inode:
             self.begin()
@@ -254,9 +260,7 @@ class SqliteFile:
         self._changed = []
         self.check_same_file()
         self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), patience_ms)
-        self._read_format()  # another program may have upgraded the file
-        found = self._counters()
-        self.revision, self.trimmed, self._next_ledger = self._started = found[:3]
+        self.revision, self.trimmed, self._next_ledger = self._started = self._counters()
 
     def upgrade(self) -> int:
         """Inside a transaction: make it a file of the newest format.
@@ -427,7 +431,7 @@ class SqliteFile:
 
     def newest(self) -> int:
         """The revision of the newest change."""
-        return self._patiently(self._counters).revision
+        return self._patiently(self._counters)[0]
 
     def changes(self, since: int) -> tuple[int, list[str] | None]:
         """The revision now, and the keys that changed after `since`; None if that can no longer be told."""

@@ -18,6 +18,8 @@ from quire.metadata.store import StoreBusyError
 APPLICATION_ID: Final = 0x51756972  # "Quir"
 BUSY_MS: Final = 10_000
 """How long a caller waits for another process that is changing something."""
+DAMAGE: Final = ("no such table", "Could not decode to UTF-8")
+"""What SQLite, or Python's side of it, says of a damaged file without a code for it."""
 NETWORK_FILESYSTEMS: Final = frozenset(
     [
         "nfs",
@@ -47,7 +49,7 @@ def explain(error: sqlite3.Error, path: Path) -> QuireError:
     """What an error of SQLite means to a caller."""
     code = primary_code(error)
     ids = {"path": str(path)}
-    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or "no such table" in str(error):
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or any(sign in str(error) for sign in DAMAGE):
         return damaged(path, str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreBusyError(

@@ -103,7 +103,9 @@ def test_a_newer_format_is_refused(path):
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 3")
     connection.close()
-    refused(path, CorruptMetadataError, "metadata format 3; this version of Quire knows 1 and 2: use the version")
+    refused(
+        path, CorruptMetadataError, "metadata format 3; this version of Quire knows 1 and 2: use the version"
+    )
 
 
 def test_a_damaged_page_is_found_at_open(path):
