@@ -339,7 +339,10 @@ class MetadataStore(ABC):
 
     @property
     def format(self) -> int | None:
-        """The number of the store's own format; None where it has none, because others write it too, or it ends with us."""
+        """The number of the store's own format, as this handle has seen it last.
+
+        None where the store has none, because others write it too, or because it ends with the process.
+        """
         return None
 
     async def upgrade(self) -> Upgraded | None:
