@@ -19,7 +19,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store
-from quire.wire import native
+from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.v3 import FIRST_BYTE
 from support.hostile_frames import Mutator
@@ -48,8 +48,8 @@ class HostileBookies:
         self._serving: set[Any] = set()
 
     async def listen(self, protocol: int, bookie: str, cluster_instance: str) -> int:
-        answer = native.HelloAnswer(1, Answer.OK, bookie, cluster_instance)
-        hello = native.encode_hello_answer(answer) if protocol == NATIVE else b""
+        answer = native_hello.HelloAnswer(1, Answer.OK, bookie, cluster_instance)
+        hello = native_hello.encode_hello_answer(answer) if protocol == NATIVE else b""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()

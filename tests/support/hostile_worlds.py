@@ -32,7 +32,7 @@ from quire.sim.loop import SECOND, ProcessLoop, Timeline
 from quire.sim.network import Network, NetworkSettings
 from quire.sim.programs import SimClock
 from quire.storage.config import StorageConfig
-from quire.wire import native
+from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
@@ -222,11 +222,16 @@ class StillBookie(StillWorld):
             chance=random.Random(1),
         )
         self.until_done(self.server.start())
-        self.hello = native.encode_hello(native.Hello("cluster", self.server.bookie_id))
+        self.hello = self.hello_of(native_hello.VERSION)
         self.greeting = len(self.serve_pieces([self.hello]))
         for ledger in (ACCESS, GOOD):
             # Both are in the metadata; what inputs make up beside them is garbage, and goes.
             self._create(store, ledger)
+
+    def hello_of(self, version: int) -> bytes:
+        """The hello of a client that speaks nothing newer than this version."""
+        hello = native_hello.Hello("cluster", self.server.bookie_id, version_max=version)
+        return native_hello.encode_hello(hello)
 
     def _create(self, store: MemoryStore, ledger: LedgerAccess) -> None:
         record = new_ledger(
@@ -273,10 +278,10 @@ class StillBookie(StillWorld):
 
     def intact(self) -> bool:
         """Whether the ledger whose key nobody has is as it was."""
-        body = native.encode_read(0, ENTRIES - 1, 1 << 20)
+        body = native_bodies.encode_read(0, ENTRIES - 1, 1 << 20, version=native_hello.VERSION)
         head = native.encode_request(native.Kind.READ, 9, len(body), checksum(body), ledger_id=GOOD.ledger_id)
         said = memoryview(self.serve_pieces([self.hello, head + body]))[self.greeting :]
-        found = native.decode_entries(native.decode_answer(said).body)
+        found = native_bodies.decode_entries(native.decode_answer(said).body, version=native_hello.VERSION)
         entries, bad, _ = open_runs(found.runs, GOOD, 0, ENTRIES - 1)
         return not bad and list(entries.entry_ids) == list(range(ENTRIES))
 
@@ -308,9 +313,9 @@ class StillClient(StillWorld):
         for protocol, name in ((NATIVE, "auto"), (V2, "v2"), (V3, "v3")):
             client = self.clients[protocol] = BookieClient(registry, "cluster", protocol=name)
             self.until_done(client.start())
-        answer = native.HelloAnswer(1, Answer.OK, "b", "cluster")
-        self.hello = native.encode_hello_answer(answer)
-        self.hello_sent = native.encode_hello(native.Hello("cluster", self.bookie))
+        answer = native_hello.HelloAnswer(1, Answer.OK, "b", "cluster")
+        self.hello = native_hello.encode_hello_answer(answer)
+        self.hello_sent = native_hello.encode_hello(native_hello.Hello("cluster", self.bookie))
 
     async def connect(self, loop: Any, factory: Callable[[], Any], host: str, port: int) -> Any:
         """The network: every connection goes to the test."""
@@ -361,7 +366,7 @@ def everything(client: BookieClient, bookie: BookieId, timeout_ms: int) -> list[
         client.long_poll(bookie, ACCESS, 3, 4, 9, 1 << 20, 1000),
         client.list_entries(bookie, ACCESS, timeout_ms=timeout_ms),
         client.info(bookie, ACCESS, timeout_ms=timeout_ms),
-        client.clear_limbo(bookie, ACCESS, timeout_ms=timeout_ms),
+        client.clear_limbo(bookie, ACCESS, 7, timeout_ms=timeout_ms),
     ]
 
 
