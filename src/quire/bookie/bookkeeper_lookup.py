@@ -53,7 +53,7 @@ class _Looked:
             return None
         if self.found.answer is not Answer.OK:
             return self.found.answer, b""
-        if any(low <= entry_id <= high for low, high in (*self.found.unknown, *self.found.damaged)):
+        if any(low <= entry_id <= high for low, high in self.found.unknown):
             return Answer.UNKNOWN, b""
         return (Answer.NO_ENTRY, b"") if entry_id <= self.found.vouched_through else None
 

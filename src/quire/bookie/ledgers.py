@@ -253,9 +253,7 @@ class Ledgers:
         if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
             vouched = first - 1
         unknown, damaged = list(held.unknown), held.damaged
-        if (unknown or damaged) and (
-            self._rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN
-        ):
+        if unknown and self._rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
             unknown, damaged = [], []
         return Found(
             Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places, damaged, facts.lac_term

@@ -257,11 +257,11 @@ async def _scan_slot(
             last,
             found.entry_ids,
             reply.vouched_through,
-            reply.untold + bad,
+            reply.unknown + bad,
             residues,
             record.ensemble_size,
         )
-        if bad or reply.untold or through < first:
+        if bad or reply.unknown or through < first:
             return False, copies
         copies += len(found.entry_ids)
         _note_copies(history, str(bookie), record, (found.entry_ids, found.payloads), residues)

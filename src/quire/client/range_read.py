@@ -188,7 +188,7 @@ class RangeRead:
         if entries:
             self._parts.append(entries)
         self._machine.answered(
-            effect.slot, reply.answer, entries.entry_ids, reply.vouched_through, reply.untold + bad, now_ms
+            effect.slot, reply.answer, entries.entry_ids, reply.vouched_through, reply.unknown + bad, now_ms
         )
         self._perform()
 

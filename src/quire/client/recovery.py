@@ -201,7 +201,7 @@ class LedgerRecovery(AddSink):
                 self._entries.setdefault(entry.entry_id, entry)
         self.recovered -= self._machine.lap
         self._machine.read_answered(
-            effect.slot, reply.answer, lengths, reply.vouched_through, [*reply.untold, *bad]
+            effect.slot, reply.answer, lengths, reply.vouched_through, [*reply.unknown, *bad]
         )
         self.recovered += self._machine.lap
 

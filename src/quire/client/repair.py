@@ -152,7 +152,7 @@ class LedgerVerifier:
         entries, bad, _ = open_runs(reply.runs, self._access, first, last)
         residues = residues_of_slot(slot, size, write_quorum)
         through = told_through(
-            first, last, entries.entry_ids, reply.vouched_through, reply.untold + bad, residues, size
+            first, last, entries.entry_ids, reply.vouched_through, reply.unknown + bad, residues, size
         )
         answer = Answer.NO_ENTRY
         if through < first:

@@ -23,7 +23,7 @@ class ReadReply:
     """What one bookie said about a range of entries; see `wire.native_bodies.RangeAnswer` for what is vouched.
 
     `places` holds runs that are still to be read where they lie; whoever gets a reply of `BookieClient` finds none.
-    `damaged`: what was stored there and does not verify; it decides nothing that `unknown` would not.
+    `damaged`: those of `unknown` that were stored there and do not verify; this names them, and decides nothing.
     """
 
     answer: Answer
@@ -34,11 +34,6 @@ class ReadReply:
     places: list[RunPlace] = field(default_factory=list)
     damaged: list[tuple[int, int]] = field(default_factory=list)
     lac_term: int = 0
-
-    @property
-    def untold(self) -> list[tuple[int, int]]:
-        """Intervals about which the bookie cannot tell, for whatever reason: no negatives."""
-        return self.unknown + self.damaged if self.damaged else self.unknown
 
 
 @dataclass(slots=True)

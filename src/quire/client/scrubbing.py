@@ -162,7 +162,7 @@ class ReplicaCheck:
         entries, bad, _ = open_runs(reply.runs, self._access, first, last)
         ids = entries.entry_ids
         through = told_through(
-            first, last, ids, reply.vouched_through, reply.untold + bad, part.residues, part.period
+            first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
         )
         if through < first:
             found.append(Finding(first, last, Verdict.UNKNOWN, "it says nothing of them"))

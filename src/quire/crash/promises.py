@@ -197,7 +197,7 @@ def entries_of(ledgers: Ledgers, ledger_id: int, last: int) -> tuple[dict[int, b
         lac = max(lac, answer.lac)
         unknown = {
             entry_id
-            for first, end in (*answer.unknown, *answer.damaged)
+            for first, end in answer.unknown
             for entry_id in range(max(first, at), min(end, last) + 1)
         }
         got: set[int] = set()

@@ -70,7 +70,7 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
     elif asked.request[0] in ("read", "look") and said.answer is Answer.OK:
         entries = native_bodies.decode_entries(said.body, version=native_hello.VERSION)
         ids = tuple(entry_id for run in entries.runs for entry_id in run.ids())
-        payload = (ids, entries.vouched_through, tuple(sorted(entries.unknown + entries.damaged)))
+        payload = (ids, entries.vouched_through, tuple(entries.unknown))
     return Said(frame, asked.number, (asked.request, said.answer, payload))
 
 

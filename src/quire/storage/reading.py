@@ -57,8 +57,8 @@ class Held:
     """What is here of a range.
 
     Every id from the range's first to `vouched_through` that is in none of the runs, read or placed, and in no unknown
-    or damaged interval is not here. Damaged is what was read and does not match its checksum, unknown what could not be
-    read. Runs may reach beyond the range.
+    interval is not here. Runs may reach beyond the range. `damaged`: those of the unknown intervals whose bytes were read
+    and do not match their checksum.
     """
 
     runs: list[Buffer] = field(default_factory=list)
@@ -262,7 +262,7 @@ class RunReader:
             if low > high or (row.period > 1 and not count_ids(low, high, row.period, row.residues)):
                 continue
             more = bool(held.runs or held.places)
-            if (more and left <= 0) or len(held.unknown) + len(held.damaged) >= UNKNOWN_INTERVALS_MAX:
+            if (more and left <= 0) or len(held.unknown) >= UNKNOWN_INTERVALS_MAX:
                 held.vouched_through = low - 1
                 return held
             place = self._place(piece, low, high) if placed else None
@@ -281,7 +281,9 @@ class RunReader:
                 held.vouched_through = low - 1
                 return held
             if body is None:
-                (held.unknown if row.flags & _UNREADABLE else held.damaged).append((low, high))
+                held.unknown.append((low, high))
+                if not row.flags & _UNREADABLE:
+                    held.damaged.append((low, high))
                 continue
             held.runs.append(body)
             left -= len(body)

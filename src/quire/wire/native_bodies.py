@@ -326,8 +326,9 @@ def decode_lacs(body: Buffer) -> list[LacItem]:
 class RangeAnswer:
     """What a bookie said about a range of entries.
 
-    Every id asked for, up to `vouched_through`, that is in no run and in no unknown or damaged interval is "no such
-    entry". `lac_term`: of the writer that told the LAC.
+    Every id asked for, up to `vouched_through`, that is in no run and in no unknown interval is "no such entry".
+    `damaged`: those of the unknown intervals whose bytes were there and do not verify; they are in both lists, so that
+    whoever looks at one of them only takes nothing for a negative. `lac_term`: of the writer that told the LAC.
     """
 
     runs: list[RunView]
@@ -346,12 +347,22 @@ def encode_told(
     *,
     version: int,
 ) -> bytes:
-    """The first part of the body of an answer to READ or LONG_POLL. In version 1 what is damaged is unknown."""
+    """The first part of the body of an answer to READ or LONG_POLL.
+
+    Args:
+        vouched_through: the last id that something is said about.
+        unknown: all intervals that are no negatives.
+        damaged: those of them that are damaged; version 1 does not tell them apart.
+        lac_term: of the writer that told the LAC.
+        version: of the protocol.
+    """
+    intervals: Sequence[Interval] = unknown
     if version > 1:
-        head = _TOLD_HEAD[2].pack(vouched_through, lac_term, len(unknown), len(damaged))
-        intervals = [*unknown, *damaged]
+        if damaged:
+            apart = set(damaged)
+            intervals = [*(interval for interval in unknown if interval not in apart), *damaged]
+        head = _TOLD_HEAD[2].pack(vouched_through, lac_term, len(intervals) - len(damaged), len(damaged))
     else:
-        intervals = sorted([*unknown, *damaged]) if damaged else list(unknown)
         head = _TOLD_HEAD[1].pack(vouched_through, len(intervals))
     return head + b"".join([_INTERVAL.pack(*interval) for interval in intervals])
 
@@ -392,7 +403,7 @@ def decode_entries(body: memoryview, *, version: int, placed: bool = False) -> R
             msg = f"a run of ledger {run.ledger_id} has entry headers of scheme {run.scheme}: a newer client reads them"
             raise MalformedFrameError(msg, ledger_id=run.ledger_id)
         runs.append(run)
-    return RangeAnswer(runs, vouched, unknown, places, damaged, lac_term)
+    return RangeAnswer(runs, vouched, unknown + damaged, places, damaged, lac_term)
 
 
 def _intervals(parts: Parts, count: int, what: str) -> list[Interval]:
