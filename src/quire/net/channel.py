@@ -12,7 +12,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from crc32c import crc32c
 
@@ -22,7 +22,7 @@ from quire.core.ids import NO_ENTRY, BookieId
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
 from quire.net.opening import WANTS_A_NAME, NativeOpening, why_it_ended
 from quire.net.security import ClientKeys
-from quire.wire import native
+from quire.wire import native, native_hello
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import OPTION
 
@@ -39,8 +39,10 @@ class AnswerSink(Protocol):
         """The answer to the request with this tag; `frame.body` is the receiver's to keep."""
 
 
+Shape: TypeAlias = Callable[[int, int], "bytes | None"]
+"""Makes a request's body from the version and the features that the hello settled; None: the bookie cannot do that."""
 _Outstanding = tuple[AnswerSink, object, float]
-_Waiting = tuple[int, list[Buffer], int, AnswerSink]
+_Waiting = tuple[int, "list[Buffer] | Callable[[], list[Buffer] | None]", int, AnswerSink]
 
 
 class Channel(FrameProtocol):
@@ -57,6 +59,9 @@ class Channel(FrameProtocol):
         host: where the bookie is, for its certificate; set before the connection is made.
         was_ready: it has been open for requests.
         was_refused: one side does not take the other, which no waiting will change.
+        version: what the hello settled, 0 before; answers are laid out as it says.
+        features: what the bookie said that it can do.
+        boot: the bookie's boot number, 0 where it tells none.
         beside: the bookie is on this machine, and its files may be readable; whoever finds that they are not unsets it.
     """
 
@@ -81,6 +86,9 @@ class Channel(FrameProtocol):
         self.host = ""
         self.was_ready = False
         self.was_refused = False
+        self.version = 0
+        self.features = 0
+        self.boot = 0
         self.beside = False
         self._ready = False
         self._paused = False
@@ -155,6 +163,34 @@ class Channel(FrameProtocol):
         self._unsent[sink] = self._unsent.get(sink, 0) + size + len(header)
         return False
 
+    def ask(
+        self,
+        kind: native.Kind,
+        shape: Shape,
+        sink: AnswerSink,
+        tag: object,
+        *,
+        deadline: float,
+        **header: Any,
+    ) -> None:
+        """Send a request whose body depends on what the bookie speaks; the rest as in `send`.
+
+        A bookie that cannot do it is not asked: the answer is BAD_REQUEST, made here.
+        """
+        number = self._next_number
+        self._next_number = number + 1 & 0xFFFFFFFF
+
+        def make() -> list[Buffer] | None:
+            body = shape(self.version, self.features)
+            if body is None:
+                return None
+            return [native.encode_request(kind, number, len(body), crc32c(body), **header), body]
+
+        self._outstanding[number] = (sink, tag, deadline)
+        self._waiting.append((number, make, native.REQUEST_BYTES, sink))
+        self._unsent[sink] = self._unsent.get(sink, 0) + native.REQUEST_BYTES
+        self._send_waiting()
+
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
         return self._unsent.get(sink, 0)
@@ -206,29 +242,39 @@ class Channel(FrameProtocol):
             self._opening = NativeOpening(self, self._keys)
 
     def hello_received(self, body: memoryview) -> None:
-        hello = native.decode_hello_answer(body)
-        if hello.version and not hello.features & native.START_TLS and hello.bookie_id != self.meant:
+        hello = native_hello.decode_hello_answer(body)
+        if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != self.meant:
             self._give_up(hello.message or f"it is bookie {hello.bookie_id}")
-        elif self._opening is not None and self._opening.takes(hello):
             return
-        elif hello.answer is Answer.UNAUTHORISED:
+        if hello.version > native_hello.VERSION:
+            self.refuse(
+                f"it answers in version {hello.version} of the native protocol, and this client offered "
+                f"{native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this client"
+            )
+            return
+        self.version, self.features, self.boot = hello.version, hello.features, hello.boot
+        if self._opening is not None and self._opening.takes(hello):
+            return
+        if hello.answer is Answer.UNAUTHORISED:
             self.refuse(hello.message or WANTS_A_NAME)
         elif hello.version == 0:
             self._give_up(hello.message or "it refused the connection")
         else:
-            self.beside = bool(hello.features & native.BESIDE)
+            self.beside = bool(hello.features & native_hello.BESIDE)
             self.opened()
 
     # --- for the opening -------------------------------------------------------------------------------------------
 
-    def hello(self, auth_scheme: str = "") -> native.Hello:
+    def hello(self, auth_scheme: str = "") -> native_hello.Hello:
         """Who is meant, and how this client can say who it is."""
-        return native.Hello(self._cluster_instance, self.meant, auth_scheme=auth_scheme)
+        return native_hello.Hello(
+            self._cluster_instance, self.meant, features=native_hello.OFFERED, auth_scheme=auth_scheme
+        )
 
-    def write_hello(self, hello: native.Hello) -> None:
+    def write_hello(self, hello: native_hello.Hello) -> None:
         """Say hello."""
         assert self.transport is not None
-        self.transport.write(native.encode_hello(hello))
+        self.transport.write(native_hello.encode_hello(hello))
 
     def begin_over(self, keys: ClientKeys) -> None:
         """Begin TLS; the hello that counts comes after it."""
@@ -309,14 +355,23 @@ class Channel(FrameProtocol):
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._paused and self._ready:
-            _, parts, size, sink = self._waiting.popleft()
+            number, parts, size, sink = self._waiting.popleft()
             left = self._unsent[sink] - size
             if left:
                 self._unsent[sink] = left
             else:
                 del self._unsent[sink]
+            made = parts if isinstance(parts, list) else parts()
+            if made is None:
+                self._refuse_here(number)
+                continue
             assert self.transport is not None
-            self.transport.writelines(parts)
+            self.transport.writelines(made)
+
+    def _refuse_here(self, number: int) -> None:
+        """The bookie cannot do what was to be asked."""
+        sink, tag, _ = self._outstanding.pop(number)
+        asyncio.get_running_loop().call_soon(sink.answered, tag, _made_here(Answer.BAD_REQUEST))
 
 
 def _made_here(answer: Answer) -> native.AnswerFrame:

@@ -20,7 +20,7 @@ from typing import cast
 from quire.core.errors import MalformedFrameError
 from quire.net.tls import upgrade
 from quire.net.too_long import PassesOver
-from quire.wire import native
+from quire.wire import native_hello
 
 SCRATCH_BYTES = 256 * 1024
 LONG_FRAME_BYTES = 128 * 1024
@@ -357,7 +357,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         at, end = 0, len(data)
         self._long_expected = False
         if not self._greeted:
-            hello = native.split_hello(data)
+            hello = native_hello.split_hello(data)
             if hello is None:
                 self._keep(data)
                 return

@@ -50,6 +50,7 @@ _CODES: Final[dict[Answer, tuple[int, int]]] = {
     Answer.ERROR: (101, 501),
     Answer.DAMAGED_IN_TRANSIT: (101, 501),
     Answer.UNKNOWN: (101, 507),
+    Answer.DAMAGED: (101, 507),
     Answer.UNAUTHORISED: (102, 502),
     Answer.WRONG_TOKEN: (102, 502),
     Answer.WRONG_BOOKIE: (102, 502),
