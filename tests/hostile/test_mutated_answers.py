@@ -19,7 +19,7 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.connect import open_store
-from quire.wire import native
+from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.v3 import FIRST_BYTE
 from support.hostile_frames import Mutator
@@ -48,8 +48,15 @@ class HostileBookies:
         self._serving: set[Any] = set()
 
     async def listen(self, protocol: int, bookie: str, cluster_instance: str) -> int:
-        answer = native.HelloAnswer(1, Answer.OK, bookie, cluster_instance)
-        hello = native.encode_hello_answer(answer) if protocol == NATIVE else b""
+        answers = [
+            native_hello.HelloAnswer(
+                version, Answer.OK, bookie, cluster_instance, features=native_hello.OFFERED, boot=7
+            )
+            for version in (1, 2)
+        ]
+        hellos = [
+            native_hello.encode_hello_answer(answer) if protocol == NATIVE else b"" for answer in answers
+        ]
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -65,7 +72,7 @@ class HostileBookies:
                 count = min(len(frames), 20)
                 at = random.randrange(len(frames) - count + 1)
                 writer.write(
-                    hello
+                    hellos[self.connections % 2]
                     + self._mutator.changed(
                         V3 if protocol == V2 and is_v3 else protocol, frames[at : at + count]
                     )
@@ -101,7 +108,9 @@ async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[s
     for name, protocol in PROTOCOLS.items():
         bookies[name] = f"hostile-{name}"
         port = await hostile.listen(protocol, bookies[name], store.instance_id)
-        properties = {NATIVE_PROPERTY: native_property(port, 1)} if protocol == NATIVE else {}
+        properties = (
+            {NATIVE_PROPERTY: native_property(port, native_hello.VERSION)} if protocol == NATIVE else {}
+        )
         info = BookieInfo(BookieId(bookies[name]), "127.0.0.1", port, properties=properties, writable=False)
         registrations.append(await registry.register(info))
     lines = folder / "client.log"

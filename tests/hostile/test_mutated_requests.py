@@ -13,7 +13,7 @@ import pytest
 import quire
 from quire.cli.local_cluster import LocalCluster
 from quire.core.errors import WrongPasswordError
-from quire.wire import native
+from quire.wire import native_hello
 from support.hostile_frames import PROTOCOLS, Mutator
 from support.hostile_worlds import NATIVE
 from support.process import descriptors, highest, resident
@@ -65,7 +65,10 @@ async def serves_the_next(uri: str) -> None:
 
 async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[str, Any]:
     [bookie] = local.bookies
-    hello = native.encode_hello(native.Hello("", bookie.id))
+    hellos = [
+        native_hello.encode_hello(native_hello.Hello("", bookie.id, version_max=version))
+        for version in (1, 2)
+    ]
     async with quire.connect(local.uri) as client:
         one = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
         written = [b"entry %d" % number for number in range(100)]
@@ -81,6 +84,7 @@ async def survive(local: LocalCluster, mutator: Mutator, folder: Path) -> dict[s
             for number in range(300):
                 protocol = PROTOCOLS[number % 3]
                 stream = mutator.some(protocol, FRAMES_A_CONNECTION)
+                hello = hellos[number // 3 % 2]
                 streams.put_nowait(hello + stream if protocol == NATIVE else stream)
             host, port = bookie.address.split(":")
             await asyncio.gather(*(attack(host, int(port), streams, counts) for _ in range(AT_ONCE)))

@@ -16,7 +16,7 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.local_cluster import LocalCluster
 from quire.metadata.connect import open_store
-from quire.wire import native, v2
+from quire.wire import native, native_bodies, native_hello, v2
 from quire.wire.run import checksum
 from support.process import highest, resident
 from support.rounds import PROOF, keep_figures, rounds
@@ -35,7 +35,7 @@ BUDGET_MIB = BookieConfig(Path()).receive_budget_bytes // MIB
 async def stall(host: str, port: int, bookie: str, number: int) -> asyncio.StreamWriter:
     """One that never goes on: with a long frame of ours or of V2, a short cut one, half an opening, or not a byte."""
     _, writer = await asyncio.open_connection(host, port)
-    hello = native.encode_hello(native.Hello("", bookie))
+    hello = native_hello.encode_hello(native_hello.Hello("", bookie))
     header = v2.packet_header(v2.VERSION, v2.Op.ADD)
     kinds = (
         hello + struct.pack(">I", ANNOUNCED) + bytes([native.Kind.ADD]) + bytes(11),
@@ -124,7 +124,7 @@ def test_who_opens_and_does_not_go_on_is_cut_off(tmp_path: Path, sent: str) -> N
     async def work() -> None:
         async with a_bookie(tmp_path, partial_frame_seconds=0.3) as (server, client):
             reader, writer = await asyncio.open_connection(*server.address)
-            hello = native.encode_hello(native.Hello("", server.bookie_id))
+            hello = native_hello.encode_hello(native_hello.Hello("", server.bookie_id))
             if sent == "half an opening":
                 writer.write(hello[:10])
             ended = asyncio.create_task(reader.read())
@@ -155,8 +155,8 @@ def test_readers_that_never_read(tmp_path: Path) -> None:
             ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
             await ledger.append_many([ENTRY] * 128)
             await ledger.close()
-            hello = native.encode_hello(native.Hello("", server.bookie_id))
-            body = native.encode_read(0, 127, 4 * MIB)
+            hello = native_hello.encode_hello(native_hello.Hello("", server.bookie_id))
+            body = native_bodies.encode_read(0, 127, 4 * MIB, version=native_hello.VERSION)
             ask = native.encode_request(
                 native.Kind.READ, 1, len(body), checksum(body), ledger_id=ledger.ledger_id
             )

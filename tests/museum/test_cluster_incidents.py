@@ -30,7 +30,7 @@ from quire.net.v2_channel import V2Channel
 from quire.storage.config import StorageConfig
 from quire.storage.identity import COOKIE_FILE, open_identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import native
+from quire.wire import native, native_hello
 from quire.wire.run import checksum, encode_run
 from support.certificates import Authority
 from support.museum import RedError, incident, require, waiting
@@ -367,7 +367,7 @@ def test_4789_a_wrong_digest_in_a_range(fault: bool) -> None:
 async def _negative_ids(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, bookies=1) as cluster:
         (server,) = cluster.servers.values()
-        hello = native.encode_hello(native.Hello(server.cluster_instance, server.bookie_id))
+        hello = native_hello.encode_hello(native_hello.Hello(server.cluster_instance, server.bookie_id))
         for ledger_id in (-1, -2, -(1 << 63)):
             entry = DIGEST.seal_one(ledger_id, 0, -1, 1, b"x") + b"x"
             run = encode_run(ledger_id, 0, 0, [entry], [len(entry)], digest_type=int(DigestType.CRC32C))

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
 from quire.net.security import BookieSasl, BookieSecurity
-from quire.wire import bookkeeper, native, v2, v3
+from quire.wire import bookkeeper, native, native_hello, v2, v3
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 from support.certificates import jaas
@@ -60,7 +60,7 @@ def native_add(ledger_id=7):
 
 
 def hello(**fields):
-    return native.encode_hello(native.Hello("", "", **fields))
+    return native_hello.encode_hello(native_hello.Hello("", "", **fields))
 
 
 class Raw:
@@ -86,7 +86,7 @@ class Raw:
         async with asyncio.timeout(SECONDS):
             head = await self.reader.readexactly(12)
             size = int.from_bytes(head[8:], "big")
-            return native.decode_hello_answer((await self.reader.readexactly(size + 4))[:size])
+            return native_hello.decode_hello_answer((await self.reader.readexactly(size + 4))[:size])
 
     async def rest(self):
         """All that still comes until the bookie has closed."""
@@ -137,8 +137,8 @@ def test_garbage_instead_of_a_handshake(tmp_path, keys, protocol, garbage):
                 await raw.says(start_tls())
                 assert v3.decode_response(await raw.frame()).status == 0
             else:
-                await raw.says(hello(features=native.START_TLS))
-                assert (await raw.hello_answer()).features == native.START_TLS
+                await raw.says(hello(features=native_hello.START_TLS))
+                assert (await raw.hello_answer()).features == native_hello.START_TLS
             await raw.says(garbage)
             await raw.rest()
             await nothing_happened(cluster, keys)
@@ -190,7 +190,7 @@ def test_bytes_behind_start_tls(tmp_path, keys, behind):
             await raw.says(start_tls() + behind)
             await raw.rest()
             raw = await Raw.to(await only(cluster))
-            await raw.says(hello(features=native.START_TLS) + behind)
+            await raw.says(hello(features=native_hello.START_TLS) + behind)
             await raw.rest()
             await nothing_happened(cluster, keys)
 
@@ -234,7 +234,7 @@ def test_a_request_behind_a_refused_hello_is_not_served(tmp_path, keys):
     async def work():
         async with small_cluster(tmp_path, 1) as cluster:
             raw = await Raw.to(await only(cluster))
-            await raw.says(native.encode_hello(native.Hello("", "another")) + native_add())
+            await raw.says(native_hello.encode_hello(native_hello.Hello("", "another")) + native_add())
             assert (await raw.hello_answer()).answer is Answer.WRONG_BOOKIE
             assert await raw.rest() == b""
             assert (await only(cluster)).ledgers.entries_added == 0
@@ -309,7 +309,10 @@ def test_requests_before_the_password(tmp_path, keys):
             raw = await Raw.to(server)
             await raw.says(hello(auth_scheme="sasl") + native_request(Kind.AUTH) + native_add())
             answer = await raw.hello_answer()
-            assert (answer.answer, answer.features) == (Answer.OK, native.AUTHENTICATE | native.BESIDE)
+            assert (answer.answer, answer.features) == (
+                Answer.OK,
+                native_hello.AUTHENTICATE | native_hello.BESIDE | native_hello.OFFERED,
+            )
             await raw.rest()
             raw = await Raw.to(server)
             await raw.says(auth_v3() + add_v3())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.hostile_worlds import NATIVE, SEALED, V2, V3, StillBookie, StillClient
+from quire.wire import native, native_bodies
+from quire.wire.run import checksum
+from support.hostile_worlds import LEDGER, NATIVE, SEALED, V2, V3, VERSION_2, StillBookie, StillClient
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 _NAMES = {V2: "v2", V3: "v3", NATIVE: "native"}
@@ -35,18 +37,27 @@ def conversation() -> tuple[dict[int, list[bytes]], dict[int, list[bytes]]]:
     answered: dict[int, list[bytes]] = {}
     client, bookie = StillClient(), StillBookie()
     for protocol in (NATIVE, V2, V3):
-        client.hear(bytes([protocol, 0]))
         asked[protocol], answered[protocol] = [], []
-        for _, line in client.lines:
-            said, skip = bytes(line.sent), 0
-            if protocol == NATIVE:
-                said, skip = said[len(client.hello_sent) :], bookie.greeting
-                heard = bookie.serve_pieces([bookie.hello, said])[skip:]
-            else:
-                heard = bookie.serve_pieces([said])
-            asked[protocol] += frames_of(said)
-            answered[protocol] += frames_of(heard)
+        for version in (1, 2) if protocol == NATIVE else (0,):
+            client.hear(bytes([protocol | (VERSION_2 if version == 2 else 0), 0]))
+            for _, line in client.lines:
+                said = bytes(line.sent)
+                if protocol == NATIVE:
+                    hello = bookie.hello_of(version)
+                    said = said[len(client.hello_sent) :] + (truncate() if version == 2 else b"")
+                    heard = bookie.serve_pieces([hello, said])[len(bookie.serve_pieces([hello])) :]
+                else:
+                    heard = bookie.serve_pieces([said])
+                asked[protocol] += frames_of(said)
+                answered[protocol] += frames_of(heard)
     return asked, answered
+
+
+def truncate() -> bytes:
+    """A TRUNCATE, which no client of ours sends yet."""
+    body = native_bodies.encode_truncate(5)
+    kind = native.Kind.TRUNCATE
+    return native.encode_request(kind, 99, len(body), checksum(body), ledger_id=LEDGER) + body
 
 
 def frames_of(stream: bytes) -> list[bytes]:
@@ -66,8 +77,9 @@ def beginnings(side: str) -> list[bytes]:
     vectors = recorded(">" if side == "bookie" else "<")
     inputs = []
     for protocol in (NATIVE, V2, V3):
-        choice = bytes([protocol | SEALED if protocol == NATIVE else protocol, 0])
         frames = ours[protocol] + vectors.get(protocol, [])
-        inputs += [choice + frame for frame in frames if len(frame) <= 4096]
-        inputs.append(choice + b"".join(ours[protocol]))
+        for choice in (SEALED, SEALED | VERSION_2) if protocol == NATIVE else (0,):
+            head = bytes([protocol | choice, 0])
+            inputs += [head + frame for frame in frames if len(frame) <= 4096]
+            inputs.append(head + b"".join(ours[protocol]))
     return inputs

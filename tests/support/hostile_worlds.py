@@ -32,7 +32,7 @@ from quire.sim.loop import SECOND, ProcessLoop, Timeline
 from quire.sim.network import Network, NetworkSettings
 from quire.sim.programs import SimClock
 from quire.storage.config import StorageConfig
-from quire.wire import native
+from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
@@ -53,6 +53,8 @@ GOOD = LedgerAccess(
 ENTRIES = 10
 LIVES = 2000
 """Inputs that one world takes before it is made anew."""
+VERSION_2 = 16
+"""In an input's first byte, beside the native protocol: version 2 is spoken, else version 1."""
 _AFTER_AN_INPUT_NS = SECOND // 10
 _HEAD_CRC_AT = {native.REQUEST_BYTES: (76, 92), native.ANSWER_BYTES: (44, 52)}
 
@@ -98,6 +100,11 @@ def stream_of(data: bytes, head_bytes: int) -> tuple[int, list[bytes]]:
         body = seal(body, head_bytes)
     cut = min(data[1], len(body)) if choice & CUT else len(body)
     return choice & 3, [piece for piece in (body[:cut], body[cut:]) if piece]
+
+
+def version_of(data: bytes) -> int:
+    """Which version of the native protocol an input speaks."""
+    return 2 if data and data[0] & VERSION_2 else 1
 
 
 class Line(asyncio.Transport):
@@ -222,11 +229,16 @@ class StillBookie(StillWorld):
             chance=random.Random(1),
         )
         self.until_done(self.server.start())
-        self.hello = native.encode_hello(native.Hello("cluster", self.server.bookie_id))
+        self.hello = self.hello_of(native_hello.VERSION)
         self.greeting = len(self.serve_pieces([self.hello]))
         for ledger in (ACCESS, GOOD):
             # Both are in the metadata; what inputs make up beside them is garbage, and goes.
             self._create(store, ledger)
+
+    def hello_of(self, version: int) -> bytes:
+        """The hello of a client that speaks nothing newer than this version."""
+        hello = native_hello.Hello("cluster", self.server.bookie_id, version_max=version)
+        return native_hello.encode_hello(hello)
 
     def _create(self, store: MemoryStore, ledger: LedgerAccess) -> None:
         record = new_ledger(
@@ -254,7 +266,8 @@ class StillBookie(StillWorld):
     def serve(self, data: bytes) -> bytes:
         """What the bookie answers to an input; it must still be there afterwards."""
         protocol, pieces = stream_of(data, native.REQUEST_BYTES)
-        return self.serve_pieces([self.hello, *pieces] if protocol == NATIVE else pieces)
+        hello = self.hello_of(version_of(data))
+        return self.serve_pieces([hello, *pieces] if protocol == NATIVE else pieces)
 
     def serve_pieces(self, pieces: list[bytes]) -> bytes:
         line = _Handed()
@@ -273,10 +286,10 @@ class StillBookie(StillWorld):
 
     def intact(self) -> bool:
         """Whether the ledger whose key nobody has is as it was."""
-        body = native.encode_read(0, ENTRIES - 1, 1 << 20)
+        body = native_bodies.encode_read(0, ENTRIES - 1, 1 << 20, version=native_hello.VERSION)
         head = native.encode_request(native.Kind.READ, 9, len(body), checksum(body), ledger_id=GOOD.ledger_id)
         said = memoryview(self.serve_pieces([self.hello, head + body]))[self.greeting :]
-        found = native.decode_entries(native.decode_answer(said).body)
+        found = native_bodies.decode_entries(native.decode_answer(said).body, version=native_hello.VERSION)
         entries, bad, _ = open_runs(found.runs, GOOD, 0, ENTRIES - 1)
         return not bad and list(entries.entry_ids) == list(range(ENTRIES))
 
@@ -308,9 +321,15 @@ class StillClient(StillWorld):
         for protocol, name in ((NATIVE, "auto"), (V2, "v2"), (V3, "v3")):
             client = self.clients[protocol] = BookieClient(registry, "cluster", protocol=name)
             self.until_done(client.start())
-        answer = native.HelloAnswer(1, Answer.OK, "b", "cluster")
-        self.hello = native.encode_hello_answer(answer)
-        self.hello_sent = native.encode_hello(native.Hello("cluster", self.bookie))
+        self.hellos = {
+            version: native_hello.encode_hello_answer(
+                native_hello.HelloAnswer(
+                    version, Answer.OK, "b", "cluster", features=native_hello.OFFERED, boot=3
+                )
+            )
+            for version in (1, 2)
+        }
+        self.hello_sent = native_hello.encode_hello(native_hello.Hello("cluster", self.bookie))
 
     async def connect(self, loop: Any, factory: Callable[[], Any], host: str, port: int) -> Any:
         """The network: every connection goes to the test."""
@@ -331,7 +350,7 @@ class StillClient(StillWorld):
         sink = self.inside(lambda: add_something(client, self.bookie, 2000))
         self.pass_time(SECOND // 100)
         for receiver, line in list(self.lines):
-            heard = [self.hello, *pieces] if protocol == NATIVE else pieces
+            heard = [self.hellos[version_of(data)], *pieces] if protocol == NATIVE else pieces
             self.inside(lambda receiver=receiver, line=line, heard=heard: feed(receiver, heard, line))
         self.pass_time(SECOND // 100)
         for receiver, _ in list(self.lines):
@@ -361,8 +380,14 @@ def everything(client: BookieClient, bookie: BookieId, timeout_ms: int) -> list[
         client.long_poll(bookie, ACCESS, 3, 4, 9, 1 << 20, 1000),
         client.list_entries(bookie, ACCESS, timeout_ms=timeout_ms),
         client.info(bookie, ACCESS, timeout_ms=timeout_ms),
-        client.clear_limbo(bookie, ACCESS, timeout_ms=timeout_ms),
+        client.clear_limbo(bookie, ACCESS, 7, timeout_ms=timeout_ms),
+        client.write_lacs(bookie, [item_of(ACCESS, 3), item_of(GOOD, 4)], timeout_ms=timeout_ms),
     ]
+
+
+def item_of(access: LedgerAccess, lac: int) -> native_bodies.LacItem:
+    """How far a ledger is confirmed, as one of many."""
+    return native_bodies.LacItem(access.ledger_id, 0, lac, 0, int(DigestType.CRC32C), access.key)
 
 
 def add_something(client: BookieClient, bookie: BookieId, timeout_ms: int) -> AddedSink:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.bookie.digest_types import DigestTypes
-from quire.bookie.ledgers import Ledgers, Waiter
+from quire.bookie.ledgers import Ledgers
+from quire.bookie.waiters import Waiter
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType

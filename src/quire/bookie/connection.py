@@ -19,26 +19,46 @@ from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
 from quire.net.sasl import PLUGIN
-from quire.wire import native
+from quire.wire import native, native_bodies, native_hello
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
-from quire.wire.run import RunView
+from quire.wire.run import SCHEME_PLAIN, RunView
 
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
 
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
+_NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS, Kind.TRUNCATE})
+"""Kinds that are no request for a ledger here: TRUNCATE is for bookies that announce the feature."""
+_DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges")
+"""What INFO tells of a ledger since version 2."""
+
+
+def has_terms(run: RunView) -> bool:
+    """Whether a run is of a term, or its entries name theirs: this program does not know terms, and stores none.
+
+    It refuses the terms of requests as well: to ignore one would be to take an old writer for the new one.
+    """
+    return run.origin_term > 0 or run.scheme != SCHEME_PLAIN
 
 
 class Connection(ClientConnection):
-    """A client's connection, from its hello to its end."""
+    """A client's connection, from its hello to its end.
+
+    Attributes:
+        features: what the client said that it can do.
+    """
+
+    told_bytes = native.REQUEST_BYTES
 
     def __init__(self, server: BookieServer) -> None:
-        super().__init__(server, server.config.frame_bytes_max)
+        super().__init__(server, server.config.frame_limits.native)
         self._requests: deque[memoryview] = deque()
         self._added = False
         self._beside = False
+        self._version = 0
+        self.features = 0
         self._door: NativeDoor | None = None
         # Only the first bytes can be another protocol's: behind the hello, nobody looks any more.
         self.__dict__["_split"] = self._split_first
@@ -66,24 +86,29 @@ class Connection(ClientConnection):
         heir.take_over(data)
 
     def hello_received(self, body: memoryview) -> None:
-        hello = native.decode_hello(body)
+        hello = native_hello.decode_hello(body)
         server = self._server
         answer, message, features = Answer.OK, "", 0
         if self._door is None and server.keys is not None:
             self._door = NativeDoor(self, server.keys)
         if self._door is not None:
             if self._door.starts_tls(hello):
-                self._greet(native.HelloAnswer(native.VERSION, Answer.OK, "", "", features=native.START_TLS))
+                version = native_hello.version_with(hello) or native_hello.VERSION_MIN
+                self._greet(
+                    native_hello.HelloAnswer(version, Answer.OK, "", "", features=native_hello.START_TLS)
+                )
                 self._greeted = False
                 self.take_tls()
                 return
             message, features = self._door.judge(hello)
+        self._version, self.features = native_hello.version_with(hello), hello.features
         if message:
             answer = Answer.UNAUTHORISED
-        elif not hello.version_min <= native.VERSION <= hello.version_max:
+        elif not self._version:
             answer = Answer.BAD_REQUEST
             message = (
-                f"this bookie speaks version {native.VERSION}, not {hello.version_min}..{hello.version_max}"
+                f"this bookie speaks versions {native_hello.VERSION_MIN}..{native_hello.VERSION} of the native "
+                f"protocol, not {hello.version_min}..{hello.version_max}"
             )
         elif hello.auth_scheme not in {"", PLUGIN}:
             answer, message = Answer.UNAUTHORISED, f"auth scheme {hello.auth_scheme!r} is not known here"
@@ -92,16 +117,18 @@ class Connection(ClientConnection):
         elif hello.cluster_instance and hello.cluster_instance != server.cluster_instance:
             answer = Answer.WRONG_BOOKIE
             message = f"bookie {server.bookie_id} is of cluster {server.cluster_instance}, not {hello.cluster_instance}"
-        version = native.VERSION if answer is Answer.OK else 0
+        version = self._version if answer is Answer.OK else 0
+        features |= native_hello.OFFERED
         self._beside = self._is_beside()
         if self._beside:
-            features |= native.BESIDE
+            features |= native_hello.BESIDE
         ids = ("", "") if answer is Answer.UNAUTHORISED else (server.bookie_id, server.cluster_instance)
-        self._greet(native.HelloAnswer(version, answer, *ids, message, features if version else 0))
+        features = features if version else 0
+        self._greet(native_hello.HelloAnswer(version, answer, *ids, message, features, server.boot))
         if version == 0:
             self.refused(message)
             self._shut()
-        elif features & native.AUTHENTICATE:
+        elif features & native_hello.AUTHENTICATE:
             self.__dict__["_serve"] = self._authenticate
         else:
             self.opened()
@@ -120,9 +147,9 @@ class Connection(ClientConnection):
             and addresses[0] == addresses[1]
         )
 
-    def _greet(self, answer: native.HelloAnswer) -> None:
+    def _greet(self, answer: native_hello.HelloAnswer) -> None:
         assert self.transport is not None
-        self.transport.write(native.encode_hello_answer(answer))
+        self.transport.write(native_hello.encode_hello_answer(answer))
 
     def _authenticate(self, frame: memoryview) -> None:
         """A request of a client that has not shown yet who it is: a step towards that, or nothing at all."""
@@ -135,11 +162,11 @@ class Connection(ClientConnection):
             token = self._door.step(bytes(request.body))
         except AuthenticationError as error:
             self.refused(error.message)
-            self._answer(request, Answer.UNAUTHORISED)
+            self._answer(request, Answer.UNAUTHORISED, term=0)
             self.send_answers()
             self._shut()
             return
-        self._answer(request, Answer.OK, body=(token,))
+        self._answer(request, Answer.OK, term=0, body=(token,))
         if self._door.known:
             del self.__dict__["_serve"]
             self.opened()
@@ -155,6 +182,18 @@ class Connection(ClientConnection):
 
     def frame_received(self, frame: memoryview) -> None:
         self._requests.append(frame)
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:
+        if "frame_received" in self.__dict__:
+            return  # whoever was refused is not served
+        try:
+            request = native.decode_request(head[: native.REQUEST_BYTES])
+        except MalformedFrameError as error:
+            raise self.no_request(size, error.message) from None
+        if "_serve" in self.__dict__:
+            raise self.no_request(size, "its client has not shown who it is")
+        self.refused_long(f"request {request.number} ({request.kind.name})", size)
+        self._answer(request, Answer.BAD_REQUEST)
 
     def has_requests(self) -> bool:
         return bool(self._requests)
@@ -183,7 +222,7 @@ class Connection(ClientConnection):
         request = native.decode_request(frame)
         if not request.is_intact():
             self._answer(request, Answer.DAMAGED_IN_TRANSIT)
-        elif not request.is_possible():
+        elif request.term or not request.is_possible():
             self._answer(request, Answer.BAD_REQUEST)
         else:
             try:
@@ -211,6 +250,9 @@ class Connection(ClientConnection):
             return
         run = RunView.parse(request.body)
         run.check_identity()
+        if has_terms(run):
+            self._answer(request, Answer.BAD_REQUEST)
+            return
         if run.ledger_id != request.ledger_id:
             msg = f"an add to ledger {request.ledger_id} brings a run of ledger {run.ledger_id}"
             raise MalformedFrameError(msg)
@@ -230,7 +272,7 @@ class Connection(ClientConnection):
         self._server.settled(len(request.body))
         if error is None:
             flags = native.FOLLOWED if request.ledger_id in self._ledgers.followers.followed else 0
-            self._answer(request, Answer.OK, flags=flags)
+            self._answer(request, Answer.OK, flags=flags, term=request.term)
         else:
             self._answer(request, self._server.answer_for(error))
 
@@ -240,7 +282,9 @@ class Connection(ClientConnection):
             return lambda _: self._answer(request, Answer.BAD_REQUEST)
         if request.kind is Kind.READ_LAC:
             return lambda answer: self._last_confirmed(request, answer)
-        first, last, bytes_max = native.decode_read(request.body)
+        first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
+        if term not in {0, native_bodies.ANY_TERM}:  # all that is here is of term 0
+            return lambda _: self._answer(request, Answer.BAD_REQUEST)
         return lambda answer: self._entries(request, answer, first, last, bytes_max)
 
     def _entries(self, request: Request, answer: Answer, first: int, last: int, bytes_max: int) -> None:
@@ -253,11 +297,15 @@ class Connection(ClientConnection):
         if found.answer is not Answer.OK:
             self._answer(request, found.answer, lac=found.lac)
             return
-        told = [native.encode_told(found.vouched_through, found.unknown)]
+        told = [
+            native_bodies.encode_told(
+                found.vouched_through, found.unknown, found.damaged, found.lac_term, version=self._version
+            )
+        ]
         if found.places:
-            told.append(native.encode_places(found.places))
+            told.append(native_bodies.encode_places(found.places, version=self._version))
         flags = native.PLACED if found.places else 0
-        runs = native.encode_runs(found.runs)
+        runs = native_bodies.encode_runs(found.runs)
         self._answer(request, Answer.OK, flags=flags, lac=found.lac, body=told, runs=runs)
 
     def _last_confirmed(self, request: Request, answer: Answer) -> None:
@@ -265,19 +313,26 @@ class Connection(ClientConnection):
             self._answer(request, answer)
             return
         answer, lac, explicit, evidence = self._ledgers.last_confirmed(request)
-        body = native.encode_lac_body(explicit, evidence) if answer is Answer.OK else ()
+        body: Sequence[Buffer] = ()
+        if answer is Answer.OK:
+            lac_term, lafr = self._ledgers.confirmed_in(request.ledger_id)
+            body = native_bodies.encode_lac_body(explicit, evidence, lac_term, lafr, version=self._version)
         self._answer(request, answer, lac=lac, body=body)
 
     def _long_poll(self, request: Request) -> None:
-        previous, first, last, bytes_max, wait_ms = native.decode_long_poll(request.body)
-        if request.ledger_id < 0:
+        previous, first, last, bytes_max, wait_ms, term = native_bodies.decode_long_poll(
+            request.body, version=self._version
+        )
+        if request.ledger_id < 0 or term:
             self._answer(request, Answer.BAD_REQUEST)
             return
 
         def wake() -> None:
             lac = self._ledgers.lac(request.ledger_id)
             if lac is not None and (min(last, lac) < first or self.is_congested()):
-                self._answer(request, Answer.OK, lac=lac, body=(native.encode_told(first - 1, ()),))
+                lac_term, _ = self._ledgers.confirmed_in(request.ledger_id)
+                told = native_bodies.encode_told(first - 1, (), (), lac_term, version=self._version)
+                self._answer(request, Answer.OK, lac=lac, body=(told,))
             else:
                 self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
 
@@ -288,21 +343,32 @@ class Connection(ClientConnection):
     def _serve_rest(self, request: Request) -> None:
         kind, ledgers = request.kind, self._ledgers
         if kind is Kind.INFO and request.ledger_id < 0:
-            self._answer(request, Answer.OK, body=[native.encode_info(self._server.info())])
-        elif request.ledger_id < 0 or kind is Kind.AUTH:
+            self._answer(request, Answer.OK, body=[native_bodies.encode_info(self._server.info())])
+        elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
+            refused = ledgers.explicit_lacs(native_bodies.decode_lacs(request.body))
+            self._answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
+        elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
             self._answer(request, Answer.BAD_REQUEST)
         elif kind is Kind.WRITE_LAC:
             self._answer(request, ledgers.explicit_lac(request))
         elif kind is Kind.CLEAR_LIMBO:
-            ledgers.clear_limbo(request, lambda answer: self._answer(request, answer))
+            lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
+            ledgers.clear_limbo(request, lsn, lambda answer: self._answer(request, answer))
         elif kind is Kind.LIST_ENTRIES:
-            self._answer(request, Answer.OK, body=[native.encode_intervals(ledgers.held(request.ledger_id))])
+            wanted = native_bodies.decode_list(request.body, version=self._version)
+            page = ledgers.held_page(request.ledger_id, *wanted)
+            self._answer(request, Answer.OK, body=[native_bodies.encode_held(*page, version=self._version)])
         else:
-            info = ledgers.info(request.ledger_id)
-            if info is None:
-                self._answer(request, ledgers.read(request, 0, 0, 1).answer)
-            else:
-                self._answer(request, Answer.OK, lac=info["lac"], body=[native.encode_info(info)])
+            self._ledger_info(request)
+
+    def _ledger_info(self, request: Request) -> None:
+        info = self._ledgers.info(request.ledger_id)
+        if info is None:
+            self._answer(request, self._ledgers.read(request, 0, 0, 1).answer)
+            return
+        if self._version == 1:
+            info = {key: what for key, what in info.items() if key not in _DOUBT_KEYS}
+        self._answer(request, Answer.OK, lac=info["lac"], body=[native_bodies.encode_info(info)])
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -312,10 +378,12 @@ class Connection(ClientConnection):
         answer: Answer,
         *,
         flags: int = 0,
+        term: int | None = None,
         lac: int = NO_ENTRY,
         body: Sequence[Buffer] = (),
         runs: Sequence[Buffer] = (),
     ) -> None:
+        """Answer; `term`: the bookie's for the ledger, where the caller knows it already."""
         if self.transport is None:
             return
         parts = native.encode_answer(
@@ -324,6 +392,7 @@ class Connection(ClientConnection):
             request.number,
             flags=flags,
             ledger_id=request.ledger_id,
+            term=self._ledgers.term(request.ledger_id) if term is None else term,
             lac=lac,
             durable_lsn=self._server.storage.durable_lsn,
             body=body,

@@ -11,48 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from quire.bookie.followers import Followers, Poll
+from quire.bookie.lac_bodies import is_lac_body, key_of, lac_body_of
+from quire.bookie.waiters import NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.rules import RULES, Rules
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire.entry import LAC_BODY_BYTES, MAC_BYTES, Buffer, explicit_lac_of
+from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
-from quire.wire.run import RunPlace, RunView
-
-
-class Waiter(Protocol):
-    """Whoever waits until something is on disk."""
-
-    def stored(self, tag: Any, error: StorageError | None) -> None:
-        """What was put with this tag is durable, or failed for ever."""
-
-
-class _Nobody:
-    def stored(self, tag: Any, error: StorageError | None) -> None:
-        """Nobody waits: an answer that depends on it has a tag of its own."""
-
-
-class _UntilTaken:
-    """Facts that the disk did not take must be put again with the next run: else its ledger would be nobody's."""
-
-    def stored(self, tag: Any, error: StorageError | None) -> None:
-        if error is not None:
-            assert isinstance(tag, BookieLedgerMachine)
-            tag.dirty = True
-
-
-class _WhenDurable:
-    """Runs the tag, a callback, with the error."""
-
-    def stored(self, tag: Any, error: StorageError | None) -> None:
-        assert callable(tag)
-        tag(error)
-
+from quire.wire.native_bodies import WHOLE_LIST, LacItem
+from quire.wire.run import HeldInterval, RunPlace, RunView
 
 EVERY_LAC = 1 << 63
 """Above each LAC: whoever waits for one is to look again."""
@@ -61,18 +34,6 @@ MACHINES_KEPT = 1024
 than, are kept as well."""
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
-NOBODY = _Nobody()
-UNTIL_TAKEN = _UntilTaken()
-WHEN_DURABLE = _WhenDurable()
-
-
-def _is_lac_body(body: bytes, ledger_id: int) -> bool:
-    """Whether this can be a ledger's explicit LAC: its id, a LAC, and a digest, which the bookie cannot check."""
-    return (
-        LAC_BODY_BYTES <= len(body) <= LAC_BODY_BYTES + max(MAC_BYTES.values())
-        and int.from_bytes(body[:8], "big") == ledger_id
-        and explicit_lac_of(body) >= NO_ENTRY
-    )
 
 
 @dataclass(slots=True)
@@ -85,6 +46,8 @@ class Found:
     unknown: list[tuple[int, int]]
     lac: int
     places: Sequence[RunPlace] = ()
+    damaged: Sequence[tuple[int, int]] = ()
+    lac_term: int = 0
 
 
 class Ledgers:
@@ -127,10 +90,12 @@ class Ledgers:
             OK when it was handed over: the answer waits for `waiter.stored(tag, …)`. Any other answer is final.
         """
         recovery = bool(request.flags & Flag.RECOVERY)
+        # Work in the background stops before the space that fences and recovery need.
+        background = bool(request.flags & Flag.BACKGROUND)
         storage = self._storage
         if storage.failure is not None:
             return Answer.ERROR
-        if not recovery and (self.read_only or not storage.writable):
+        if (background or not recovery) and (self.read_only or not storage.writable):
             return Answer.READ_ONLY
         if not recovery and storage.suspects(request.ledger_id) and self._known(request.ledger_id) is None:
             # It may have been fenced here before: whether the writer may go on, others must say.
@@ -157,6 +122,7 @@ class Ledgers:
             recovery=recovery,
             sink=waiter,
             tag=tag,
+            background=background,
         )
         if not recovery:
             self._evidence[request.ledger_id] = run.last
@@ -172,18 +138,37 @@ class Ledgers:
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
         body = bytes(request.body)
-        if not _is_lac_body(body, request.ledger_id):
+        return self._explicit_lac(request.ledger_id, body, request.key, request.token, request.digest_type)
+
+    def explicit_lacs(self, items: Sequence[LacItem]) -> list[tuple[int, Answer]]:
+        """Take the explicit LACs of many ledgers, each as `explicit_lac` does.
+
+        Returns:
+            (ledger id, answer) of those that were refused.
+        """
+        refused: list[tuple[int, Answer]] = []
+        for item in items:
+            body = lac_body_of(item)
+            answer = Answer.BAD_REQUEST
+            if body is not None:
+                answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
+            if answer is not Answer.OK:
+                refused.append((item.ledger_id, answer))
+        return refused
+
+    def _explicit_lac(self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int) -> Answer:
+        if not is_lac_body(body, ledger_id):
             return Answer.BAD_REQUEST
-        if not request.key:
+        if not key:
             return Answer.UNAUTHORISED
-        machine = self._machine(request.ledger_id)
+        machine = self._machine(ledger_id)
         before = machine.facts.lac
         answer = machine.explicit_lac(
-            body, explicit_lac_of(body), key=request.key, token=request.token, digest_type=request.digest_type
+            body, explicit_lac_of(body), key=key, token=token, digest_type=digest_type
         )
         if answer is Answer.OK and machine.facts.lac > before:
-            self._unsaved_lacs[request.ledger_id] = machine
-            self.followers.tell(request.ledger_id, machine.facts.lac)
+            self._unsaved_lacs[ledger_id] = machine
+            self.followers.tell(ledger_id, machine.facts.lac)
             if len(self._unsaved_lacs) == LACS_UNSAVED_MAX:
                 self.flush_soon()
         return answer
@@ -267,10 +252,12 @@ class Ledgers:
         limbo = facts.limbo or self._storage.failure is not None
         if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
             vouched = first - 1
-        unknown = list(held.unknown)
+        unknown, damaged = list(held.unknown), held.damaged
         if unknown and self._rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
-            unknown = []
-        return Found(Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places)
+            unknown, damaged = [], []
+        return Found(
+            Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places, damaged, facts.lac_term
+        )
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
         """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
@@ -294,6 +281,17 @@ class Ledgers:
                 if run.holds(entry_id):
                     evidence = run.entry(run.position(entry_id))
         return Answer.OK, facts.lac, facts.explicit_lac, evidence
+
+    def confirmed_in(self, ledger_id: int) -> tuple[int, int]:
+        """(the term of the writer that told the LAC, the LAFR) of a ledger that is known here."""
+        machine = self._known(ledger_id)
+        return (0, NO_ENTRY) if machine is None else (machine.facts.lac_term, machine.facts.lafr)
+
+    def term(self, ledger_id: int) -> int:
+        """The term that a ledger has here; 0 for one that is not known."""
+        machine = self._machines.get(ledger_id)
+        facts = self._storage.facts(ledger_id) if machine is None else machine.facts
+        return 0 if facts is None else facts.term
 
     def poll(
         self, ledger_id: int, previous_lac: int, wait_seconds: float, wake: Callable[[], None]
@@ -329,6 +327,18 @@ class Ledgers:
         """The intervals of entries that this bookie holds."""
         return list(self._storage.held(ledger_id))
 
+    def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
+        """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`.
+
+        A page does not end between intervals with equal first ids: the next one would not get beyond them.
+        """
+        page: list[HeldInterval] = []
+        for interval in self._storage.held_from(ledger_id, first):
+            if len(page) >= intervals_max and interval.first > page[-1].first:
+                return page, interval.first
+            page.append(interval)
+        return page, WHOLE_LIST
+
     # --- the rest ------------------------------------------------------------------------------------------------
 
     def info(self, ledger_id: int) -> dict[str, Any] | None:
@@ -337,18 +347,28 @@ class Ledgers:
         if machine is None:
             return None
         facts = machine.facts
+        doubt = facts.doubt
         return {
             "ledger_id": ledger_id,
             "fenced": facts.fenced,
             "limbo": facts.limbo,
+            "doubt_lsn": None if doubt is None else doubt.lsn,
+            "doubt_below": None if doubt is None or doubt.covers_all else doubt.below,
+            "doubt_ranges": [] if doubt is None else [list(pair) for pair in doubt.ranges],
             "term": facts.term,
             "lac": facts.lac,
             "last_entry": self._storage.last_entry(ledger_id),
             "deleted": bool(facts.deleted_until_ms),
         }
 
-    def clear_limbo(self, request: Request, then: Callable[[Answer], None]) -> None:
-        """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable."""
+    def clear_limbo(self, request: Request, lsn: int | None, then: Callable[[Answer], None]) -> None:
+        """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable.
+
+        Args:
+            request: names ledger and key.
+            lsn: of the doubt that this ends; None from a client that cannot name one.
+            then: BAD_REQUEST when the ledger is in doubt since another loss; it stays so.
+        """
         machine = self._known(request.ledger_id)
         if machine is None:
             then(Answer.NO_LEDGER)
@@ -356,7 +376,7 @@ class Ledgers:
         if not request.key or (machine.facts.key and machine.facts.key != request.key):
             then(Answer.UNAUTHORISED)
             return
-        answer = machine.clear_limbo()
+        answer = machine.clear_limbo(lsn)
         if answer is not Answer.OK or not machine.dirty:
             then(answer)
             return

@@ -14,7 +14,7 @@ from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError
 from quire.net.sasl import PLUGIN, SaslServer
 from quire.net.security import BookieKeys
-from quire.wire import bookkeeper, native, v2, v3
+from quire.wire import bookkeeper, native_hello, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
@@ -64,13 +64,15 @@ class _Door:
 class NativeDoor(_Door):
     """Our own protocol: what a hello is told."""
 
-    def starts_tls(self, hello: native.Hello) -> bool:
+    def starts_tls(self, hello: native_hello.Hello) -> bool:
         """Whether this hello asks for TLS and may have it."""
-        return bool(hello.features & native.START_TLS) and self._keys.has_tls and not self._client.secure
+        return (
+            bool(hello.features & native_hello.START_TLS) and self._keys.has_tls and not self._client.secure
+        )
 
-    def judge(self, hello: native.Hello) -> tuple[str, int]:
+    def judge(self, hello: native_hello.Hello) -> tuple[str, int]:
         """Why a hello is refused, empty if it is not; and the features of its answer."""
-        if hello.features & native.START_TLS and not self._keys.has_tls:
+        if hello.features & native_hello.START_TLS and not self._keys.has_tls:
             return (
                 "this bookie has no certificate and speaks no TLS: give it one, or take tls away from the client",
                 0,
@@ -79,7 +81,7 @@ class NativeDoor(_Door):
             return _TLS_ONLY, 0
         if not self._keys.asks_names:
             return "", 0
-        return "" if hello.auth_scheme == PLUGIN else _NAMES_ONLY, native.AUTHENTICATE
+        return "" if hello.auth_scheme == PLUGIN else _NAMES_ONLY, native_hello.AUTHENTICATE
 
 
 class BookKeeperDoor(_Door):

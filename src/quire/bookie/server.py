@@ -22,8 +22,9 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.digest_types import DigestTypes
 from quire.bookie.garbage import GarbageCollector
-from quire.bookie.ledgers import WHEN_DURABLE, Ledgers
+from quire.bookie.ledgers import Ledgers
 from quire.bookie.unread import UnreadAnswers
+from quire.bookie.waiters import WHEN_DURABLE
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import (
@@ -45,13 +46,15 @@ from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import native
+from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import master_key
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
+FEATURES_PROPERTY = "quire.features"
+"""Property of a registration: what this bookie can do, as words."""
 SESSIONS_WAITED = 2
 """A predecessor of the same id that was killed keeps its registration for its session's time-out; a server of the store
 that comes back counts it anew."""
@@ -65,6 +68,9 @@ class BookieServer:
         store: the cluster's metadata.
         clock, files, worker, chance, process_id: the machine; the real one unless a simulator says otherwise.
         rules: the judgements; production passes the one true set.
+
+    Attributes:
+        boot: the boot number of its directory, which clients are told.
 
     Raises:
         MisuseError: a file of `config.security` is missing or is not what it should be.
@@ -93,6 +99,7 @@ class BookieServer:
         self._closing_log = ClosingLog(log)
         self.cluster_instance = ""
         self.bookie_id = BookieId("")
+        self.boot = 0
         self.holding = False
         self.storage: LedgerStorage
         self.ledgers: Ledgers
@@ -246,7 +253,10 @@ class BookieServer:
             host=self._address[0],
             port=self._address[1],
             writable=self._writable(),
-            properties={NATIVE_PROPERTY: native_property(self._address[1], native.VERSION)},
+            properties={
+                NATIVE_PROPERTY: native_property(self._address[1], native_hello.VERSION),
+                FEATURES_PROPERTY: native_hello.feature_names(native_hello.OFFERED),
+            },
         )
         wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms
         self._registration = await self._registry.register(info, wait_ms=wait_ms)

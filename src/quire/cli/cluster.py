@@ -8,12 +8,14 @@ import typer
 
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
+from quire.cli.upgrade import upgrade
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
     from quire.metadata.bookies import BookieInfo
 
-app = typer.Typer(help="The cluster as a whole: status, bookies.")
+app = typer.Typer(help="The cluster as a whole: status, bookies, upgrade.")
+app.command("upgrade")(upgrade)
 
 LEDGERS_COUNTED_MAX = 100_000
 FEATURES_PROPERTY = "quire.features"

@@ -9,21 +9,25 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from quire.client import short_circuit
+from quire.client import shapes, short_circuit
 from quire.client.access import LedgerAccess
 from quire.client.channels import AnyChannel, Channels
+from quire.client.config import RECEIVE_BUDGET_BYTES
+from quire.client.peers import Peer, Reply
 from quire.client.replies import LacReply, ReadReply, read_reply
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.net.channel import Channel, unreachable
+from quire.net.channel import Channel, Shape, unreachable
 from quire.net.security import ClientKeys, ClientSecurity
-from quire.wire import native
+from quire.wire import native, native_bodies
+from quire.wire.frame_limits import FrameLimits
 from quire.wire.native import AnswerFrame, Flag, Kind
+from quire.wire.native_bodies import ANY_TERM, LacItem
+from quire.wire.run import HeldInterval
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,7 @@ SWEEP_SECONDS = 0.25
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
 REQUEST_TIMEOUT_MS = 10_000
+NO_BODY = shapes.fixed(b"")
 POLL_GRACE_MS = 500
 """How much later than asked for the answer to a long poll may come."""
 
@@ -56,35 +61,6 @@ class AddSink:
         raise NotImplementedError
 
 
-class _Reply:
-    """Turns one channel answer into a future's result."""
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[AnswerFrame] = asyncio.get_running_loop().create_future()
-
-    def answered(self, tag: object, frame: AnswerFrame) -> None:  # noqa: ARG002 - one request, no tag
-        if not self.future.done():
-            self.future.set_result(frame)
-
-
-@dataclass(slots=True)
-class _Peer:
-    """One bookie: its channel now, when it may be tried again, and why a bookie and this client do not take each other."""
-
-    channel: AnyChannel | None = None
-    retry_at: float = 0.0
-    failures: int = 0
-    trouble: str = ""
-    connecting: asyncio.Task[None] | None = None
-
-    @property
-    def refused_because(self) -> str:
-        """The trouble, while no connection is open."""
-        return self.trouble if self.channel is None or not self.channel.was_ready else ""
-
-
 def _nobody_asks(bookie: BookieId) -> None:
     """What `BookieClient.on_return` is until somebody wants to be told."""
 
@@ -97,6 +73,7 @@ class BookieClient:
         cluster_instance: the cluster that bookies must belong to.
         receive_budget_bytes: memory for unfinished answers.
         protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        frame_bytes_max: longest frame; see there.
         security: TLS, and who this client is.
         short_circuit_reads: read long runs out of the files of bookies on this machine.
 
@@ -109,7 +86,8 @@ class BookieClient:
         registry: BookieRegistry,
         cluster_instance: str,
         *,
-        receive_budget_bytes: int = 64 * 1024 * 1024,
+        receive_budget_bytes: int = RECEIVE_BUDGET_BYTES,
+        frame_bytes_max: int | None = None,
         protocol: str = "auto",
         protocol_of: Sequence[tuple[str, str]] = (),
         security: ClientSecurity | None = None,
@@ -121,11 +99,12 @@ class BookieClient:
             receive_budget_bytes,
             protocol,
             protocol_of,
+            limits=FrameLimits.of(frame_bytes_max),
             keys=None if security is None else ClientKeys.of(security),
             connect=self._connect,
         )
         self._registry = registry
-        self._peers: dict[BookieId, _Peer] = {}
+        self._peers: dict[BookieId, Peer] = {}
         self._known: dict[BookieId, BookieInfo] = {}
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -149,6 +128,10 @@ class BookieClient:
     def writable(self) -> list[BookieId]:
         """The bookies that take new entries, by the last list seen, in a fixed order."""
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
+
+    def speaks_native(self, bookie: BookieId) -> bool:
+        """Whether a bookie is spoken to in our own protocol, as far as its registration was seen."""
+        return self._channels.speaks_native(self._known.get(bookie))
 
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.
@@ -247,17 +230,18 @@ class BookieClient:
         *,
         fence: bool = False,
         recovery: bool = False,
+        origin_term: int = ANY_TERM,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> ReadReply:
-        """Entries first..last, as far as `bytes_max` goes (one entry at least)."""
+        """Entries first..last, as far as `bytes_max` goes (one entry at least); `origin_term`: only those of a term."""
         flags = (Flag.FENCE if fence else 0) | (Flag.RECOVERY if recovery else 0)
-        body = native.encode_read(first, last, bytes_max)
+        shape = shapes.read(first, last, bytes_max, origin_term)
         channel = self._channel(bookie)
         if self._short_circuit_reads and not flags and isinstance(channel, Channel) and channel.beside:
-            frame = await self._request(
-                bookie, Kind.READ, (body,), timeout_ms, access=access, flags=Flag.PLACES
+            frame, version = await self._request(
+                bookie, Kind.READ, shape, timeout_ms, access=access, flags=Flag.PLACES
             )
-            reply = read_reply(frame, last)
+            reply = read_reply(frame, last, version)
             if not reply.places or await short_circuit.fill(reply, self._channels.frame):
                 return reply
             # What the files do not give is the bookie's to judge; from now on it is asked for everything.
@@ -265,8 +249,8 @@ class BookieClient:
                 "the files of bookie %s cannot be used here: its entries come over the connection", bookie
             )
             channel.beside = False
-        frame = await self._request(bookie, Kind.READ, (body,), timeout_ms, access=access, flags=flags)
-        return read_reply(frame, last)
+        frame, version = await self._request(bookie, Kind.READ, shape, timeout_ms, access=access, flags=flags)
+        return read_reply(frame, last, version)
 
     async def long_poll(
         self,
@@ -279,11 +263,11 @@ class BookieClient:
         wait_ms: int,
     ) -> ReadReply:
         """Wait until the bookie's LAC passes `previous_lac`, then what it has of first..min(last, LAC)."""
-        body = native.encode_long_poll(previous_lac, first, last, bytes_max, wait_ms)
-        frame = await self._request(
-            bookie, Kind.LONG_POLL, (body,), wait_ms + POLL_GRACE_MS, access=access, flags=0
+        shape = shapes.long_poll(previous_lac, first, last, bytes_max, wait_ms)
+        frame, version = await self._request(
+            bookie, Kind.LONG_POLL, shape, wait_ms + POLL_GRACE_MS, access=access
         )
-        return read_reply(frame, last)
+        return read_reply(frame, last, version)
 
     async def read_lac(
         self,
@@ -295,66 +279,95 @@ class BookieClient:
     ) -> LacReply:
         """How far the ledger is confirmed, as this bookie knows; with `fence` it takes no more normal adds."""
         flags = Flag.FENCE | Flag.RECOVERY if fence else 0
-        frame = await self._request(bookie, Kind.READ_LAC, (), timeout_ms, access=access, flags=flags)
+        frame, version = await self._request(
+            bookie, Kind.READ_LAC, NO_BODY, timeout_ms, access=access, flags=flags
+        )
         if frame.answer is not Answer.OK:
             return LacReply(frame.answer)
         try:
-            explicit, evidence = native.decode_lac_body(frame.body)
+            return LacReply(Answer.OK, frame.lac, *native_bodies.decode_lac_body(frame.body, version=version))
         except MalformedFrameError:
             return LacReply(Answer.ERROR)
-        return LacReply(Answer.OK, frame.lac, explicit, evidence)
 
     def write_lac(
         self, bookie: BookieId, access: LedgerAccess, lac: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> asyncio.Future[AnswerFrame]:
         """Tell a bookie how far the ledger is confirmed; nobody need wait for the answer. Safety never rests on it."""
-        body = access.digest.lac_body(access.ledger_id, lac)
-        reply, _ = self._ask(bookie, Kind.WRITE_LAC, (body,), timeout_ms, access=access, lac=lac)
+        shape = shapes.fixed(access.digest.lac_body(access.ledger_id, lac))
+        reply, _ = self._ask(bookie, Kind.WRITE_LAC, shape, timeout_ms, access=access, lac=lac)
         return reply.future
 
-    async def list_entries(
-        self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> tuple[Answer, list[tuple[int, int, int, int]]]:
-        """The intervals (first, last, period, residues) that a bookie holds of a ledger."""
-        frame = await self._request(bookie, Kind.LIST_ENTRIES, (), timeout_ms, access=access)
+    async def write_lacs(
+        self, bookie: BookieId, items: Sequence[LacItem], *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, list[tuple[int, Answer]]]:
+        """Tell a bookie how far many ledgers are confirmed, in one frame.
+
+        Returns:
+            The answer, and of what was refused (ledger id, answer). BAD_REQUEST: the bookie does not announce `LACS`.
+        """
+        frame, _ = await self._request(bookie, Kind.WRITE_LACS, shapes.lacs(items), timeout_ms)
         if frame.answer is not Answer.OK:
             return frame.answer, []
         try:
-            return Answer.OK, native.decode_intervals(frame.body)
+            return Answer.OK, native_bodies.decode_refused_lacs(frame.body)
         except MalformedFrameError:
             return Answer.ERROR, []
+
+    async def list_entries(
+        self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, list[HeldInterval]]:
+        """The intervals that a bookie holds of a ledger; `timeout_ms` is for each page of them."""
+        listed = shapes.HeldList(access.ledger_id)
+        while not listed.is_whole:
+            shape = shapes.page(listed.following)
+            frame, version = await self._request(bookie, Kind.LIST_ENTRIES, shape, timeout_ms, access=access)
+            if frame.answer is not Answer.OK:
+                return frame.answer, []
+            try:
+                listed.take(frame, version)
+            except MalformedFrameError as error:
+                log.warning("the list of entries of bookie %s is not taken: %s", bookie, error)
+                return Answer.ERROR, []
+        return Answer.OK, listed.intervals
 
     async def info(
         self, bookie: BookieId, access: LedgerAccess | None = None, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, dict[str, Any]]:
         """What a bookie says of itself, or of one ledger (`fenced`, `limbo`, `lac`, `last_entry`, …)."""
-        frame = await self._request(bookie, Kind.INFO, (), timeout_ms, access=access)
+        frame, _ = await self._request(bookie, Kind.INFO, NO_BODY, timeout_ms, access=access)
         if frame.answer is not Answer.OK:
             return frame.answer, {}
         try:
-            return Answer.OK, native.decode_info(frame.body)
+            return Answer.OK, native_bodies.decode_info(frame.body)
         except MalformedFrameError:
             return Answer.ERROR, {}
 
     async def clear_limbo(
-        self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+        self, bookie: BookieId, access: LedgerAccess, lsn: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> Answer:
-        """Say that the bookie holds again all it should of a ledger, so that it may vouch for it."""
-        return (await self._request(bookie, Kind.CLEAR_LIMBO, (), timeout_ms, access=access)).answer
+        """Say that the bookie holds again all it should of a ledger, so that it may vouch for it.
+
+        Args:
+            lsn: of the doubt that this ends, as INFO told before the entries were put back (`doubt_lsn`). If there
+                was another loss since then, the answer is BAD_REQUEST. A bookie of version 1 knows no LSNs.
+        """
+        shape = shapes.end_of_doubt(lsn)
+        return (await self._request(bookie, Kind.CLEAR_LIMBO, shape, timeout_ms, access=access))[0].answer
 
     async def _request(
         self,
         bookie: BookieId,
         kind: Kind,
-        body: Sequence[bytes],
+        shape: Shape,
         timeout_ms: int,
         *,
-        access: LedgerAccess | None,
+        access: LedgerAccess | None = None,
         flags: int = 0,
-    ) -> AnswerFrame:
-        reply, channel = self._ask(bookie, kind, body, timeout_ms, access=access, flags=flags)
+    ) -> tuple[AnswerFrame, int]:
+        """The answer, and the version in which its body is laid out."""
+        reply, channel = self._ask(bookie, kind, shape, timeout_ms, access=access, flags=flags)
         try:
-            return await reply.future
+            return await reply.future, 0 if channel is None else channel.version
         except asyncio.CancelledError:
             if channel is not None:
                 channel.drop(reply)
@@ -364,22 +377,22 @@ class BookieClient:
         self,
         bookie: BookieId,
         kind: Kind,
-        body: Sequence[bytes],
+        shape: Shape,
         timeout_ms: int,
         *,
         access: LedgerAccess | None,
         flags: int = 0,
         lac: int = NO_ENTRY,
-    ) -> tuple[_Reply, AnyChannel | None]:
+    ) -> tuple[Reply, AnyChannel | None]:
         """Send a request; the reply's future gets its answer. The channel is where to drop it."""
-        reply = _Reply()
+        reply = Reply()
         channel = self._channel(bookie)
         if channel is None:
             reply.future.set_result(unreachable)
             return reply, None
-        channel.send(
+        channel.ask(
             kind,
-            body,
+            shape,
             reply,
             None,
             deadline=asyncio.get_running_loop().time() + timeout_ms / 1000,
@@ -398,7 +411,7 @@ class BookieClient:
         """The bookie's channel, being made if there was none; None while it must not be tried again yet."""
         peer = self._peers.get(bookie)
         if peer is None:
-            peer = self._peers[bookie] = _Peer()
+            peer = self._peers[bookie] = Peer()
         if peer.channel is not None:
             return peer.channel
         loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from quire.client.access import LedgerAccess
@@ -116,6 +116,7 @@ class RangeRead:
         self._settings, self._clock = settings, clock
         self._trouble, self._heard = trouble, heard
         self._parts: list[Entries] = []
+        self._damaged: dict[BookieId, list[tuple[int, int]]] = {}
         self._tasks: dict[asyncio.Task[ReadReply], None] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -180,6 +181,8 @@ class RangeRead:
         self._heard(reply.lac, now_ms - sent_ms)
         entries, bad, size = open_runs(reply.runs, self._access, effect.first, effect.last)
         self.bytes += size
+        if reply.damaged:
+            self._damaged.setdefault(effect.bookie, []).extend(reply.damaged)
         if bad or reply.answer is not Answer.OK:
             self._trouble(effect.bookie, Answer.BAD_DIGEST if bad else reply.answer)
         if entries:
@@ -215,13 +218,25 @@ class RangeRead:
 
     def _finish(self, failure: ReadFailed | None) -> None:
         self._gather()
-        self.failure = failure
+        self.failure = failure if failure is None else self._named(failure)
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):
             task.cancel()
         self._parts = []
         self.done.set_result(None)
+
+    def _named(self, failure: ReadFailed) -> ReadFailed:
+        """The same failure; whose copy is damaged, and not out of reach, is said so."""
+        at = failure.entry_id
+        answers = tuple(
+            (bookie, Answer.DAMAGED)
+            if answer is Answer.UNKNOWN
+            and any(low <= at <= high for low, high in self._damaged.get(bookie, ()))
+            else (bookie, answer)
+            for bookie, answer in failure.answers
+        )
+        return replace(failure, answers=answers)
 
     def _gather(self) -> None:
         """The entries from `first` on, without a gap, out of the parts of all answers."""

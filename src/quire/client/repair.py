@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink, BookieClient
@@ -77,6 +78,20 @@ class LedgerReport:
         return self.good and not self.holes
 
 
+class _Told(NamedTuple):
+    """What one bookie told of a window: its copies, why the others are not there, and which of them are damaged."""
+
+    entries: dict[int, Entry]
+    answer: Answer
+    damaged: Sequence[tuple[int, int]] = ()
+
+    def why_not(self, entry_id: int) -> Answer:
+        """Why an entry is not among the copies."""
+        if any(first <= entry_id <= last for first, last in self.damaged):
+            return Answer.DAMAGED
+        return self.answer
+
+
 class LedgerVerifier:
     """Reads every entry from every bookie of its write set and compares the copies.
 
@@ -112,18 +127,16 @@ class LedgerVerifier:
     ) -> int:
         """Compare one window; returns where the next begins: behind what every bookie has told about."""
         told = await asyncio.gather(*(self._ask(slot, b, first, last) for slot, b in enumerate(ensemble)))
-        last = min(through for _, _, through in told)
+        last = min(through for _, through in told)
         for entry_id in range(first, last + 1):
-            self._compare(report, ensemble, entry_id, [(entries, answer) for entries, answer, _ in told])
+            self._compare(report, ensemble, entry_id, [what for what, _ in told])
         return last + 1
 
-    async def _ask(
-        self, slot: int, bookie: BookieId, first: int, last: int
-    ) -> tuple[dict[int, Entry], Answer, int]:
-        """One bookie's copies, why the others are not there, and how far the answer goes."""
+    async def _ask(self, slot: int, bookie: BookieId, first: int, last: int) -> tuple[_Told, int]:
+        """What one bookie told, and how far its answer goes."""
         size, write_quorum = self._record.ensemble_size, self._record.write_quorum
         if bookie in self._hung:  # waited for once is enough
-            return {}, Answer.TIMED_OUT, last
+            return _Told({}, Answer.TIMED_OUT), last
         reply: ReadReply = await self._bookies.read(
             bookie,
             self._access,
@@ -135,7 +148,7 @@ class LedgerVerifier:
         if reply.answer is Answer.TIMED_OUT:
             self._hung.add(bookie)
         if reply.answer is not Answer.OK:
-            return {}, reply.answer, last
+            return _Told({}, reply.answer), last
         entries, bad, _ = open_runs(reply.runs, self._access, first, last)
         residues = residues_of_slot(slot, size, write_quorum)
         through = told_through(
@@ -146,24 +159,25 @@ class LedgerVerifier:
             answer, through = Answer.UNKNOWN, last
         elif bad or reply.unknown:
             answer = Answer.BAD_DIGEST if bad else Answer.UNKNOWN
-        return {entry.entry_id: entry for entry in entries}, answer, through
+        return _Told({entry.entry_id: entry for entry in entries}, answer, reply.damaged), through
 
     def _compare(
         self,
         report: LedgerReport,
         ensemble: tuple[BookieId, ...],
         entry_id: int,
-        told: list[tuple[dict[int, Entry], Answer]],
+        told: list[_Told],
     ) -> None:
         record = self._record
         found: list[tuple[BookieId, Entry]] = []
         report.entries += 1
         for slot in write_set(entry_id, record.ensemble_size, record.write_quorum):
             report.copies_wanted += 1
-            entries, answer = told[slot]
-            entry = entries.get(entry_id)
+            entry = told[slot].entries.get(entry_id)
             if entry is None:
-                _add_hole(report.holes, Hole(ensemble[slot], entry_id, entry_id, answer))
+                _add_hole(
+                    report.holes, Hole(ensemble[slot], entry_id, entry_id, told[slot].why_not(entry_id))
+                )
             else:
                 found.append((ensemble[slot], entry))
         good = len(found)
@@ -244,12 +258,15 @@ class LimboClearing(AddSink):
         try:
             for bookie, (answer, info) in zip(everyone, infos, strict=True):
                 if answer is Answer.OK and info.get("limbo"):
-                    await self._clear_one(bookie, record, report)
+                    await self._clear_one(bookie, record, _doubt_lsn(info), report)
         finally:
             self._bookies.forget(self)
         return report
 
-    async def _clear_one(self, bookie: BookieId, record: LedgerMetadata, report: LimboReport) -> None:
+    async def _clear_one(
+        self, bookie: BookieId, record: LedgerMetadata, lsn: int, report: LimboReport
+    ) -> None:
+        """Fill a bookie up and end the doubt that it was in before: what it loses meanwhile, it stays in doubt of."""
         answer, intervals = await self._bookies.list_entries(bookie, self._access)
         if answer is not Answer.OK:
             report.left[bookie] = f"it does not list its entries: {answer.name}"
@@ -260,7 +277,7 @@ class LimboClearing(AddSink):
         except (RefusedError, ReadUnavailableError) as error:
             report.left[bookie] = str(error)
             return
-        answer = await self._bookies.clear_limbo(bookie, self._access)
+        answer = await self._bookies.clear_limbo(bookie, self._access, lsn)
         if answer is Answer.OK:
             report.cleared.append(bookie)
         else:
@@ -302,6 +319,12 @@ class LimboClearing(AddSink):
     def add_answered(self, tag: object, answer: Answer) -> None:
         """The bookie's answer to a run that was copied to it."""
         self._answered.pop(tag).set_result(answer)
+
+
+def _doubt_lsn(info: dict[str, Any]) -> int:
+    """The LSN of a ledger's doubt in what a bookie says of it; 0 where it names none (version 1)."""
+    lsn = info.get("doubt_lsn")
+    return lsn if isinstance(lsn, int) and 0 <= lsn < 1 << 64 else 0
 
 
 def lacking(

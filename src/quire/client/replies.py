@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY
-from quire.wire import native
+from quire.wire import native, native_bodies
 from quire.wire.native import AnswerFrame
 from quire.wire.run import RunPlace, RunView
 
@@ -20,9 +20,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ReadReply:
-    """What one bookie said about a range of entries; see `wire.native.RangeAnswer` for what is vouched.
+    """What one bookie said about a range of entries; see `wire.native_bodies.RangeAnswer` for what is vouched.
 
     `places` holds runs that are still to be read where they lie; whoever gets a reply of `BookieClient` finds none.
+    `damaged`: those of `unknown` that were stored there and do not verify; this names them, and decides nothing.
     """
 
     answer: Answer
@@ -31,32 +32,46 @@ class ReadReply:
     unknown: list[tuple[int, int]] = field(default_factory=list)
     lac: int = NO_ENTRY
     places: list[RunPlace] = field(default_factory=list)
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    lac_term: int = 0
 
 
 @dataclass(slots=True)
 class LacReply:
     """What one bookie said about how far a ledger is confirmed.
 
-    `lac` is a hint without a digest; `explicit_lac` and `evidence` (an entry) carry theirs.
+    `lac` is a hint without a digest; `explicit_lac` and `evidence` (an entry) carry theirs. `lac_term`: of the writer
+    that told the LAC; `lafr`: the last entry known to be on its full write quorum.
     """
 
     answer: Answer
     lac: int = NO_ENTRY
     explicit_lac: bytes = b""
     evidence: bytes = b""
+    lac_term: int = 0
+    lafr: int = NO_ENTRY
 
 
-def read_reply(frame: AnswerFrame, last: int) -> ReadReply:
-    """The answer to a request for entries up to `last`; one that does not fit is BAD_DIGEST."""
+def read_reply(frame: AnswerFrame, last: int, version: int) -> ReadReply:
+    """The answer to a request for entries up to `last`, in a version of the protocol; one that does not fit is BAD_DIGEST."""
     if frame.answer is Answer.NO_LEDGER:
         return ReadReply(frame.answer, vouched_through=last, lac=frame.lac)
     if frame.answer is not Answer.OK:
         return ReadReply(frame.answer, lac=frame.lac)
     try:
-        entries = native.decode_entries(frame.body, placed=bool(frame.flags & native.PLACED))
+        entries = native_bodies.decode_entries(
+            frame.body, version=version, placed=bool(frame.flags & native.PLACED)
+        )
     except MalformedFrameError as error:
         log.debug("an answer with entries of ledger %d does not fit: %s", frame.ledger_id, error)
         return ReadReply(Answer.BAD_DIGEST)
     return ReadReply(
-        Answer.OK, entries.runs, entries.vouched_through, entries.unknown, frame.lac, entries.places
+        Answer.OK,
+        entries.runs,
+        entries.vouched_through,
+        entries.unknown,
+        frame.lac,
+        entries.places,
+        entries.damaged,
+        entries.lac_term,
     )

@@ -20,6 +20,7 @@ from crc32c import crc32c
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.range_read import open_runs
+from quire.client.replies import ReadReply
 from quire.client.shares import Interval, Share, not_held
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
@@ -169,7 +170,7 @@ class ReplicaCheck:
         if entries:
             good.append(entries)
         if len(entries) < part.cut(first, through).count:
-            await self._explain(part.cut(first, through), ids, bad, reply.unknown, found)
+            await self._explain(part.cut(first, through), ids, bad, reply, found)
         return through + 1
 
     async def _explain(
@@ -177,14 +178,17 @@ class ReplicaCheck:
         part: Share,
         there: Sequence[int],
         bad: Sequence[tuple[int, int]],
-        unknown: Sequence[tuple[int, int]],
+        reply: ReadReply,
         found: list[Finding],
     ) -> None:
         """Why entries of a part are not among the good ones."""
         wrong = {entry_id for entry_id, _ in bad}
         left = sorted(set(part.ids()).difference(there, wrong))
-        unread = [e for e in left if any(low <= e <= high for low, high in unknown)]
+        damaged = [e for e in left if any(low <= e <= high for low, high in reply.damaged)]
+        left = sorted(set(left).difference(damaged))
+        unread = [e for e in left if any(low <= e <= high for low, high in reply.unknown)]
         found += _findings(part, sorted(wrong), Verdict.CORRUPT, "digest")
+        found += _findings(part, damaged, Verdict.CORRUPT, Answer.DAMAGED.name)
         if unread and await self._in_limbo(part.bookie):
             found += _findings(part, unread, Verdict.UNKNOWN, "limbo")
         else:
@@ -208,7 +212,7 @@ def majority(contents: dict[BookieId, int]) -> list[BookieId]:
 def _too_much(mine: Sequence[Share], held: Sequence[Interval]) -> list[Finding]:
     """Stretches of held entries that lie in no share of the bookie."""
     found: list[Finding] = []
-    for low, high, _, _ in held:
+    for low, high, *_ in held:
         at = low
         for share in sorted(mine, key=lambda each: each.first):
             if share.first <= high and share.last >= at:

@@ -12,9 +12,10 @@ from typing import TypeAlias
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
+from quire.wire.run import HeldInterval
 
-Interval: TypeAlias = tuple[int, int, int, int]
-"""What a bookie lists: (first, last, period, residues) of entries that it holds."""
+Interval: TypeAlias = HeldInterval
+"""What a bookie lists of the entries that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,12 @@ def shares(record: LedgerMetadata) -> Iterator[Share]:
 
 def not_held(share: Share, held: Sequence[Interval]) -> list[int]:
     """The ids of a share that no interval holds."""
-    near = [each for each in held if each[0] <= share.last and each[1] >= share.first]
-    if any(low <= share.first and high >= share.last and period == 1 for low, high, period, _ in near):
+    near = [each for each in held if each.first <= share.last and each.last >= share.first]
+    if any(each.first <= share.first and each.last >= share.last and each.period == 1 for each in near):
         return []
     there = {
         entry_id
-        for low, high, period, classes in near
+        for low, high, period, classes, _ in near
         for entry_id in range(max(low, share.first), min(high, share.last) + 1)
         if period == 1 or classes >> entry_id % period & 1
     }

@@ -44,6 +44,9 @@ class Answer(IntEnum):
     """Made by the client: the entry came, but its digest or identity is wrong."""
     DELETED = 17
     """The ledger was deleted; the bookie refuses to bring it back."""
+    DAMAGED = 18
+    """The entry was stored here and its bytes do not match their checksum. Never a negative: to whatever decides it is
+    UNKNOWN, and only tells a damaged copy from an outage."""
 
 
 NEGATIVES = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.net.run_frames import RunFrames
-from quire.wire import native
+from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookkeeper import run_shapes
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
 from quire.wire.run import encode_run
@@ -258,7 +258,10 @@ class RangeAsked(Asked):
         self.finish(
             Answer.OK,
             lac=self._lac,
-            body=[native.encode_told(self._next - 1, unknown), *native.encode_runs(runs)],
+            body=[
+                native_bodies.encode_told(self._next - 1, unknown, version=native_hello.VERSION_MIN),
+                *native_bodies.encode_runs(runs),
+            ],
         )
 
 
@@ -278,7 +281,8 @@ class LacAsked(Asked):
         lac = header_lac(evidence)
         if explicit_lac:
             lac = max(lac, int.from_bytes(explicit_lac[8:16], "big", signed=True))
-        self.finish(Answer.OK, lac=lac, body=native.encode_lac_body(explicit_lac, evidence))
+        body = native_bodies.encode_lac_body(explicit_lac, evidence, version=native_hello.VERSION_MIN)
+        self.finish(Answer.OK, lac=lac, body=body)
 
 
 class PlainAsked(Asked):

@@ -11,20 +11,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked
 from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.net.channel import WRITE_BUFFER_BYTES
+from quire.net.channel import WRITE_BUFFER_BYTES, Shape, refuse_to_send, too_long_for
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.opening import BookKeeperOpening, why_it_ended
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
 from quire.net.security import ClientKeys
-from quire.wire import native
+from quire.wire import native, native_bodies, native_hello
+from quire.wire.bookkeeper import FRAME_BYTES_MAX
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import BOOKKEEPER_ROOM
 from quire.wire.native import Flag, Kind
 
 
@@ -36,14 +39,17 @@ class BookKeeperChannel(BookKeeperFrames):
         runs: those that will be on their way.
         ended: called once, when the connection is lost.
         keys: certificates and a password, if there are any.
+        frame_bytes_max: longest frame that is sent; a little more is taken.
 
     Attributes:
         host: where the bookie is, for its certificate; set before the connection is made.
         was_ready: it has been open for requests, and the bookie has answered.
         was_refused: one side does not take the other, which no waiting will change.
+        version: how the answers made here are laid out: as native ones of version 1, which know as little of terms.
     """
 
     is_v2: bool
+    version = native_hello.VERSION_MIN
 
     def __init__(
         self,
@@ -54,8 +60,11 @@ class BookKeeperChannel(BookKeeperFrames):
         runs: RunsExpected,
         ended: Callable[[BookKeeperChannel, str], None],
         keys: ClientKeys | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        super().__init__(scratch, budget)
+        # An entry that came in the longest frame of V2 is longer in a batch of V2, and in V3.
+        super().__init__(scratch, budget, frame_bytes_max + BOOKKEEPER_ROOM)
+        self._sent_bytes_max = frame_bytes_max
         self._keys = keys
         self._opening: BookKeeperOpening | None = None
         self.host = ""
@@ -146,12 +155,15 @@ class BookKeeperChannel(BookKeeperFrames):
         fence_key = key if flags & Flag.FENCE else b""
         if kind is Kind.ADD:
             frames = self.frames_of(body[0], key, recovery=recovery)
+            if len(frames.data) > self._sent_bytes_max and len(frames.ids) == 1:
+                refuse_to_send(self.meant, len(frames.data), self._sent_bytes_max, sink, tag)
+                return True
             asked = RunAsked(self, sink, tag, deadline, frames)
             self._asked[asked] = None
             self.runs.expect(asked)
             self.write(asked, frames.data)
         elif kind is Kind.READ:
-            first, last, bytes_max = native.decode_read(body[0])
+            first, last, bytes_max, _ = native_bodies.decode_read(body[0], version=self.version)
             asked = RangeAsked(
                 self, sink, tag, deadline, ledger_id, first, last, bytes_max,
                 digest_type=digest_type, key=fence_key, recovery=recovery,
@@ -170,11 +182,25 @@ class BookKeeperChannel(BookKeeperFrames):
                 return asked
 
             if not self.ask_otherwise(kind, make, body, key):
-                answer = native.AnswerFrame(
-                    kind, 0, Answer.BAD_REQUEST, 0, ledger_id, 0, NO_ENTRY, 0, memoryview(b"")
-                )
-                asyncio.get_running_loop().call_soon(sink.answered, tag, answer)
+                self._refuse_here(kind, sink, tag, ledger_id)
         return len(self._waiting) == before
+
+    def ask(
+        self, kind: Kind, shape: Shape, sink: AnswerSink, tag: object, *, deadline: float, **header: Any
+    ) -> None:
+        """Send a request as the native channel's `ask` does; there are no features."""
+        body = shape(self.version, 0)
+        if body is None:
+            self._refuse_here(kind, sink, tag, header["ledger_id"])
+        else:
+            self.send(kind, (body,), sink, tag, deadline=deadline, **header)
+
+    def _refuse_here(self, kind: Kind, sink: AnswerSink, tag: object, ledger_id: int) -> None:
+        """The protocol has no frames for it."""
+        answer = native.AnswerFrame(
+            kind, 0, Answer.BAD_REQUEST, 0, ledger_id, 0, NO_ENTRY, 0, memoryview(b"")
+        )
+        asyncio.get_running_loop().call_soon(sink.answered, tag, answer)
 
     def write(self, asked: Asked, data: bytes) -> None:
         """Give frames to the transport, or let them wait until it takes them."""
@@ -284,6 +310,10 @@ class BookKeeperChannel(BookKeeperFrames):
             self.transport.abort()
 
     # --- its end ---------------------------------------------------------------------------------------------------
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
+        self.was_refused = True  # one side does not take the other, which `troubles` tells
+        raise too_long_for(self.meant, size, self._sent_bytes_max)
 
     def broken(self, error: MalformedFrameError) -> None:
         self._reason = error.message

@@ -8,10 +8,11 @@ full: so they can be forgotten when their ledger gives the bookie up.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from crc32c import crc32c
 
@@ -21,8 +22,11 @@ from quire.core.ids import NO_ENTRY, BookieId
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
 from quire.net.opening import WANTS_A_NAME, NativeOpening, why_it_ended
 from quire.net.security import ClientKeys
-from quire.wire import native
+from quire.wire import native, native_hello
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import OPTION
+
+log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 """How much may wait in the transport; the rest waits in the channel's own queue."""
@@ -35,8 +39,10 @@ class AnswerSink(Protocol):
         """The answer to the request with this tag; `frame.body` is the receiver's to keep."""
 
 
+Shape: TypeAlias = Callable[[int, int], "bytes | None"]
+"""Makes a request's body from the version and the features that the hello settled; None: the bookie cannot do that."""
 _Outstanding = tuple[AnswerSink, object, float]
-_Waiting = tuple[int, list[Buffer], int, AnswerSink]
+_Waiting = tuple[int, "list[Buffer] | Callable[[], list[Buffer] | None]", int, AnswerSink]
 
 
 class Channel(FrameProtocol):
@@ -47,11 +53,15 @@ class Channel(FrameProtocol):
         cluster_instance: the cluster it must belong to; "" = any.
         ended: called once, when the connection is lost or refused.
         keys: certificates and a password, if there are any.
+        frame_bytes_max: longest frame that is sent and taken.
 
     Attributes:
         host: where the bookie is, for its certificate; set before the connection is made.
         was_ready: it has been open for requests.
         was_refused: one side does not take the other, which no waiting will change.
+        version: what the hello settled, 0 before; answers are laid out as it says.
+        features: what the bookie said that it can do.
+        boot: the bookie's boot number, 0 where it tells none.
         beside: the bookie is on this machine, and its files may be readable; whoever finds that they are not unsets it.
     """
 
@@ -67,6 +77,7 @@ class Channel(FrameProtocol):
         frame_bytes_max: int = native.FRAME_BYTES_MAX,
     ) -> None:
         super().__init__(scratch, budget, frame_bytes_max)
+        self._body_bytes_max = frame_bytes_max - native.REQUEST_BYTES
         self.meant = meant
         self._cluster_instance = cluster_instance
         self._ended = ended
@@ -75,6 +86,9 @@ class Channel(FrameProtocol):
         self.host = ""
         self.was_ready = False
         self.was_refused = False
+        self.version = 0
+        self.features = 0
+        self.boot = 0
         self.beside = False
         self._ready = False
         self._paused = False
@@ -106,6 +120,8 @@ class Channel(FrameProtocol):
     ) -> bool:
         """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
 
+        One that no frame holds is not sent, and answered BAD_REQUEST.
+
         Args:
             body: the body's buffers, kept by reference until sent.
             deadline: loop time after which the answer is TIMED_OUT.
@@ -114,9 +130,12 @@ class Channel(FrameProtocol):
         Returns:
             Whether it has gone to the transport; else it waits here and counts as unsent.
         """
+        size = sum(map(len, body))
+        if size > self._body_bytes_max:
+            refuse_to_send(self.meant, size + native.REQUEST_BYTES, self._frame_bytes_max, sink, tag)
+            return True
         number = self._next_number
         self._next_number = number + 1 & 0xFFFFFFFF
-        size = sum(map(len, body))
         if body_crc is None:
             body_crc = 0
             for part in body:
@@ -143,6 +162,34 @@ class Channel(FrameProtocol):
         self._waiting.append((number, parts, size + len(header), sink))
         self._unsent[sink] = self._unsent.get(sink, 0) + size + len(header)
         return False
+
+    def ask(
+        self,
+        kind: native.Kind,
+        shape: Shape,
+        sink: AnswerSink,
+        tag: object,
+        *,
+        deadline: float,
+        **header: Any,
+    ) -> None:
+        """Send a request whose body depends on what the bookie speaks; the rest as in `send`.
+
+        A bookie that cannot do it is not asked: the answer is BAD_REQUEST, made here.
+        """
+        number = self._next_number
+        self._next_number = number + 1 & 0xFFFFFFFF
+
+        def make() -> list[Buffer] | None:
+            body = shape(self.version, self.features)
+            if body is None:
+                return None
+            return [native.encode_request(kind, number, len(body), crc32c(body), **header), body]
+
+        self._outstanding[number] = (sink, tag, deadline)
+        self._waiting.append((number, make, native.REQUEST_BYTES, sink))
+        self._unsent[sink] = self._unsent.get(sink, 0) + native.REQUEST_BYTES
+        self._send_waiting()
 
     def unsent_bytes(self, sink: AnswerSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
@@ -195,29 +242,39 @@ class Channel(FrameProtocol):
             self._opening = NativeOpening(self, self._keys)
 
     def hello_received(self, body: memoryview) -> None:
-        hello = native.decode_hello_answer(body)
-        if hello.version and not hello.features & native.START_TLS and hello.bookie_id != self.meant:
+        hello = native_hello.decode_hello_answer(body)
+        if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != self.meant:
             self._give_up(hello.message or f"it is bookie {hello.bookie_id}")
-        elif self._opening is not None and self._opening.takes(hello):
             return
-        elif hello.answer is Answer.UNAUTHORISED:
+        if hello.version > native_hello.VERSION:
+            self.refuse(
+                f"it answers in version {hello.version} of the native protocol, and this client offered "
+                f"{native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this client"
+            )
+            return
+        self.version, self.features, self.boot = hello.version, hello.features, hello.boot
+        if self._opening is not None and self._opening.takes(hello):
+            return
+        if hello.answer is Answer.UNAUTHORISED:
             self.refuse(hello.message or WANTS_A_NAME)
         elif hello.version == 0:
             self._give_up(hello.message or "it refused the connection")
         else:
-            self.beside = bool(hello.features & native.BESIDE)
+            self.beside = bool(hello.features & native_hello.BESIDE)
             self.opened()
 
     # --- for the opening -------------------------------------------------------------------------------------------
 
-    def hello(self, auth_scheme: str = "") -> native.Hello:
+    def hello(self, auth_scheme: str = "") -> native_hello.Hello:
         """Who is meant, and how this client can say who it is."""
-        return native.Hello(self._cluster_instance, self.meant, auth_scheme=auth_scheme)
+        return native_hello.Hello(
+            self._cluster_instance, self.meant, features=native_hello.OFFERED, auth_scheme=auth_scheme
+        )
 
-    def write_hello(self, hello: native.Hello) -> None:
+    def write_hello(self, hello: native_hello.Hello) -> None:
         """Say hello."""
         assert self.transport is not None
-        self.transport.write(native.encode_hello(hello))
+        self.transport.write(native_hello.encode_hello(hello))
 
     def begin_over(self, keys: ClientKeys) -> None:
         """Begin TLS; the hello that counts comes after it."""
@@ -262,6 +319,10 @@ class Channel(FrameProtocol):
         if outstanding is not None:
             outstanding[0].answered(outstanding[1], answer)
 
+    def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
+        self.was_refused = True  # one side does not take the other, which `troubles` tells
+        raise too_long_for(self.meant, size, self._frame_bytes_max)
+
     def broken(self, error: MalformedFrameError) -> None:
         self._reason = error.message
 
@@ -294,18 +355,44 @@ class Channel(FrameProtocol):
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._paused and self._ready:
-            _, parts, size, sink = self._waiting.popleft()
+            number, parts, size, sink = self._waiting.popleft()
             left = self._unsent[sink] - size
             if left:
                 self._unsent[sink] = left
             else:
                 del self._unsent[sink]
+            made = parts if isinstance(parts, list) else parts()
+            if made is None:
+                self._refuse_here(number)
+                continue
             assert self.transport is not None
-            self.transport.writelines(parts)
+            self.transport.writelines(made)
+
+    def _refuse_here(self, number: int) -> None:
+        """The bookie cannot do what was to be asked."""
+        sink, tag, _ = self._outstanding.pop(number)
+        asyncio.get_running_loop().call_soon(sink.answered, tag, _made_here(Answer.BAD_REQUEST))
 
 
 def _made_here(answer: Answer) -> native.AnswerFrame:
     return native.AnswerFrame(0, 0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
+
+
+def too_long_for(bookie: BookieId, size: int, limit: int) -> MalformedFrameError:
+    """What is wrong with a bookie's answer that is longer than this client takes."""
+    msg = (
+        f"bookie {bookie} answered with a frame of {size} bytes, and this client takes {limit}: raise its limit to "
+        f"the bookie's ({OPTION})"
+    )
+    return MalformedFrameError(msg, bookie=bookie)
+
+
+def refuse_to_send(bookie: BookieId, size: int, limit: int, sink: AnswerSink, tag: object) -> None:
+    """Answer a request that would be longer than a frame: the bookie would refuse it, or end the connection."""
+    log.warning(
+        "a request of %d bytes was not sent to bookie %s: a frame has %d at most (%s)", size, bookie, limit, OPTION
+    )  # fmt: skip
+    asyncio.get_running_loop().call_soon(sink.answered, tag, _made_here(Answer.BAD_REQUEST))
 
 
 unreachable = _made_here(Answer.UNREACHABLE)

@@ -19,7 +19,8 @@ from typing import cast
 
 from quire.core.errors import MalformedFrameError
 from quire.net.tls import upgrade
-from quire.wire import native
+from quire.net.too_long import PassesOver
+from quire.wire import native_hello
 
 SCRATCH_BYTES = 256 * 1024
 LONG_FRAME_BYTES = 128 * 1024
@@ -212,10 +213,11 @@ def _is_free(buffer: bytearray) -> bool:
     return True
 
 
-class FrameProtocol(asyncio.BufferedProtocol):
+class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
     """One connection's incoming half: a hello, then frames.
 
-    Subclasses say what to do with them in `hello_received`, `frame_received`, `chunk_done` and `broken`.
+    Subclasses say what to do with them in `hello_received`, `frame_received`, `chunk_done`, `frame_too_long` and
+    `broken`.
 
     Attributes:
         budgeted: bytes of the budget that its unfinished frame takes.
@@ -355,7 +357,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         at, end = 0, len(data)
         self._long_expected = False
         if not self._greeted:
-            hello = native.split_hello(data)
+            hello = native_hello.split_hello(data)
             if hello is None:
                 self._keep(data)
                 return
@@ -370,8 +372,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         while end - at >= _LENGTH_BYTES:
             size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size > self._frame_bytes_max:
-                msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max}"
-                raise MalformedFrameError(msg)
+                self._too_long(data[at:], size)
+                return
             if size > end - at:
                 self._begin(data[at:])
                 return

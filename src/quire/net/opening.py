@@ -17,7 +17,7 @@ from quire.core.errors import AuthenticationError, MalformedFrameError
 from quire.net.sasl import PLUGIN, SaslClient
 from quire.net.security import ClientKeys
 from quire.net.tls import explain
-from quire.wire import bookkeeper, native, v2, v3
+from quire.wire import bookkeeper, native, native_hello, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
@@ -77,7 +77,7 @@ class NativeOpening(_Opening):
         self._channel = channel
         self._asks_tls = keys.wants_tls
         if self._asks_tls:
-            channel.write_hello(native.Hello("", "", features=native.START_TLS))
+            channel.write_hello(native_hello.Hello("", "", features=native_hello.START_TLS))
         else:
             self.secured()
 
@@ -86,16 +86,16 @@ class NativeOpening(_Opening):
         scheme = PLUGIN if self.keys.has_name else ""
         self._channel.write_hello(self._channel.hello(scheme))
 
-    def takes(self, hello: native.HelloAnswer) -> bool:
+    def takes(self, hello: native_hello.HelloAnswer) -> bool:
         """Whether an answer to a hello was this opening's; one that is not opens the connection, or refuses it."""
         if self._asks_tls:
             self._asks_tls = False
-            if hello.version == 0 or not hello.features & native.START_TLS:
+            if hello.version == 0 or not hello.features & native_hello.START_TLS:
                 self._refuse(hello.message or _NO_TLS)
             else:
                 self._channel.begin_over(self.keys)
             return True
-        if hello.version and hello.features & native.AUTHENTICATE:
+        if hello.version and hello.features & native_hello.AUTHENTICATE:
             if not self.keys.has_name:
                 self._refuse(WANTS_A_NAME)
             else:

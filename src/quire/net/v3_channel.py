@@ -14,10 +14,11 @@ from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunEncoder, RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of
 from quire.net.security import ClientKeys
-from quire.wire import bookkeeper, native, v3
+from quire.wire import bookkeeper, native_bodies, native_hello, v3
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+from quire.wire.run import HeldInterval
 
 _OF_A_POLL: Final = -2
 """Stands where other requests have an entry id."""
@@ -42,9 +43,18 @@ class V3Channel(BookKeeperChannel):
         encoder: RunEncoder,
         ended: Callable[[BookKeeperChannel, str], None],
         keys: ClientKeys | None = None,
+        frame_bytes_max: int = bookkeeper.FRAME_BYTES_MAX,
     ) -> None:
         runs = RunsExpected(v3.ledger_of_add_answer, v3_place_of)
-        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended, keys=keys)
+        super().__init__(
+            meant,
+            scratch=scratch,
+            budget=budget,
+            runs=runs,
+            ended=ended,
+            keys=keys,
+            frame_bytes_max=frame_bytes_max,
+        )
         self._encoder = encoder
         self._last_run_txn = 0
         self._expected: dict[int, tuple[Asked, int]] = {}
@@ -94,7 +104,9 @@ class V3Channel(BookKeeperChannel):
             message.readLacRequest.ledgerId = lac.ledger_id
             self.write(lac, v3.frame_of(message))
         elif kind is Kind.LONG_POLL:
-            previous, first, last, bytes_max, wait_ms = native.decode_long_poll(body[0])
+            previous, first, last, bytes_max, wait_ms, _ = native_bodies.decode_long_poll(
+                body[0], version=self.version
+            )
             poll = asked(_PollAsked)
             assert isinstance(poll, _PollAsked)
             poll.first, poll.last, poll.bytes_max = first, last, bytes_max
@@ -225,7 +237,8 @@ class _ListAsked(Asked):
         if answer is not Answer.OK:
             self.finish(answer)
             return
-        self.finish(answer, body=[native.encode_intervals(bookkeeper.decode_entry_list(data))])
+        held = [HeldInterval(*each) for each in bookkeeper.decode_entry_list(data)]
+        self.finish(answer, body=[native_bodies.encode_held(held, version=native_hello.VERSION_MIN)])
 
 
 class _DiskAsked(Asked):
@@ -235,7 +248,7 @@ class _DiskAsked(Asked):
 
     def told(self, answer: Answer, info: pb.GetBookieInfoResponse) -> None:
         disk = {"bytes": info.totalDiskCapacity, "free_bytes": info.freeDiskSpace}
-        self.finish(answer, body=[native.encode_info({"disk": disk})])
+        self.finish(answer, body=[native_bodies.encode_info({"disk": disk})])
 
 
 class _PollAsked(Asked):
@@ -249,4 +262,5 @@ class _PollAsked(Asked):
 
     def nothing_new(self, lac: int) -> None:
         """The time is over."""
-        self.finish(Answer.OK, lac=lac, body=[native.encode_told(self.first - 1, ())])
+        body = [native_bodies.encode_told(self.first - 1, (), version=native_hello.VERSION_MIN)]
+        self.finish(Answer.OK, lac=lac, body=body)

@@ -38,7 +38,7 @@ from quire.replay.network import Line, Network
 from quire.replay.recording import CHOICES, Recorder, Told
 from quire.replay.stage import Stage, perform
 from quire.replay.store import ScriptedStore
-from quire.wire import native
+from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 
 HOURS_MS = 3_600_000
@@ -121,7 +121,7 @@ class Program:
                 BookieId(f"b{each}"),
                 f"b{each}",
                 number + 1,
-                properties={NATIVE_PROPERTY: native_property(number + 1, native.VERSION)},
+                properties={NATIVE_PROPERTY: native_property(number + 1, native_hello.VERSION)},
             )
             for each in range(count)
         }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.core.answers import Answer
 from quire.proof.messages import Reply, Request, reply_text, request_text
-from quire.wire import native
+from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Flag, Kind
 from quire.wire.run import RunView
 
@@ -51,7 +51,7 @@ def request_of(frame: bytes) -> Sent:
     elif asked.kind is Kind.READ_LAC:
         request = ("fence", 0)
     elif asked.kind is Kind.READ:
-        first, last, _ = native.decode_read(asked.body)
+        first, last, *_ = native_bodies.decode_read(asked.body, version=native_hello.VERSION)
         request = ("read" if asked.flags & Flag.RECOVERY else "look", 0, first, last)
         request = (*request, bool(asked.flags & Flag.FENCE))
     elif asked.kind is Kind.WRITE_LAC:
@@ -68,7 +68,7 @@ def answer_of(frame: bytes, asked: Sent) -> Said:
     if asked.request[0] == "fence" and said.answer is Answer.OK:
         payload = said.lac
     elif asked.request[0] in ("read", "look") and said.answer is Answer.OK:
-        entries = native.decode_entries(said.body)
+        entries = native_bodies.decode_entries(said.body, version=native_hello.VERSION)
         ids = tuple(entry_id for run in entries.runs for entry_id in run.ids())
         payload = (ids, entries.vouched_through, tuple(entries.unknown))
     return Said(frame, asked.number, (asked.request, said.answer, payload))

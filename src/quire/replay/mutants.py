@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quire.bookie.ledgers import Found, Waiter
+from quire.bookie.ledgers import Found
+from quire.bookie.waiters import Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.doubt import Doubt
@@ -20,7 +21,7 @@ from quire.metadata.ledgers import LedgerStore
 from quire.proof import unfixed as model
 from quire.proof.bookies import BookieDriver
 from quire.replay.bookies import BookieProgram, StepLedgers
-from quire.wire import native
+from quire.wire import native_bodies, native_hello
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView
 
@@ -71,7 +72,7 @@ class LedgersThatLookFirst(StepLedgers):
         if request.kind is not Kind.READ or (known is not None and known.facts.fenced):
             super().fence_then(request, then)
             return
-        first, last, bytes_max = native.decode_read(request.body)
+        first, last, bytes_max, _ = native_bodies.decode_read(request.body, version=native_hello.VERSION)
         found = super().read(request, first, last, bytes_max)
 
         def later() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from quire.replay.frames import Said, Sent, answer_of, number_of, request_of
-from quire.wire import native
+from quire.wire import native_hello
 
 
 class ScriptedTransport(asyncio.Transport):
@@ -140,7 +140,7 @@ class _Splitter:
     def add(self, data: bytes) -> None:
         self._buffer += data
         if not self._greeted:
-            hello = native.split_hello(self._buffer)
+            hello = native_hello.split_hello(self._buffer)
             if hello is None:
                 return
             used = hello[1]

@@ -49,7 +49,7 @@ from quire.storage.start import Start, StartReport, add_directory, segment_of
 from quire.storage.state_format import LedgerState, encode_state
 from quire.storage.states import States, facts_of
 from quire.storage.stored_ledger import SPAN_FIELDS, StoredLedger
-from quire.wire.run import RunView, count_ids
+from quire.wire.run import HeldInterval, RunView, count_ids
 
 ROOM_FOR_LISTS = 2048
 """Left free in a start's group for the list of segments. Ledgers that do not fit in are put in limbo all together."""
@@ -281,6 +281,7 @@ class LedgerStorage:
         recovery: bool,
         sink: Sink,
         tag: object,
+        background: bool = False,
     ) -> None:
         """Store a run: reads see it at once, the sink is told when it is durable.
 
@@ -292,6 +293,7 @@ class LedgerStorage:
             recovery: a recoverer sent it: it may use the reserve of a full disk.
             sink: is called with `tag`.
             tag: whatever the caller knows the put by.
+            background: it may not use that reserve, whoever sent it.
         """
         ledger_id, body = run.ledger_id, run.body
         if run.origin_term:
@@ -304,7 +306,7 @@ class LedgerStorage:
                 ledger_id,
                 body,
                 body_crc,
-                Space.STATE if recovery else Space.ADDS,
+                Space.STATE if recovery and not background else Space.ADDS,
                 digest_type=run.digest_type,
                 period=run.period,
                 first=run.first,
@@ -428,24 +430,32 @@ class LedgerStorage:
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
         """(first, last, period, residues) of what is here and not known to be damaged, neighbours joined."""
+        return [(each[0], each[1], each[2], each[3]) for each in self.held_from(ledger_id, 0)]
+
+    def held_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
+        """What is here from an id on and not known to be damaged, by ascending first id, neighbours joined.
+
+        Found lazily: whoever wants only some stops asking, in the same loop turn.
+        """
         ledger = self._ledgers.get(ledger_id)
-        joined: list[tuple[int, int, int, int]] = []
-        if ledger is None:
-            return joined
-        for piece in self._reader.pieces(ledger_id, ledger, 0, ledger.last):
+        if ledger is None or ledger.last < first:
+            return
+        joined: HeldInterval | None = None
+        for piece in self._reader.pieces(ledger_id, ledger, first, ledger.last):
             row = piece.row
-            if is_damaged(row):
+            low, high = max(piece.first, row.first, first), min(piece.last, row.last)
+            if is_damaged(row) or low > high:
                 continue
-            period, residues = (1, 1) if row.entries == 1 else (row.period, row.residues)
-            first, last = max(piece.first, row.first), min(piece.last, row.last)
-            if joined:
-                before = joined[-1]
-                gap = count_ids(before[1] + 1, first - 1, period, residues) if first > before[1] + 1 else 0
-                if before[2:] == (period, residues) and not gap:
-                    joined[-1] = (before[0], last, period, residues)
+            shape = (1, 1) if row.entries == 1 else (row.period, row.residues)
+            if joined is not None:
+                gap = count_ids(joined.last + 1, low - 1, *shape) if low > joined.last + 1 else 0
+                if joined[2:] == (*shape, row.origin_term) and not gap:
+                    joined = joined._replace(last=high)
                     continue
-            joined.append((first, last, period, residues))
-        return joined
+                yield joined
+            joined = HeldInterval(low, high, *shape, row.origin_term)
+        if joined is not None:
+            yield joined
 
     def suspects(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""

@@ -1,7 +1,7 @@
 """Reading entries back: from memory if they are recent, else from their segment, never without verifying.
 
-What does not verify is read again from the disk itself, then it is damaged: answered as unknown and reported, never as
-"no such entry".
+What does not verify is read again from the disk itself, then it is damaged: answered as that and reported, never as
+"no such entry". What the disk does not give is unknown.
 
 Source: decisions on reads beside direct writes and on single reads from runs, `docs/formats/segment.md`.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 import math
 import os.path
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,29 +22,26 @@ from crc32c import crc32c
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
 from quire.storage.config import StorageConfig
+from quire.storage.cutting import cut_run, fitting_part, header_of
 from quire.storage.findings import Damage
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag
 from quire.storage.index import Piece, RowTable, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
-from quire.storage.segment_format import (
-    RECORD_HEADER_BYTES,
-    RecordHeader,
-    decode_record_header,
-    place_seed,
-)
+from quire.storage.segment_format import RECORD_HEADER_BYTES, place_seed
 from quire.storage.stored_ledger import Span, StoredLedger
+from quire.wire import native
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer, EntryDigest
-from quire.wire.run import RUN_HEADER_BYTES, RunPlace, RunView, count_ids, encode_run
+from quire.wire.run import RUN_HEADER_BYTES, RunPlace, RunView, count_ids
 
 UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024
 """Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
 SENT_ANYWAY_BYTES = 16 * 1024
 """Up to this much that nobody asked for is handed over with the rest of its run."""
-PLACED_BYTES_MIN = 64 * 1024
-"""A shorter run is sent: to open a file for it costs the reader more."""
+PLACED_BYTES = range(64 * 1024, native.FRAME_BYTES_MAX - RECORD_HEADER_BYTES + 1)
+"""A shorter run is sent: to open a file for it costs the reader more. So is a longer one, whose place no client takes."""
 JOINED_GAP_BYTES = 64 * 1024
 """Runs this close together are fetched as one: reading on costs a disk less than beginning anew."""
 _MUCH = 4
@@ -53,6 +49,8 @@ _MUCH = 4
 _CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
 _SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
+_UNREADABLE = 0x80
+"""Beside the flag DAMAGED of a row that was made up here: nobody knows whether what it stands for is damaged."""
 
 
 @dataclass(slots=True)
@@ -60,13 +58,15 @@ class Held:
     """What is here of a range.
 
     Every id from the range's first to `vouched_through` that is in none of the runs, read or placed, and in no unknown
-    interval is not here. Runs may reach beyond the range.
+    interval is not here. Runs may reach beyond the range. `damaged`: those of the unknown intervals whose bytes were read
+    and do not match their checksum.
     """
 
     runs: list[Buffer] = field(default_factory=list)
     vouched_through: int = -1
     unknown: list[tuple[int, int]] = field(default_factory=list)
     places: list[RunPlace] = field(default_factory=list)
+    damaged: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Segments(Protocol):
@@ -234,8 +234,9 @@ class RunReader:
         newest = self._segments.segments[span.sequence].last_lsn
         ids = span.last - span.first + 1
         row = Row(
-            ledger_id, 0, span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED, 0, 0, 1
-        )
+            ledger_id, 0, span.first, span.last, newest, 0, 0, ids & 0xFFFFFFFF, 1, RowFlag.DAMAGED | _UNREADABLE,
+            0, 0, 1,
+        )  # fmt: skip
         return ROW.pack(*row)
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -270,12 +271,20 @@ class RunReader:
                 held.places.append(place)
                 left -= place.size
                 continue
-            body, through = (None, high) if is_damaged(row) else self._take(piece, low, high, left, more=more)
+            try:
+                body, through = (
+                    (None, high) if is_damaged(row) else self._take(piece, low, high, left, more=more)
+                )
+            except OSError:
+                held.unknown.append((low, high))
+                continue
             if through < low:
                 held.vouched_through = low - 1
                 return held
             if body is None:
                 held.unknown.append((low, high))
+                if not row.flags & _UNREADABLE:
+                    held.damaged.append((low, high))
                 continue
             held.runs.append(body)
             left -= len(body)
@@ -299,7 +308,7 @@ class RunReader:
                 if size >= bytes_max:
                     break
             if len(batch) > 1:
-                shortest = PLACED_BYTES_MIN if placed else math.inf
+                shortest = PLACED_BYTES.start if placed else math.inf
                 sent = (one for one in batch if one.row.body_bytes < shortest and not self._in_memory(one))
                 for extent in extents(sent):
                     self._files.expect(*extent)
@@ -314,6 +323,9 @@ class RunReader:
         """(body with the entries of low..high, the id up to which they are in it).
 
         The body is None when it is damaged. The id is below `low` when nothing fits into what is left.
+
+        Raises:
+            OSError: the disk does not give it.
         """
         row = piece.row
         wanted = count_ids(low, high, row.period, row.residues)
@@ -334,40 +346,45 @@ class RunReader:
         except MalformedFrameError as error:
             self._damaged(piece, str(error))
             return None, high
-        start, end, through = _fitting(run, low, high, left, more=more)
+        start, end, through = fitting_part(run, low, high, left, more=more)
         if through < low:
             return None, through
         offsets = run.offsets()
-        return _cut(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
+        return cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
 
     def _place(self, piece: Piece, low: int, high: int) -> RunPlace | None:
         """Where all that is wanted of a piece lies, which is not looked at; None if it has to be read here."""
-        row, sequence = piece.row, piece.sequence
+        row, segment = piece.row, self._segments.segments[piece.sequence]
         if (
-            row.body_bytes < PLACED_BYTES_MIN
+            row.body_bytes not in PLACED_BYTES
             or is_damaged(row)
             or not piece.whole
             or _MUCH * count_ids(low, high, row.period, row.residues) <= row.entries
             or self._in_memory(piece)
         ):
             return None
-        path = os.path.abspath(self._files.path(sequence))  # noqa: PTH100 - for another process
-        seed = self._segments.segments[sequence].seed
-        return RunPlace(path, row.offset, RECORD_HEADER_BYTES + row.body_bytes, seed)
+        path = os.path.abspath(self._files.path(piece.sequence))  # noqa: PTH100 - for another process
+        size = RECORD_HEADER_BYTES + row.body_bytes
+        return RunPlace(path, row.offset, size, segment.seed, row.origin_term)
 
     def _body(self, piece: Piece) -> Buffer | None:
-        """A run's body from the disk, verified; None if it is damaged."""
+        """A run's body from the disk, verified; None if it is damaged.
+
+        Raises:
+            OSError: the disk does not give it, and what it gave before does not count.
+        """
         row, sequence = piece.row, piece.sequence
         segment = self._segments.segments[sequence]
         size = RECORD_HEADER_BYTES + row.body_bytes
-        what = ""
+        what, failure = "", None
         for read in (self._files.read_at, self._files.read_uncached):
             try:
                 data = read(sequence, row.offset, size)
             except OSError as error:
-                what = f"cannot be read: {error.strerror or error}"
+                what, failure = f"cannot be read: {error.strerror or error}", error
                 continue
-            header = _header_of(data, row, segment.seed)
+            failure = None
+            header = header_of(data, row, segment.seed)
             if header is None:
                 what = "the record is not the one that the index names"
                 continue
@@ -376,6 +393,8 @@ class RunReader:
                 return body
             what = "the body of the run does not verify"
         self._damaged(piece, what)
+        if failure is not None:
+            raise failure
         return None
 
     def _short(
@@ -390,12 +409,12 @@ class RunReader:
             data = self._files.read_at(
                 sequence, row.offset, RECORD_HEADER_BYTES + RUN_HEADER_BYTES + 4 * row.entries
             )
-            if _header_of(data, row, segment.seed) is None:
+            if header_of(data, row, segment.seed) is None:
                 return None
             run = RunView.parse_table(data[RECORD_HEADER_BYTES:])
             if (run.ledger_id, run.first, run.last) != (row.ledger_id, row.first, row.last):
                 return None
-            start, end, through = _fitting(run, low, high, left, more=more)
+            start, end, through = fitting_part(run, low, high, left, more=more)
             if through < low:
                 return b"", through
             offsets = run.offsets()
@@ -415,7 +434,7 @@ class RunReader:
                     checker.open(entry, row.ledger_id, ids[position])
         except (OSError, MalformedFrameError, DigestMismatchError):
             return None  # the whole run is read and judged
-        return _cut(run, start, end, entries), through
+        return cut_run(run, start, end, entries), through
 
     def _damaged(self, piece: Piece, what: str) -> None:
         row = piece.row
@@ -442,59 +461,3 @@ def extents(pieces: Iterable[Piece]) -> list[tuple[int, int, int]]:
                 continue
         found.append((sequence, start, end - start))
     return found
-
-
-def _header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:
-    """The header of the record that the bytes begin with, if it is the very one that a row names."""
-    header = decode_record_header(data, row.offset, seed)
-    if (
-        header is not None
-        and header.ledger_id == row.ledger_id
-        and header.first == row.first
-        and header.last == row.last
-        and header.lsn == row.lsn
-        and header.body_bytes == row.body_bytes
-    ):
-        return header
-    return None
-
-
-def _fitting(run: RunView, low: int, high: int, left: int, *, more: bool) -> tuple[int, int, int]:
-    """(first position, position behind the last, the id up to which they reach) of the entries that fit.
-
-    One always does unless there is `more` in the answer already; then the id may be below `low`.
-    """
-    start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
-    end = count_ids(run.first, high, run.period, run.residues)
-    offsets = run.offsets()
-
-    def size_through(position: int) -> int:
-        return RUN_HEADER_BYTES + offsets[position + 1] - offsets[start] + 4 * (position + 1 - start)
-
-    fitting = bisect_right(range(start, end), left, key=size_through) + start
-    if fitting == end:
-        return start, end, high
-    if fitting == start:
-        if more:
-            return start, start, low - 1
-        fitting += 1
-    return start, fitting, high if fitting == end else run.ids()[fitting - 1]
-
-
-def _cut(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
-    """The body of some positions of a run."""
-    ids = run.ids()[start:end]
-    residues = 1
-    if run.period > 1:
-        residues = sum({1 << entry_id % run.period for entry_id in ids})
-    return encode_run(
-        run.ledger_id,
-        ids[0],
-        ids[-1],
-        [entries],
-        run.sizes[start:end],
-        digest_type=run.digest_type,
-        period=run.period,
-        residues=residues,
-        origin_term=run.origin_term,
-    )

@@ -11,6 +11,8 @@
 
 The digest covers bytes 0..31 and the payload. Integers are big-endian and signed.
 
+In a run of scheme 1, the origin term (8 bytes) and flags (4) follow the first 32 bytes, and the digest covers all 44.
+
 Source: overview (002), "Table 2: Entry fields"; `docs/formats/entry.md`.
 """
 
@@ -21,18 +23,42 @@ import hmac
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from quire.core.errors import DigestMismatchError, MisuseError
+from quire.core.errors import DigestMismatchError, MalformedFrameError, MisuseError
 from quire.core.ids import EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType
+from quire.wire.layout import NEVER_SENT, REFUSES, Field, Layout, Names, Use
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-HEADER = struct.Struct(">qqqq")
+_SAID = Use("client", "client, bookie")
+_LATER = Use("nobody yet", "nobody yet", "2", NEVER_SENT)
+HEADER_FIELDS = Layout(
+    "Entry, then its digest and its payload",
+    [
+        Field("ledger id", "q", _SAID),
+        Field("entry id", "q", _SAID),
+        Field("LAC", "q", _SAID),
+        Field("length", "q", _SAID),
+    ],
+)
+TERM_HEADER_FIELDS = Layout(
+    "Entry of a run of scheme 1, then its digest and its payload",
+    [*HEADER_FIELDS.fields, Field("origin term", "Q", _LATER), Field("flags", "I", _LATER)],
+)
+HEADER = HEADER_FIELDS.struct
 HEADER_BYTES = HEADER.size
+TERM_HEADER = TERM_HEADER_FIELDS.struct
+TERM_HEADER_BYTES = TERM_HEADER.size
+NO_OP: Final = 1
+"""Flag of an entry of scheme 1: it has no payload of a user, and only fills its place."""
+ENTRY_FLAGS = Names(
+    "Flags of an entry of scheme 1",
+    {str(NO_OP): ("no-op", _LATER), "others": ("every other bit", _LATER._replace(older=REFUSES))},
+)
 _LAC_BODY = struct.Struct(">qq")
 LAC_BODY_BYTES = _LAC_BODY.size
 """An explicit LAC's body without its digest."""
@@ -80,6 +106,14 @@ class Entry(NamedTuple):
     last_add_confirmed: EntryId
     length: int
     payload: bytes | memoryview
+
+
+class TermEntry(NamedTuple):
+    """An entry of a run of scheme 1: the term in which it was written, and whether it is a no-op."""
+
+    entry: Entry
+    origin_term: int
+    flags: int
 
 
 class EntryDigest:
@@ -175,6 +209,45 @@ class EntryDigest:
             msg = f"ledger {ledger_id}, entry {entry_id}: the bookie sent entry {found_entry} of ledger {found_ledger}"
             raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
         return Entry(LedgerId(found_ledger), EntryId(found_entry), EntryId(lac), length, payload)
+
+    def seal_with_term(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        lac: int,
+        length: int,
+        payload: Buffer,
+        *,
+        origin_term: int,
+        flags: int = 0,
+    ) -> bytes:
+        """The header and digest of one entry of a run of scheme 1; the rest as in `seal_one`."""
+        header = TERM_HEADER.pack(ledger_id, entry_id, lac, length, origin_term, flags)
+        return header + self._mac(header, payload)
+
+    def open_with_term(self, entry: Buffer, ledger_id: int, entry_id: int | None) -> TermEntry:
+        """Check an entry of a run of scheme 1; the rest as in `open`.
+
+        Raises:
+            DigestMismatchError: too short, wrong digest, or another ledger's or place's entry.
+            MalformedFrameError: it has flags that this version does not know.
+        """
+        view = memoryview(entry)
+        overhead = TERM_HEADER_BYTES + self.mac_size
+        where = f"ledger {ledger_id}, entry {entry_id}"
+        header, payload = view[:TERM_HEADER_BYTES], view[overhead:]
+        if len(view) < overhead or self._mac(header, payload) != view[TERM_HEADER_BYTES:overhead]:
+            msg = f"{where}: {len(view)} bytes with a header of scheme 1, the {self.digest_type.name} digest differs"
+            raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
+        found_ledger, found_entry, lac, length, term, flags = TERM_HEADER.unpack(header)
+        if found_ledger != ledger_id or (entry_id is not None and found_entry != entry_id):
+            msg = f"{where}: the bookie sent entry {found_entry} of ledger {found_ledger}"
+            raise DigestMismatchError(msg, ledger_id=ledger_id, entry_id=entry_id)
+        if flags & ~NO_OP:
+            msg = f"{where} has flags {flags:#x}: a newer version of quire wrote it, and reads it"
+            raise MalformedFrameError(msg, ledger_id=ledger_id, entry_id=entry_id)
+        found = Entry(LedgerId(found_ledger), EntryId(found_entry), EntryId(lac), length, payload)
+        return TermEntry(found, term, flags)
 
     def lac_body(self, ledger_id: int, lac: int) -> bytes:
         """The body of an explicit LAC: ledger id, LAC, digest over both."""

@@ -1,39 +1,81 @@
-"""The frames of the native protocol, both directions: one file that both sides read and write by.
+"""The frames of the native protocol, both directions: kinds, flags and headers, which both sides read and write by.
 
-Layouts: `docs/formats/native-protocol.md`. Functions only; limits are checked before anything is allocated.
+Layouts: `docs/formats/native-protocol.md`. Functions only; limits are checked before anything is allocated. The hello
+is in `native_hello.py`, what follows a header in `native_bodies.py`.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from crc32c import crc32c
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
+from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire.entry import Buffer
-from quire.wire.run import RunPlace, RunView
+from quire.wire.layout import IGNORES, REFUSES, Field, Layout, Names, Use
+from quire.wire.parts import answer_of
 
-MAGIC = b"\xd1QUIRE\r\n"
-VERSION = 1
-HELLO_BYTES_MAX = 64 * 1024
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 """Longest frame that either side takes, after the length field."""
 
-REQUEST = struct.Struct(">IBBHIIqQ20sQqqI12sI")
+_ASKED = Use("client", "bookie")
+_TOLD = Use("bookie", "client")
+REQUEST_FIELDS = Layout(
+    "Request",
+    [
+        Field("length of the frame after this field", "I", _ASKED),
+        Field("kind", "B", _ASKED),
+        Field("digest type", "B", _ASKED),
+        Field("flags", "H", _ASKED),
+        Field("request number", "I", _ASKED),
+        Field("deadline", "I", Use("nobody yet", "nobody yet")),
+        Field("ledger id", "q", _ASKED),
+        Field("ledger token", "Q", _ASKED),
+        Field("key", "20s", _ASKED),
+        Field("sender's term", "Q", Use("nobody yet", "bookie: refuses one above 0")),
+        Field("LAC", "q", _ASKED),
+        Field("LAFR", "q", Use("nobody yet", "nobody yet")),
+        Field("checksum of the body", "I", _ASKED),
+        Field("zero", "12s", Use("client", "bookie", older=REFUSES)),
+        Field("checksum of the header", "I", _ASKED),
+    ],
+)
+ANSWER_FIELDS = Layout(
+    "Answer",
+    [
+        Field("length of the frame after this field", "I", _TOLD),
+        Field("kind + 128", "B", _TOLD),
+        Field("flags", "B", _TOLD),
+        Field("answer code", "H", _TOLD),
+        Field("request number", "I", _TOLD),
+        Field("ledger id", "q", _TOLD),
+        Field("bookie's term", "Q", Use("bookie", "client", "2", "finds 0 there")),
+        Field("LAC", "q", _TOLD),
+        Field("durable LSN", "Q", _TOLD),
+        Field("checksum of the first bytes of the body", "I", _TOLD),
+        Field("bytes that it covers", "I", _TOLD),
+        Field("checksum of the header", "I", _TOLD),
+    ],
+)
+
+
+def _without_last(layout: Layout) -> struct.Struct:
+    """All fields but the last: what the header's checksum covers."""
+    return struct.Struct(">" + "".join(field.code for field in layout.fields[:-1]))
+
+
+REQUEST = REQUEST_FIELDS.struct
 REQUEST_BYTES = REQUEST.size
-_REQUEST_HEAD = struct.Struct(">IBBHIIqQ20sQqqI12s")
-ANSWER = struct.Struct(">IBBHIqQqQIII")
+_REQUEST_HEAD = _without_last(REQUEST_FIELDS)
+ANSWER = ANSWER_FIELDS.struct
 ANSWER_BYTES = ANSWER.size
-_ANSWER_HEAD = struct.Struct(">IBBHIqQqQII")
-_U16 = struct.Struct(">H")
+_ANSWER_HEAD = _without_last(ANSWER_FIELDS)
 _U32 = struct.Struct(">I")
 _NO_KEY = b"\0" * 20
 _RESERVED = b"\0" * 12
@@ -44,6 +86,13 @@ FOLLOWED = 1
 """Flag of an answer to an ADD: a reader waits here for the ledger's LAC, so its writer does well to tell it."""
 PLACED = 2
 """Flag of an answer to a READ: places stand before the runs."""
+ANSWER_FLAGS = Names(
+    "Flags of an answer",
+    {
+        str(FOLLOWED): ("followed", Use("bookie", "client", older=IGNORES)),
+        str(PLACED): ("placed", Use("bookie", "client", older="never asks for places")),
+    },
+)
 
 
 class Kind(IntEnum):
@@ -58,6 +107,25 @@ class Kind(IntEnum):
     INFO = 7
     CLEAR_LIMBO = 8
     AUTH = 9
+    WRITE_LACS = 10
+    """The LACs of many ledgers, to a bookie that announces `LACS`."""
+    TRUNCATE = 11
+    """Entries from an id on go, to a bookie that announces `TRUNCATE`; every other refuses it."""
+
+
+_HANGS_UP = "ends the connection"
+KINDS = Names(
+    "Kinds of requests",
+    {
+        str(int(kind)): (
+            kind.name,
+            Use("client", "bookie")
+            if kind < Kind.WRITE_LACS
+            else Use("nobody yet" if kind is Kind.TRUNCATE else "client", "bookie", "2", _HANGS_UP),
+        )
+        for kind in Kind
+    },
+)
 
 
 class Flag(IntEnum):
@@ -76,121 +144,26 @@ class Flag(IntEnum):
     CRITICAL_EXTENSION = 64
     PLACES = 128
     """A READ may be answered with places of runs in files, by a bookie that said `BESIDE`."""
+    BACKGROUND = 256
+    """An ADD, of a recoverer too, that stops before the space that is kept for fences and recovery."""
 
 
-KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.PLACES
+KNOWN_FLAGS = Flag.RECOVERY | Flag.FENCE | Flag.HIGH_PRIORITY | Flag.PLACES | Flag.BACKGROUND
 """What this version acts on; the others are reserved and refused."""
 _UNKNOWN_FLAGS = ~KNOWN_FLAGS
-
-
-# --- hello ------------------------------------------------------------------------------------------------------
-
-START_TLS = 1
-"""Feature: in a hello, "TLS first, then my hello"; in its answer, "yes, begin". Nothing else of that hello counts."""
-AUTHENTICATE = 2
-"""Feature of an answer: nothing is served before AUTH requests have shown who the client is."""
-BESIDE = 4
-"""Feature of an answer: both run on one machine, so a READ may have the flag `PLACES`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """The client's first words: who it speaks, and which bookie of which cluster it means."""
-
-    cluster_instance: str
-    bookie_id: str
-    version_min: int = VERSION
-    version_max: int = VERSION
-    features: int = 0
-    auth_scheme: str = ""
-    auth: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class HelloAnswer:
-    """The bookie's: the version both will speak, or 0 and the reason."""
-
-    version: int
-    answer: Answer
-    bookie_id: str
-    cluster_instance: str
-    message: str = ""
-    features: int = 0
-
-
-def encode_hello(hello: Hello) -> bytes:
-    """The bytes that open a connection."""
-    return _framed(
-        struct.pack(">HHQ", hello.version_min, hello.version_max, hello.features)
-        + _text(hello.cluster_instance)
-        + _text(hello.bookie_id)
-        + _text(hello.auth_scheme)
-        + _U32.pack(len(hello.auth))
-        + hello.auth
-    )
-
-
-def decode_hello(body: Buffer) -> Hello:
-    """A hello from the bytes between its length and its checksum.
-
-    Raises:
-        MalformedFrameError: it is cut or not text.
-    """
-    fields = _Fields(body, "hello")
-    low, high, features = fields.struct(">HHQ")
-    cluster, bookie, scheme = fields.text(), fields.text(), fields.text()
-    auth = fields.take(fields.struct(">I")[0])
-    return Hello(cluster, bookie, low, high, features, scheme, bytes(auth))
-
-
-def encode_hello_answer(answer: HelloAnswer) -> bytes:
-    """The bytes that answer a hello."""
-    return _framed(
-        struct.pack(">HQH", answer.version, answer.features, answer.answer)
-        + _text(answer.bookie_id)
-        + _text(answer.cluster_instance)
-        + _text(answer.message)
-    )
-
-
-def decode_hello_answer(body: Buffer) -> HelloAnswer:
-    """A hello's answer from the bytes between its length and its checksum.
-
-    Raises:
-        MalformedFrameError: it is cut, not text, or carries a code that is not known.
-    """
-    fields = _Fields(body, "answer to a hello")
-    version, features, code = fields.struct(">HQH")
-    return HelloAnswer(version, _answer(code), fields.text(), fields.text(), fields.text(), features)
-
-
-def split_hello(buffer: Buffer) -> tuple[memoryview, int] | None:
-    """The hello (or its answer) at the start of a buffer.
-
-    Returns:
-        (the bytes between length and checksum, bytes used), or None when more bytes are needed.
-
-    Raises:
-        MalformedFrameError: another magic, too long, or a wrong checksum.
-    """
-    view = memoryview(buffer)
-    head = len(MAGIC) + 4
-    if bytes(view[: len(MAGIC)]) != MAGIC[: len(view)]:
-        msg = f"not the native protocol: the connection starts with {bytes(view[:8]).hex()}"
-        raise MalformedFrameError(msg)
-    if len(view) < head:
-        return None
-    (size,) = _U32.unpack_from(view, len(MAGIC))
-    if size > HELLO_BYTES_MAX:
-        msg = f"a hello of {size} bytes is longer than {HELLO_BYTES_MAX}"
-        raise MalformedFrameError(msg)
-    if len(view) < head + size + 4:
-        return None
-    body = view[head : head + size]
-    if _U32.unpack_from(view, head + size)[0] != crc32c(body):
-        msg = "the checksum of a hello differs"
-        raise MalformedFrameError(msg)
-    return body, head + size + 4
+FLAGS = Names(
+    "Flags of a request",
+    {
+        str(int(flag)): (
+            flag.name.lower().replace("_", " "),
+            Use("client", "bookie", "2" if flag is Flag.BACKGROUND else "1", _HANGS_UP)
+            if flag & KNOWN_FLAGS
+            else Use("nobody yet", "bookie: refuses it", older=_HANGS_UP),
+        )
+        for flag in Flag
+        if flag
+    },
+)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
@@ -321,48 +294,6 @@ def decode_request(frame: memoryview) -> Request:
     )
 
 
-def encode_read(first: int, last: int, bytes_max: int) -> bytes:
-    """The body of a READ."""
-    return _READ.pack(first, last, bytes_max)
-
-
-def decode_read(body: Buffer) -> tuple[int, int, int]:
-    """(first, last, bytes at most) of a READ.
-
-    Raises:
-        MalformedFrameError: another size, or ids that are no range.
-    """
-    if len(body) != _READ.size:
-        msg = f"the body of a READ has {len(body)} bytes, not {_READ.size}"
-        raise MalformedFrameError(msg)
-    first, last, bytes_max = _READ.unpack(body)
-    if not 0 <= first <= last:
-        msg = f"a READ of entries {first}..{last}"
-        raise MalformedFrameError(msg)
-    return first, last, bytes_max
-
-
-def encode_long_poll(previous_lac: int, first: int, last: int, bytes_max: int, wait_ms: int) -> bytes:
-    """The body of a LONG_POLL."""
-    return _LONG_POLL.pack(previous_lac, first, last, bytes_max, wait_ms)
-
-
-def decode_long_poll(body: Buffer) -> tuple[int, int, int, int, int]:
-    """(previous LAC, first, last, bytes at most, wait in ms) of a LONG_POLL.
-
-    Raises:
-        MalformedFrameError: another size, or ids that are no range.
-    """
-    if len(body) != _LONG_POLL.size:
-        msg = f"the body of a LONG_POLL has {len(body)} bytes, not {_LONG_POLL.size}"
-        raise MalformedFrameError(msg)
-    previous, first, last, bytes_max, wait_ms = _LONG_POLL.unpack(body)
-    if previous < NO_ENTRY or not 0 <= first <= last:
-        msg = f"a LONG_POLL above {previous} for entries {first}..{last}"
-        raise MalformedFrameError(msg)
-    return previous, first, last, bytes_max, wait_ms
-
-
 # --- answers ----------------------------------------------------------------------------------------------------
 
 
@@ -438,187 +369,7 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     if covered > len(body) or crc != crc32c(body[:covered]):
         msg = f"the checksum of an answer's body for ledger {ledger_id} differs"
         raise MalformedFrameError(msg, ledger_id=ledger_id)
-    return AnswerFrame(kind & ~_ANSWER_BIT, flags, _answer(code), number, ledger_id, term, lac, lsn, body)
+    return AnswerFrame(kind & ~_ANSWER_BIT, flags, answer_of(code), number, ledger_id, term, lac, lsn, body)
 
 
-@dataclass(slots=True)
-class RangeAnswer:
-    """What a bookie said about a range of entries.
-
-    Every id asked for, up to `vouched_through`, that is in no run and in no unknown interval is "no such entry".
-    """
-
-    runs: list[RunView]
-    vouched_through: int
-    unknown: list[tuple[int, int]]
-    places: list[RunPlace] = field(default_factory=list)
-
-
-def encode_told(vouched_through: int, unknown: Sequence[tuple[int, int]]) -> bytes:
-    """The first part of the body of an answer to READ or LONG_POLL."""
-    intervals = b"".join([_INTERVAL.pack(*interval) for interval in unknown])
-    return struct.pack(">qI", vouched_through, len(unknown)) + intervals
-
-
-def encode_places(places: Sequence[RunPlace]) -> bytes:
-    """The next part, in an answer with the flag `PLACED`."""
-    parts = [_U32.pack(len(places))]
-    for place in places:
-        parts += (_PLACE.pack(place.offset, place.size, place.seed), _text(place.path))
-    return b"".join(parts)
-
-
-def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
-    """The rest of it; run bodies stay by reference."""
-    parts: list[Buffer] = []
-    for run in runs:
-        parts += (_U32.pack(len(run)), run)
-    return parts
-
-
-def decode_entries(body: memoryview, *, placed: bool = False) -> RangeAnswer:
-    """The body of an answer to READ or LONG_POLL; `placed`: its flag says that there are places.
-
-    Raises:
-        MalformedFrameError: it is cut or a run in it does not fit.
-    """
-    fields = _Fields(body, "list of entries")
-    vouched, unknown_count = fields.struct(">qI")
-    if unknown_count * _INTERVAL.size > fields.left():
-        msg = f"{unknown_count} unknown intervals do not fit into {fields.left()} bytes"
-        raise MalformedFrameError(msg)
-    unknown = [_INTERVAL.unpack(fields.take(_INTERVAL.size)) for _ in range(unknown_count)]
-    places = []
-    if placed:
-        for _ in range(fields.struct(">I")[0]):
-            offset, size, seed = _PLACE.unpack(fields.take(_PLACE.size))
-            if size > FRAME_BYTES_MAX:
-                msg = f"a place of {size} bytes is longer than {FRAME_BYTES_MAX}"
-                raise MalformedFrameError(msg)
-            places.append(RunPlace(fields.text(), offset, size, seed))
-    runs = []
-    while fields.left():
-        runs.append(RunView.parse(fields.take(fields.struct(">I")[0])))
-    return RangeAnswer(runs, vouched, unknown, places)
-
-
-def encode_lac_body(explicit_lac: Buffer, evidence: Buffer) -> list[Buffer]:
-    """The body of an answer to READ_LAC."""
-    return [_U32.pack(len(explicit_lac)), explicit_lac, _U32.pack(len(evidence)), evidence]
-
-
-def decode_lac_body(body: memoryview) -> tuple[bytes, bytes]:
-    """(explicit LAC body, LAC evidence) of an answer to READ_LAC; each may be empty.
-
-    Raises:
-        MalformedFrameError: it is cut.
-    """
-    fields = _Fields(body, "answer to READ_LAC")
-    explicit = bytes(fields.take(fields.struct(">I")[0]))
-    return explicit, bytes(fields.take(fields.struct(">I")[0]))
-
-
-def encode_intervals(intervals: Sequence[tuple[int, int, int, int]]) -> bytes:
-    """The body of an answer to LIST_ENTRIES: (first, last, period, residues) each."""
-    return _U32.pack(len(intervals)) + b"".join(_HELD.pack(*interval) for interval in intervals)
-
-
-def decode_intervals(body: memoryview) -> list[tuple[int, int, int, int]]:
-    """The intervals of an answer to LIST_ENTRIES.
-
-    Raises:
-        MalformedFrameError: it is cut, or names what is no interval of ids.
-    """
-    fields = _Fields(body, "list of intervals")
-    (count,) = fields.struct(">I")
-    if count * _HELD.size != fields.left():
-        msg = f"{count} intervals do not fit into {fields.left()} bytes"
-        raise MalformedFrameError(msg)
-    intervals = list(_HELD.iter_unpack(fields.take(fields.left())))
-    for first, last, period, residues in intervals:
-        if not (0 <= first <= last and 1 <= period <= ENSEMBLE_MAX and 0 < residues < 1 << period):
-            msg = f"a list of intervals has {first}..{last}, period {period}, residues {residues:#x}"
-            raise MalformedFrameError(msg)
-    return intervals
-
-
-def encode_info(info: dict[str, Any]) -> bytes:
-    """The body of an answer to INFO."""
-    return json.dumps(info, separators=(",", ":"), sort_keys=True).encode()
-
-
-def decode_info(body: Buffer) -> dict[str, Any]:
-    """The object of an answer to INFO.
-
-    Raises:
-        MalformedFrameError: it is no JSON object.
-    """
-    try:
-        info = json.loads(bytes(body))
-    except ValueError as error:
-        msg = "the body of an answer to INFO is not JSON"
-        raise MalformedFrameError(msg) from error
-    if not isinstance(info, dict):
-        msg = "the body of an answer to INFO is not an object"
-        raise MalformedFrameError(msg)
-    return info
-
-
-# --- pieces -----------------------------------------------------------------------------------------------------
-
-_READ = struct.Struct(">qqI")
-_LONG_POLL = struct.Struct(">qqqII")
-_INTERVAL = struct.Struct(">qq")
-_PLACE = struct.Struct(">QII")
-_HELD = struct.Struct(">qqBQ")
 _KINDS = {int(kind): kind for kind in Kind}
-_ANSWERS = {int(answer): answer for answer in Answer}
-
-
-def _answer(code: int) -> Answer:
-    try:
-        return _ANSWERS[code]
-    except KeyError:
-        msg = f"answer code {code} is not known here"
-        raise MalformedFrameError(msg) from None
-
-
-def _framed(body: bytes) -> bytes:
-    return MAGIC + _U32.pack(len(body)) + body + _U32.pack(crc32c(body))
-
-
-def _text(value: str) -> bytes:
-    encoded = value.encode()
-    return _U16.pack(len(encoded)) + encoded
-
-
-class _Fields:
-    """Takes fields off a buffer, and says which message it was when one is missing."""
-
-    __slots__ = ("_at", "_view", "_what")
-
-    def __init__(self, buffer: Buffer, what: str) -> None:
-        self._view = memoryview(buffer)
-        self._at = 0
-        self._what = what
-
-    def left(self) -> int:
-        return len(self._view) - self._at
-
-    def take(self, size: int) -> memoryview:
-        if size > self.left():
-            msg = f"a {self._what} ends {size - self.left()} bytes too early"
-            raise MalformedFrameError(msg)
-        self._at += size
-        return self._view[self._at - size : self._at]
-
-    def struct(self, layout: str) -> tuple[Any, ...]:
-        return struct.unpack(layout, self.take(struct.calcsize(layout)))
-
-    def text(self) -> str:
-        (size,) = self.struct(">H")
-        try:
-            return str(self.take(size), "utf-8")
-        except UnicodeDecodeError as error:
-            msg = f"a text in a {self._what} is not UTF-8"
-            raise MalformedFrameError(msg) from error

@@ -10,16 +10,46 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
+from quire.wire.layout import REFUSES, Field, Layout, Names, Use
 
 RUN_VERSION = 1
-RUN_HEADER = struct.Struct(">BBBBIqqqQQII")
+SCHEME_PLAIN: Final = 0
+"""Each entry has BookKeeper's header and digest."""
+SCHEME_TERMS: Final = 1
+"""Each entry's header also has its origin term and flags, under the digest."""
+SCHEMES = Names(
+    "Digest schemes of a run",
+    {
+        str(SCHEME_PLAIN): ("entries as BookKeeper has them", Use("client", "client, bookie")),
+        str(SCHEME_TERMS): ("origin term and flags", Use("nobody yet", "nobody yet", "2", REFUSES)),
+    },
+)
+_SAID = Use("client", "client, bookie")
+RUN_FIELDS = Layout(
+    "Run body, then its table and its entries",
+    [
+        Field("version", "B", _SAID),
+        Field("digest scheme", "B", _SAID),
+        Field("digest type", "B", _SAID),
+        Field("period", "B", _SAID),
+        Field("count", "I", _SAID),
+        Field("ledger id", "q", _SAID),
+        Field("first entry id", "q", _SAID),
+        Field("last entry id", "q", _SAID),
+        Field("residues", "Q", _SAID),
+        Field("origin term", "Q", Use("nobody yet", "bookie: refuses one above 0")),
+        Field("checksum of the table", "I", _SAID),
+        Field("checksum of the header", "I", _SAID),
+    ],
+)
+RUN_HEADER = RUN_FIELDS.struct
 RUN_HEADER_BYTES = RUN_HEADER.size
 _HEAD = struct.Struct(">BBBBIqqqQQI")
 _U32 = struct.Struct(">I")
@@ -34,12 +64,24 @@ class RunPlace(NamedTuple):
         offset: where in it the record with the run begins.
         size: bytes of the record, its header and the run's body.
         seed: the segment's: the record's header verifies with it, and only as long as the file is that segment.
+        origin_term: the run's.
     """
 
     path: str
     offset: int
     size: int
     seed: int
+    origin_term: int = 0
+
+
+class HeldInterval(NamedTuple):
+    """Ids first..last, those of some classes (id mod `period`), of which a bookie holds the entries of one term."""
+
+    first: int
+    last: int
+    period: int
+    residues: int
+    origin_term: int = 0
 
 
 def checksum(body: Buffer) -> int:
@@ -92,6 +134,7 @@ def encode_run(
     period: int = 1,
     residues: int = 1,
     origin_term: int = 0,
+    scheme: int = SCHEME_PLAIN,
 ) -> bytes:
     """One body from entries that may come in several buffers each.
 
@@ -103,11 +146,13 @@ def encode_run(
         digest_type: the ledger's digest number, 0 if not known.
         period: 1 for consecutive ids, else the ensemble size.
         residues: mask of the classes (id mod period) in the run; 1 when the period is 1.
+        origin_term: the term in which the entries were written; 0 on ledgers without terms.
+        scheme: how the entries' headers are laid out.
     """
     table = _table(sizes)
     head = _HEAD.pack(
         RUN_VERSION,
-        0,
+        scheme,
         digest_type,
         period,
         len(sizes),
@@ -126,7 +171,7 @@ class RunView:
 
     Attributes:
         body: the bytes as they came.
-        ledger_id, first, last, count, period, residues, digest_type, origin_term: as in the header.
+        ledger_id, first, last, count, period, residues, digest_type, origin_term, scheme: as in the header.
     """
 
     __slots__ = (
@@ -140,6 +185,7 @@ class RunView:
         "origin_term",
         "period",
         "residues",
+        "scheme",
         "sizes",
     )
 
@@ -152,6 +198,7 @@ class RunView:
     residues: int
     digest_type: int
     origin_term: int
+    scheme: int
     sizes: array[int]
 
     @classmethod
@@ -195,8 +242,11 @@ class RunView:
         if head_crc != crc32c(view[: _HEAD.size]):
             msg = "the checksum of a run's header differs"
             raise MalformedFrameError(msg)
-        if version != RUN_VERSION or scheme != 0:
-            msg = f"a run of version {version}, digest scheme {scheme} is not known here (version {RUN_VERSION}, 0)"
+        if version != RUN_VERSION or scheme > SCHEME_TERMS:
+            msg = (
+                f"a run of version {version}, digest scheme {scheme} is not known here: a newer version of quire wrote "
+                f"it (this one knows version {RUN_VERSION}, schemes 0..{SCHEME_TERMS})"
+            )
             raise MalformedFrameError(msg)
         if not (
             ledger_id >= 0
@@ -220,6 +270,7 @@ class RunView:
         run.body = body
         run.ledger_id, run.first, run.last, run.count = ledger_id, first, last, count
         run.period, run.residues, run.digest_type, run.origin_term = period, residues, digest_type, term
+        run.scheme = scheme
         sizes = array("I")
         sizes.frombytes(table)
         if _SWAP:
@@ -299,4 +350,5 @@ class RunView:
             period=self.period,
             residues=residues,
             origin_term=self.origin_term,
+            scheme=self.scheme,
         )

@@ -10,11 +10,12 @@ import pytest
 
 from quire.core.answers import Answer
 from quire.core.ids import ID_MAX
-from quire.wire import bookkeeper, native, v2, v3
+from quire.wire import bookkeeper, native, native_bodies, native_hello, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
+from quire.wire.native_hello import VERSION
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-from quire.wire.run import checksum
+from quire.wire.run import HeldInterval, checksum
 from support.hostile_inputs import frames_of
 from support.hostile_worlds import ACCESS, ENTRIES, GOOD, LEDGER, StillBookie, a_run
 
@@ -27,14 +28,18 @@ def bookie() -> StillBookie:
     return StillBookie()
 
 
-def ask(bookie: StillBookie, kind: Kind, body: bytes = b"", **fields: Any) -> native.AnswerFrame:
+def ask(
+    bookie: StillBookie, kind: Kind, body: bytes = b"", *, version: int = VERSION, **fields: Any
+) -> native.AnswerFrame:
     head = native.encode_request(kind, 7, len(body), checksum(body), **fields)
-    said = memoryview(bookie.serve_pieces([bookie.hello, head + body]))[bookie.greeting :]
-    return native.decode_answer(said)
+    said = memoryview(bookie.serve_pieces([bookie.hello_of(version), head + body]))
+    greeting, used = native_hello.split_hello(said) or (b"", 0)
+    assert native_hello.decode_hello_answer(greeting).version == version
+    return native.decode_answer(said[used:])
 
 
 def read_body(first: int, last: int, bytes_max: int = 100) -> bytes:
-    return struct.pack(">qqI", first, last, bytes_max)
+    return struct.pack(">qqIQ", first, last, bytes_max, native_bodies.ANY_TERM)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +55,8 @@ def read_body(first: int, last: int, bytes_max: int = 100) -> bytes:
         (Kind.READ, read_body(0, 1), {"ledger_id": LEDGER, "digest_type": 200}),
         (Kind.READ, read_body(MINUS, 1), {"ledger_id": LEDGER, "key": ACCESS.key, "flags": int(Flag.FENCE)}),
         (Kind.READ_LAC, b"", {"ledger_id": -1}),
-        (Kind.LONG_POLL, native.encode_long_poll(-1, 0, 9, 100, 10), {"ledger_id": -1}),
-        (Kind.LONG_POLL, native.encode_long_poll(MINUS, 0, 9, 100, 10), {"ledger_id": LEDGER}),
+        (Kind.LONG_POLL, native_bodies.encode_long_poll(-1, 0, 9, 100, 10, version=VERSION), {"ledger_id": -1}),
+        (Kind.LONG_POLL, native_bodies.encode_long_poll(MINUS, 0, 9, 100, 10, version=VERSION), {"ledger_id": LEDGER}),
         (Kind.LIST_ENTRIES, b"", {"ledger_id": -1}),
         (Kind.INFO, b"", {"ledger_id": MINUS}),
         (Kind.CLEAR_LIMBO, b"", {"ledger_id": -1, "key": ACCESS.key}),
@@ -74,7 +79,7 @@ def test_our_protocol(bookie: StillBookie, kind: Kind, body: bytes, fields: dict
 def test_a_frame_behind_a_bad_request_is_served(bookie: StillBookie) -> None:
     bad, good = read_body(5, 1), read_body(0, ENTRIES - 1, 1 << 20)
     heads = [
-        native.encode_request(Kind.READ, n, 20, checksum(b), ledger_id=LEDGER)
+        native.encode_request(Kind.READ, n, len(b), checksum(b), ledger_id=LEDGER)
         for n, b in ((1, bad), (2, good))
     ]
     said = bookie.serve_pieces([bookie.hello, heads[0] + bad + heads[1] + good])[bookie.greeting :]
@@ -100,7 +105,7 @@ def test_nothing_is_remembered_of_who_has_no_key(bookie: StillBookie) -> None:
 def test_a_read_of_no_bytes_brings_the_first_entries(bookie: StillBookie) -> None:
     """It once was looked for without end: one request and the bookie served nobody any more."""
     answer = ask(bookie, Kind.READ, read_body(0, ENTRIES - 1, 0), ledger_id=GOOD.ledger_id)
-    found = native.decode_entries(answer.body)
+    found = native_bodies.decode_entries(answer.body, version=VERSION)
     assert found.runs[0].first == 0
 
 
@@ -149,10 +154,13 @@ def test_the_last_ids_there_are(bookie: StillBookie, entry_id: int) -> None:
         assert (answer.code, bytes(answer.entry)) == (0, entry(ledger_id, entry_id))
     batch = v2.decode_answer(bookie.serve_pieces([v2.encode_batch_read(ledger_id, entry_id, 1, 0, 1 << 20)]))
     assert len(batch.entries) == 1  # type: ignore[union-attr]
-    held = ask(bookie, Kind.LIST_ENTRIES, ledger_id=ledger_id)
-    assert [(low, high) for low, high, *_ in native.decode_intervals(held.body)] == [(entry_id, entry_id)]
-    found = native.decode_entries(
-        ask(bookie, Kind.READ, read_body(entry_id, ID_MAX), ledger_id=ledger_id).body
+    held = ask(bookie, Kind.LIST_ENTRIES, ledger_id=ledger_id, version=1)
+    assert native_bodies.decode_held(held.body, 0, version=1) == (
+        [HeldInterval(entry_id, entry_id, 1, 1)],
+        -1,
+    )
+    found = native_bodies.decode_entries(
+        ask(bookie, Kind.READ, read_body(entry_id, ID_MAX), ledger_id=ledger_id).body, version=VERSION
     )
     assert [run.first for run in found.runs] == [entry_id]
 
@@ -195,7 +203,7 @@ def test_v3(bookie: StillBookie, operation: int, fill: dict[str, Any]) -> None:
 
 
 def test_polls_do_not_outlive_their_connection(bookie: StillBookie) -> None:
-    body = native.encode_long_poll(ENTRIES, ENTRIES, 99, 1000, 50_000)
+    body = native_bodies.encode_long_poll(ENTRIES, ENTRIES, 99, 1000, 50_000, version=VERSION)
     head = native.encode_request(Kind.LONG_POLL, 1, len(body), checksum(body), ledger_id=LEDGER)
     said = bookie.serve_pieces([bookie.hello, (head + body) * 1030])[bookie.greeting :]
     # Those beyond the limit were refused; the others are gone with their client.

@@ -26,7 +26,7 @@ from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistr
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.storage.config import StorageConfig
-from quire.wire import native
+from quire.wire import native, native_bodies, native_hello
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
 
@@ -261,7 +261,11 @@ def test_limbo_gives_no_negatives_until_it_is_cleared(tmp_path: Path) -> None:
         assert reply.vouched_through < 1, "entry 1 may have been here"
         assert await at.add(who, [1]) is Answer.FENCED
         assert await at.add(who, [1], recovery=True) is Answer.OK
-        assert await at.client.clear_limbo(at.bookie, who) is Answer.OK
+        _, info = await at.client.info(at.bookie, who)
+        lsn = info["doubt_lsn"]
+        assert await at.client.clear_limbo(at.bookie, who, lsn + 1) is Answer.BAD_REQUEST, "another loss"
+        assert (await at.read(who, 0, 3)).vouched_through < 1
+        assert await at.client.clear_limbo(at.bookie, who, lsn) is Answer.OK
         assert (await at.read(who, 0, 3)).vouched_through == 3
         await at.restart(clean=False)
         _, info = await at.client.info(at.bookie, who)
@@ -373,7 +377,7 @@ async def talk(at: World, data: bytes) -> bytes:
 
 
 def hello_for(at: World) -> bytes:
-    return native.encode_hello(native.Hello(at.server.cluster_instance, at.bookie))
+    return native_hello.encode_hello(native_hello.Hello(at.server.cluster_instance, at.bookie))
 
 
 @pytest.mark.parametrize(
@@ -407,10 +411,10 @@ def test_another_protocol_is_closed_at_once(tmp_path: Path, start: bytes) -> Non
 
 def test_another_bookie_or_cluster_is_refused_by_name(tmp_path: Path) -> None:
     async def work(at: World) -> None:
-        for hello in (native.Hello("", "other.abcde"), native.Hello("another cluster", "")):
-            split = native.split_hello(await talk(at, native.encode_hello(hello)))
+        for hello in (native_hello.Hello("", "other.abcde"), native_hello.Hello("another cluster", "")):
+            split = native_hello.split_hello(await talk(at, native_hello.encode_hello(hello)))
             assert split is not None
-            answer = native.decode_hello_answer(split[0])
+            answer = native_hello.decode_hello_answer(split[0])
             assert (answer.version, answer.answer) == (0, Answer.WRONG_BOOKIE)
             assert at.bookie in answer.message
 
@@ -433,7 +437,7 @@ def test_a_client_that_does_not_read_takes_no_memory_and_no_one_elses_turn(tmp_p
         reader, writer = await asyncio.open_connection(*at.server.address)
         writer.write(hello_for(at))
         await reader.readexactly(8)
-        body = native.encode_read(0, 199, 1 << 20)
+        body = native_bodies.encode_read(0, 199, 1 << 20, version=native_hello.VERSION)
         head = native.encode_request(native.Kind.READ, 1, len(body), checksum(body), ledger_id=1)
         for _ in range(3000):
             writer.write(head + body)

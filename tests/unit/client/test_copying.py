@@ -13,7 +13,7 @@ from quire.core.ids import EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.quorum import residues_of_slot, write_set
 from quire.wire.entry import Entry, EntryDigest
-from quire.wire.run import RunView, checksum
+from quire.wire.run import HeldInterval, RunView, checksum
 
 ACCESS = LedgerAccess(LedgerId(5), b"k" * 20, 1, EntryDigest(DigestType.CRC32C, b""))
 
@@ -76,9 +76,9 @@ def test_what_a_bookie_lacks_is_its_share_without_what_it_holds(quorums, last, d
     slot = data.draw(st.integers(0, E - 1))
     share = [e for e in range(last + 1) if slot in write_set(e, E, Qw)]
     held = data.draw(st.lists(st.sampled_from(share), unique=True)) if share else []
-    ranges = list(lacking(record, names[slot], [(e, e, 1, 1) for e in held]))
+    ranges = list(lacking(record, names[slot], [HeldInterval(e, e, 1, 1) for e in held]))
     named = [e for first, end, _ in ranges for e in range(first, end + 1) if e in share]
     assert set(share) - set(held) <= set(named)
     assert all(residues == residues_of_slot(slot, E, Qw) for _, _, residues in ranges)
-    assert list(lacking(record, names[slot], [(0, last, 1, 1)])) == []
+    assert list(lacking(record, names[slot], [HeldInterval(0, last, 1, 1)])) == []
     assert list(lacking(record, "stranger", [])) == []

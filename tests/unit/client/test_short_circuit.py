@@ -145,6 +145,8 @@ async def test_what_is_damaged_is_still_the_bookies_to_say(tmp_path, placed) -> 
         assert placed
         assert reply.answer is Answer.OK
         assert any(low <= 7 <= high for low, high in reply.unknown)
+        assert set(reply.damaged) <= set(reply.unknown)
+        assert any(low <= 7 <= high for low, high in reply.damaged), "damaged, and not out of reach"
         assert not channel.beside
         # Every entry is there: its other copies are good.
         entries = await read(client, ledger_id)

@@ -18,9 +18,9 @@ from quire.net.framing import (
     ReceiveBudget,
     Scratch,
 )
-from quire.wire import native
+from quire.wire import native_hello
 
-HELLO = native.encode_hello(native.Hello("cluster", "bookie"))
+HELLO = native_hello.encode_hello(native_hello.Hello("cluster", "bookie"))
 LIMIT = 1 << 20
 
 

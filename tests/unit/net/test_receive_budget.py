@@ -10,11 +10,11 @@ from quire.core.errors import MalformedFrameError
 from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.framing import HEAD_BYTES, STALL_SECONDS, FrameProtocol, ReceiveBudget, Scratch
 from quire.sim.loop import SECOND
-from quire.wire import native
+from quire.wire import native_hello
 from quire.wire.entry import Buffer
 from support.hostile_worlds import Line, StillWorld, feed
 
-HELLO = native.encode_hello(native.Hello("cluster", "bookie"))
+HELLO = native_hello.encode_hello(native_hello.Hello("cluster", "bookie"))
 FRAME = 100_000
 STALL_NS = int(STALL_SECONDS * SECOND)
 

@@ -175,6 +175,7 @@ def test_rot_that_comes_while_it_runs_is_unknown_and_named() -> None:
     flip(files, path, record.offset + 500)
     found = read_all(storage, 1, 0, 59)
     assert [i for i, payload in found.items() if payload is None] == list(range(20, 30))
+    assert storage.read(1, 0, 59, 1 << 20).damaged == [(20, 29)]
     (damage,) = storage.report.damages
     assert (damage.file, damage.offset, damage.ledger_id, damage.first, damage.last) == (
         path,

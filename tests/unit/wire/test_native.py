@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.wire import native
+from quire.wire import native, native_hello
 from quire.wire.native import Flag, Kind
-from quire.wire.run import RunPlace
 
 IDS = st.integers(0, 2**63 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -26,29 +25,29 @@ def joined(parts: list[object]) -> bytes:
 
 @given(cluster=st.text(max_size=50), bookie=st.text(max_size=50), auth=st.binary(max_size=50), cut=st.data())
 def test_hello(cluster: str, bookie: str, auth: bytes, cut: st.DataObject) -> None:
-    hello = native.Hello(cluster, bookie, auth_scheme="x", auth=auth, features=5)
-    frame = native.encode_hello(hello)
-    body, used = native.split_hello(frame + b"rest") or (memoryview(b""), 0)
+    hello = native_hello.Hello(cluster, bookie, auth_scheme="x", auth=auth, features=5)
+    frame = native_hello.encode_hello(hello)
+    body, used = native_hello.split_hello(frame + b"rest") or (memoryview(b""), 0)
     assert used == len(frame)
-    assert native.decode_hello(body) == hello
-    assert native.split_hello(frame[: cut.draw(st.integers(0, len(frame) - 1))]) is None
+    assert native_hello.decode_hello(body) == hello
+    assert native_hello.split_hello(frame[: cut.draw(st.integers(0, len(frame) - 1))]) is None
 
 
 def test_hello_answer() -> None:
-    answer = native.HelloAnswer(1, Answer.WRONG_BOOKIE, "b1.x", "cluster", "this is another")
-    body, _ = native.split_hello(native.encode_hello_answer(answer)) or (memoryview(b""), 0)
-    assert native.decode_hello_answer(body) == answer
+    answer = native_hello.HelloAnswer(1, Answer.WRONG_BOOKIE, "b1.x", "cluster", "this is another")
+    body, _ = native_hello.split_hello(native_hello.encode_hello_answer(answer)) or (memoryview(b""), 0)
+    assert native_hello.decode_hello_answer(body) == answer
 
 
 @pytest.mark.parametrize("start", [b"\x00\x00\x00\x40", b"GET / HTTP/1.1\r\n", b"\xd1QUIRX"])
 def test_another_protocol_is_refused_by_its_first_bytes(start: bytes) -> None:
     with pytest.raises(MalformedFrameError, match="not the native protocol"):
-        native.split_hello(start)
+        native_hello.split_hello(start)
 
 
 def test_a_hello_cannot_announce_more_than_the_limit() -> None:
     with pytest.raises(MalformedFrameError, match="longer than"):
-        native.split_hello(native.MAGIC + struct.pack(">I", 2**31))
+        native_hello.split_hello(native_hello.MAGIC + struct.pack(">I", 2**31))
 
 
 @given(
@@ -108,6 +107,8 @@ def reheaded(**fields: int) -> memoryview:
     ("fields", "message"),
     [
         ({"flags": int(Flag.TRUNCATE)}, "flags"),
+        ({"flags": int(Flag.NO_OP)}, "flags"),
+        ({"flags": 512}, "flags"),
         ({"flags": 1 << 15}, "flags"),
     ],
 )
@@ -159,69 +160,7 @@ def test_the_checksum_of_an_answer_leaves_out_what_has_its_own() -> None:
         native.decode_answer(cut)
 
 
-@given(st.integers(-1, 2**40), st.lists(st.tuples(IDS, IDS), max_size=5))
-def test_entries(vouched: int, unknown: list[tuple[int, int]]) -> None:
-    found = native.decode_entries(memoryview(native.encode_told(vouched, unknown)))
-    assert found == native.RangeAnswer([], vouched, unknown)
-
-
-@given(
-    st.lists(
-        st.builds(RunPlace, st.text(max_size=80), IDS, st.integers(0, native.FRAME_BYTES_MAX), U32),
-        max_size=5,
-    )
-)
-def test_places(places: list[RunPlace]) -> None:
-    told = native.encode_told(7, []) + native.encode_places(places)
-    assert native.decode_entries(memoryview(told), placed=True) == native.RangeAnswer([], 7, [], places)
-
-
-def test_entries_that_announce_too_much_are_refused() -> None:
-    long = RunPlace("/segments/1.seg", 0, native.FRAME_BYTES_MAX + 1, 0)
-    with pytest.raises(MalformedFrameError, match="longer than"):
-        native.decode_entries(
-            memoryview(native.encode_told(7, []) + native.encode_places([long])), placed=True
-        )
-    with pytest.raises(MalformedFrameError, match="too early"):
-        native.decode_entries(memoryview(native.encode_told(7, []) + struct.pack(">I", 2**31)), placed=True)
-    with pytest.raises(MalformedFrameError, match="do not fit"):
-        native.decode_entries(memoryview(struct.pack(">qI", 3, 2**31)))
-    with pytest.raises(MalformedFrameError, match="too early"):
-        native.decode_entries(memoryview(struct.pack(">qII", 3, 0, 77)))
-
-
-def test_small_bodies() -> None:
-    assert native.decode_read(native.encode_read(3, 9, 100)) == (3, 9, 100)
-    assert native.decode_long_poll(native.encode_long_poll(-1, 0, 9, 100, 50)) == (-1, 0, 9, 100, 50)
-    assert native.decode_lac_body(memoryview(joined(native.encode_lac_body(b"lac", b"entry")))) == (
-        b"lac",
-        b"entry",
-    )
-    held = [(0, 9, 1, 1), (10, 30, 5, 7)]
-    assert native.decode_intervals(memoryview(native.encode_intervals(held))) == held
-    assert native.decode_info(native.encode_info({"a": 1})) == {"a": 1}
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: native.decode_read(native.encode_read(9, 3, 1)),
-        lambda: native.decode_read(b"short"),
-        lambda: native.decode_read(native.encode_read(-1, 3, 1)),
-        lambda: native.decode_long_poll(native.encode_long_poll(-2, 0, 1, 1, 1)),
-        lambda: native.decode_long_poll(b""),
-        lambda: native.decode_intervals(memoryview(struct.pack(">I", 9))),
-        lambda: native.decode_info(b"[]"),
-        lambda: native.decode_info(b"{"),
-        lambda: native.decode_lac_body(memoryview(b"\xff\xff\xff\xff")),
-    ],
-)
-def test_bodies_that_do_not_fit_are_refused(call: object) -> None:
-    with pytest.raises(MalformedFrameError):
-        call()  # type: ignore[operator]
-
-
 def test_a_newer_version_may_be_announced() -> None:
-    hello = replace(native.Hello("c", "b"), version_min=1, version_max=9)
-    body, _ = native.split_hello(native.encode_hello(hello)) or (memoryview(b""), 0)
-    assert native.decode_hello(body).version_max == 9
+    hello = replace(native_hello.Hello("c", "b"), version_min=1, version_max=9)
+    body, _ = native_hello.split_hello(native_hello.encode_hello(hello)) or (memoryview(b""), 0)
+    assert native_hello.decode_hello(body).version_max == 9

@@ -1,0 +1,42 @@
+"""Whoever waits until something is on the disk, and those who only seem to."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.errors import StorageError
+
+
+class Waiter(Protocol):
+    """Whoever waits until something is on disk."""
+
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        """What was put with this tag is durable, or failed for ever."""
+
+
+class _Nobody:
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        """Nobody waits: an answer that depends on it has a tag of its own."""
+
+
+class _UntilTaken:
+    """Facts that the disk did not take must be put again with the next run: else its ledger would be nobody's."""
+
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        if error is not None:
+            assert isinstance(tag, BookieLedgerMachine)
+            tag.dirty = True
+
+
+class _WhenDurable:
+    """Runs the tag, a callback, with the error."""
+
+    def stored(self, tag: Any, error: StorageError | None) -> None:
+        assert callable(tag)
+        tag(error)
+
+
+NOBODY = _Nobody()
+UNTIL_TAKEN = _UntilTaken()
+WHEN_DURABLE = _WhenDurable()

@@ -1,0 +1,39 @@
+"""What a client keeps of one bookie, and of one request to it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from quire.client.channels import AnyChannel
+from quire.wire.native import AnswerFrame
+
+
+class Reply:
+    """Turns one channel answer into a future's result."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[AnswerFrame] = asyncio.get_running_loop().create_future()
+
+    def answered(self, tag: object, frame: AnswerFrame) -> None:  # noqa: ARG002 - one request, no tag
+        """What the channel says."""
+        if not self.future.done():
+            self.future.set_result(frame)
+
+
+@dataclass(slots=True)
+class Peer:
+    """One bookie: its channel now, when it may be tried again, and why a bookie and this client do not take each other."""
+
+    channel: AnyChannel | None = None
+    retry_at: float = 0.0
+    failures: int = 0
+    trouble: str = ""
+    connecting: asyncio.Task[None] | None = None
+
+    @property
+    def refused_because(self) -> str:
+        """The trouble, while no connection is open."""
+        return self.trouble if self.channel is None or not self.channel.was_ready else ""

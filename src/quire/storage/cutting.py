@@ -1,0 +1,70 @@
+"""Parts of runs: how much of one fits into an answer, and its body cut to that.
+
+Source: decision on single reads from runs; `docs/formats/run.md`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from quire.storage.footer_format import Row
+from quire.storage.segment_format import RecordHeader, decode_record_header
+from quire.wire.entry import Buffer
+from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
+
+
+def header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:
+    """The header of the record that the bytes begin with, if it is the very one that a row names."""
+    header = decode_record_header(data, row.offset, seed)
+    if (
+        header is not None
+        and header.ledger_id == row.ledger_id
+        and header.first == row.first
+        and header.last == row.last
+        and header.lsn == row.lsn
+        and header.body_bytes == row.body_bytes
+    ):
+        return header
+    return None
+
+
+def fitting_part(run: RunView, low: int, high: int, left: int, *, more: bool) -> tuple[int, int, int]:
+    """(first position, position behind the last, the id up to which they reach) of the entries that fit.
+
+    One always does unless there is `more` in the answer already; then the id may be below `low`.
+    """
+    start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
+    end = count_ids(run.first, high, run.period, run.residues)
+    offsets = run.offsets()
+
+    def size_through(position: int) -> int:
+        return RUN_HEADER_BYTES + offsets[position + 1] - offsets[start] + 4 * (position + 1 - start)
+
+    fitting = bisect_right(range(start, end), left, key=size_through) + start
+    if fitting == end:
+        return start, end, high
+    if fitting == start:
+        if more:
+            return start, start, low - 1
+        fitting += 1
+    return start, fitting, high if fitting == end else run.ids()[fitting - 1]
+
+
+def cut_run(run: RunView, start: int, end: int, entries: Buffer) -> bytes:
+    """The body of some positions of a run."""
+    ids = run.ids()[start:end]
+    residues = 1
+    if run.period > 1:
+        residues = sum({1 << entry_id % run.period for entry_id in ids})
+    return encode_run(
+        run.ledger_id,
+        ids[0],
+        ids[-1],
+        [entries],
+        run.sizes[start:end],
+        digest_type=run.digest_type,
+        period=run.period,
+        residues=residues,
+        origin_term=run.origin_term,
+        scheme=run.scheme,
+    )

@@ -1,0 +1,550 @@
+"""What follows the headers of the native protocol's requests and answers, in each version of the protocol.
+
+The version that a connection's hello settled says which fields a body has. In version 1 the bytes are those of the
+first revisions. Whatever a body announces is compared with its size before anything is made of it.
+
+Source: `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
+from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
+from quire.wire.entry import Buffer
+from quire.wire.layout import NEVER_SENT, Field, Layout, Use
+from quire.wire.native import FRAME_BYTES_MAX
+from quire.wire.parts import Parts, answer_of, encode_text
+from quire.wire.run import SCHEME_PLAIN, HeldInterval, RunPlace, RunView
+
+ANY_TERM: Final = 2**64 - 1
+"""The origin term of a READ that names none."""
+WHOLE_LIST: Final = -1
+"""The next id of a page behind which there is nothing."""
+PAGE_INTERVALS: Final = 16 * 1024
+"""Intervals of a page, if whoever asks wants no fewer."""
+LACS_MAX: Final = 4096
+"""LACs in one WRITE_LACS."""
+INTERVALS_MAX: Final = 64 * 1024
+"""Unknown and damaged intervals in one answer."""
+PLACES_MAX: Final = 1024
+"""Places in one answer."""
+_PAGE_INTERVALS_MAX: Final = 4 * PAGE_INTERVALS
+"""A page that may not end between intervals with equal first ids is never longer than that."""
+_PLACED_FRAMES_MAX: Final = 2
+"""Runs that are placed come to no more than so many frames: what is asked for, and the rest of the last one."""
+
+_ASKED = Use("client", "bookie")
+_TOLD = Use("bookie", "client")
+_ASKED_2 = Use("client", "bookie", "2", NEVER_SENT)
+_TOLD_2 = Use("bookie", "client", "2", NEVER_SENT)
+
+READ_FIELDS = Layout(
+    "Body of READ",
+    [
+        Field("first", "q", _ASKED),
+        Field("last", "q", _ASKED),
+        Field("bytes at most", "I", _ASKED),
+        Field("origin term", "Q", Use("nobody yet: 2^64-1", "bookie: refuses one above 0", "2", NEVER_SENT)),
+    ],
+)
+LONG_POLL_FIELDS = Layout(
+    "Body of LONG_POLL",
+    [
+        Field("previous LAC", "q", _ASKED),
+        Field("first", "q", _ASKED),
+        Field("last", "q", _ASKED),
+        Field("bytes at most", "I", _ASKED),
+        Field("wait in ms", "I", _ASKED),
+        Field(
+            "term of the previous LAC", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)
+        ),
+    ],
+)
+LIST_FIELDS = Layout(
+    "Body of LIST_ENTRIES",
+    [Field("from first id", "q", _ASKED_2), Field("intervals at most", "I", _ASKED_2)],
+)
+CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED_2)])
+TRUNCATE_FIELDS = Layout(
+    "Body of TRUNCATE", [Field("first id that goes", "q", Use("nobody yet", "nobody yet", "2", NEVER_SENT))]
+)
+LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED_2)])
+LACS_ITEM_FIELDS = Layout(
+    "Item of WRITE_LACS, then its explicit LAC body",
+    [
+        Field("ledger id", "q", _ASKED_2),
+        Field("ledger token", "Q", _ASKED_2),
+        Field("LAC", "q", _ASKED_2),
+        Field("LAC's term", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)),
+        Field("digest type", "B", _ASKED_2),
+        Field("key", "20s", _ASKED_2),
+        Field("bytes of the explicit LAC body", "H", _ASKED_2),
+    ],
+)
+LACS_ANSWER_FIELDS = Layout(
+    "Answer to WRITE_LACS, then those that were refused", [Field("count", "I", _TOLD_2)]
+)
+LACS_REFUSED_FIELDS = Layout(
+    "Refused item of an answer to WRITE_LACS",
+    [Field("ledger id", "q", _TOLD_2), Field("answer code", "H", _TOLD_2)],
+)
+TOLD_FIELDS = Layout(
+    "Answer to READ or LONG_POLL, then its intervals",
+    [
+        Field("vouched through", "q", _TOLD),
+        Field("LAC's term", "Q", _TOLD_2),
+        Field("count of unknown intervals", "I", _TOLD),
+        Field("count of damaged intervals", "I", _TOLD_2),
+    ],
+)
+INTERVAL_FIELDS = Layout(
+    "Unknown or damaged interval", [Field("first", "q", _TOLD), Field("last", "q", _TOLD)]
+)
+PLACE_FIELDS = Layout(
+    "Place of a run, then the text of its file",
+    [
+        Field("offset", "Q", _TOLD),
+        Field("size", "I", _TOLD),
+        Field("seed", "I", _TOLD),
+        Field("origin term", "Q", _TOLD_2),
+    ],
+)
+LAC_FIELDS = Layout(
+    "Answer to READ_LAC, behind its two parts",
+    [Field("LAC's term", "Q", _TOLD_2), Field("LAFR", "q", _TOLD_2)],
+)
+PAGE_FIELDS = Layout(
+    "Answer to LIST_ENTRIES, then its intervals",
+    [Field("next", "q", _TOLD_2), Field("count", "I", _TOLD)],
+)
+HELD_FIELDS = Layout(
+    "Interval of LIST_ENTRIES",
+    [
+        Field("first", "q", _TOLD),
+        Field("last", "q", _TOLD),
+        Field("period", "B", _TOLD),
+        Field("residues", "Q", _TOLD),
+        Field("origin term", "Q", _TOLD_2),
+    ],
+)
+
+
+def _by_version(layout: Layout) -> tuple[struct.Struct, struct.Struct, struct.Struct]:
+    """The layout in each version, to be indexed by it; there is no version 0."""
+    first = struct.Struct(">" + "".join(field.code for field in layout.fields if field.use.since == "1"))
+    return first, first, layout.struct
+
+
+_READ = _by_version(READ_FIELDS)
+_LONG_POLL = _by_version(LONG_POLL_FIELDS)
+_TOLD_HEAD = _by_version(TOLD_FIELDS)
+_PLACE = _by_version(PLACE_FIELDS)
+_PAGE = _by_version(PAGE_FIELDS)
+_HELD = _by_version(HELD_FIELDS)
+_INTERVAL = INTERVAL_FIELDS.struct
+_LIST = LIST_FIELDS.struct
+_CLEAR_LIMBO = CLEAR_LIMBO_FIELDS.struct
+_TRUNCATE = TRUNCATE_FIELDS.struct
+_LACS_ITEM = LACS_ITEM_FIELDS.struct
+_LACS_REFUSED = LACS_REFUSED_FIELDS.struct
+_LAC = LAC_FIELDS.struct
+_U32 = struct.Struct(">I")
+
+Interval = tuple[int, int]
+
+
+def _whole(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
+    """All fields of a body that has nothing else."""
+    if len(body) != layout.size:
+        msg = f"the body of a {what} has {len(body)} bytes, not {layout.size}"
+        raise MalformedFrameError(msg)
+    return layout.unpack(body)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+def encode_read(first: int, last: int, bytes_max: int, origin_term: int = ANY_TERM, *, version: int) -> bytes:
+    """The body of a READ. `origin_term`: only entries of this term are meant; version 1 cannot say that."""
+    fields = (first, last, bytes_max, origin_term)
+    return _READ[version].pack(*(fields if version > 1 else fields[:-1]))
+
+
+def decode_read(body: Buffer, *, version: int) -> tuple[int, int, int, int]:
+    """(first, last, bytes at most, origin term) of a READ.
+
+    Raises:
+        MalformedFrameError: another size, or ids that are no range.
+    """
+    first, last, bytes_max, *term = _whole(_READ[version], body, "READ")
+    if not 0 <= first <= last:
+        msg = f"a READ of entries {first}..{last}"
+        raise MalformedFrameError(msg)
+    return first, last, bytes_max, term[0] if term else ANY_TERM
+
+
+def encode_long_poll(
+    previous_lac: int,
+    first: int,
+    last: int,
+    bytes_max: int,
+    wait_ms: int,
+    previous_term: int = 0,
+    *,
+    version: int,
+) -> bytes:
+    """The body of a LONG_POLL. `previous_term`: of the writer that told the previous LAC."""
+    fields = (previous_lac, first, last, bytes_max, wait_ms, previous_term)
+    return _LONG_POLL[version].pack(*(fields if version > 1 else fields[:-1]))
+
+
+def decode_long_poll(body: Buffer, *, version: int) -> tuple[int, int, int, int, int, int]:
+    """(previous LAC, first, last, bytes at most, wait in ms, term of the previous LAC) of a LONG_POLL.
+
+    Raises:
+        MalformedFrameError: another size, or ids that are no range.
+    """
+    previous, first, last, bytes_max, wait_ms, *term = _whole(_LONG_POLL[version], body, "LONG_POLL")
+    if previous < NO_ENTRY or not 0 <= first <= last:
+        msg = f"a LONG_POLL above {previous} for entries {first}..{last}"
+        raise MalformedFrameError(msg)
+    return previous, first, last, bytes_max, wait_ms, term[0] if term else 0
+
+
+def encode_list(first: int, intervals_max: int, *, version: int) -> bytes:
+    """The body of a LIST_ENTRIES; in version 1 there is none, and the answer is the whole list."""
+    return _LIST.pack(first, intervals_max) if version > 1 else b""
+
+
+def decode_list(body: Buffer, *, version: int) -> tuple[int, int]:
+    """(first id, intervals at most) of the page that a LIST_ENTRIES asks for.
+
+    Raises:
+        MalformedFrameError: another size, or numbers that cannot be.
+    """
+    if version == 1:
+        return 0, FRAME_BYTES_MAX
+    first, intervals_max = _whole(_LIST, body, "LIST_ENTRIES")
+    if first < 0 or not intervals_max:
+        msg = f"a LIST_ENTRIES from the first id {first} with {intervals_max} intervals at most"
+        raise MalformedFrameError(msg)
+    return first, min(intervals_max, PAGE_INTERVALS)
+
+
+def encode_clear_limbo(lsn: int, *, version: int) -> bytes:
+    """The body of a CLEAR_LIMBO: the LSN of the doubt that it ends, which version 1 cannot name."""
+    return _CLEAR_LIMBO.pack(lsn) if version > 1 else b""
+
+
+def decode_clear_limbo(body: Buffer, *, version: int) -> int | None:
+    """The LSN of the doubt that a CLEAR_LIMBO ends; None in version 1.
+
+    Raises:
+        MalformedFrameError: another size.
+    """
+    return int(_whole(_CLEAR_LIMBO, body, "CLEAR_LIMBO")[0]) if version > 1 else None
+
+
+def encode_truncate(first: int) -> bytes:
+    """The body of a TRUNCATE: the first id that goes."""
+    return _TRUNCATE.pack(first)
+
+
+def decode_truncate(body: Buffer) -> int:
+    """The first id that goes with a TRUNCATE.
+
+    Raises:
+        MalformedFrameError: another size, or no id.
+    """
+    (first,) = _whole(_TRUNCATE, body, "TRUNCATE")
+    if first < 0:
+        msg = f"a TRUNCATE from the first id {first} on"
+        raise MalformedFrameError(msg)
+    return int(first)
+
+
+class LacItem(NamedTuple):
+    """One ledger's LAC in a WRITE_LACS.
+
+    Attributes:
+        term: of the writer that tells it.
+        body: the explicit LAC body with its digest where the digest has a key (HMAC), else empty.
+    """
+
+    ledger_id: int
+    token: int
+    lac: int
+    term: int
+    digest_type: int
+    key: bytes
+    body: bytes = b""
+
+
+def encode_lacs(items: Sequence[LacItem]) -> bytes:
+    """The body of a WRITE_LACS, of `LACS_MAX` items at most."""
+    parts = [_U32.pack(len(items))]
+    for item in items:
+        parts += (_LACS_ITEM.pack(*item[:-1], len(item.body)), item.body)
+    return b"".join(parts)
+
+
+def decode_lacs(body: Buffer) -> list[LacItem]:
+    """The items of a WRITE_LACS.
+
+    Raises:
+        MalformedFrameError: too many, cut, or an item that cannot be.
+    """
+    parts = Parts(body, "WRITE_LACS")
+    (count,) = parts.fixed(_U32, "count")
+    if count > LACS_MAX or count * _LACS_ITEM.size > parts.left():
+        msg = f"a WRITE_LACS with a count of {count} does not fit into {parts.left()} bytes, or is above {LACS_MAX}"
+        raise MalformedFrameError(msg)
+    items = []
+    for _ in range(count):
+        ledger_id, token, lac, term, digest_type, key, size = parts.fixed(_LACS_ITEM, "items")
+        explicit = bytes(parts.take(size, "explicit LAC body"))
+        item = LacItem(ledger_id, token, lac, term, digest_type, key, explicit)
+        if item.ledger_id < 0 or item.lac < NO_ENTRY or item.term > ID_MAX:
+            msg = f"a WRITE_LACS says that ledger {item.ledger_id} is confirmed up to {item.lac} in term {item.term}"
+            raise MalformedFrameError(msg)
+        items.append(item)
+    parts.end()
+    return items
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RangeAnswer:
+    """What a bookie said about a range of entries.
+
+    Every id asked for, up to `vouched_through`, that is in no run and in no unknown interval is "no such entry".
+    `damaged`: those of the unknown intervals whose bytes were there and do not verify; they are in both lists, so that
+    whoever looks at one of them only takes nothing for a negative. `lac_term`: of the writer that told the LAC.
+    """
+
+    runs: list[RunView]
+    vouched_through: int
+    unknown: list[Interval]
+    places: list[RunPlace] = field(default_factory=list)
+    damaged: list[Interval] = field(default_factory=list)
+    lac_term: int = 0
+
+
+def encode_told(
+    vouched_through: int,
+    unknown: Sequence[Interval],
+    damaged: Sequence[Interval] = (),
+    lac_term: int = 0,
+    *,
+    version: int,
+) -> bytes:
+    """The first part of the body of an answer to READ or LONG_POLL.
+
+    Args:
+        vouched_through: the last id that something is said about.
+        unknown: all intervals that are no negatives.
+        damaged: those of them that are damaged; version 1 does not tell them apart.
+        lac_term: of the writer that told the LAC.
+        version: of the protocol.
+    """
+    intervals: Sequence[Interval] = unknown
+    if version > 1:
+        if damaged:
+            apart = set(damaged)
+            intervals = [*(interval for interval in unknown if interval not in apart), *damaged]
+        head = _TOLD_HEAD[2].pack(vouched_through, lac_term, len(intervals) - len(damaged), len(damaged))
+    else:
+        head = _TOLD_HEAD[1].pack(vouched_through, len(intervals))
+    return head + b"".join([_INTERVAL.pack(*interval) for interval in intervals])
+
+
+def encode_places(places: Sequence[RunPlace], *, version: int) -> bytes:
+    """The next part, in an answer with the flag `PLACED`."""
+    parts = [_U32.pack(len(places))]
+    for place in places:
+        fields = (place.offset, place.size, place.seed, place.origin_term)
+        parts += (_PLACE[version].pack(*(fields if version > 1 else fields[:-1])), encode_text(place.path))
+    return b"".join(parts)
+
+
+def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
+    """The rest of it; run bodies stay by reference."""
+    parts: list[Buffer] = []
+    for run in runs:
+        parts += (_U32.pack(len(run)), run)
+    return parts
+
+
+def decode_entries(body: memoryview, *, version: int, placed: bool = False) -> RangeAnswer:
+    """The body of an answer to READ or LONG_POLL; `placed`: its flag says that there are places.
+
+    Raises:
+        MalformedFrameError: it is cut or a run in it does not fit.
+    """
+    parts = Parts(body, "list of entries")
+    vouched, *head = parts.fixed(_TOLD_HEAD[version], "first fields")
+    lac_term, unknown_count, damaged_count = head if version > 1 else (0, head[0], 0)
+    unknown = _intervals(parts, unknown_count, "unknown")
+    damaged = _intervals(parts, damaged_count, "damaged")
+    places = _places(parts, version) if placed else []
+    runs = []
+    while parts.left():
+        run = RunView.parse(parts.take(parts.fixed(_U32, "size of a run")[0], "run"))
+        if run.scheme != SCHEME_PLAIN:
+            msg = f"a run of ledger {run.ledger_id} has entry headers of scheme {run.scheme}: a newer client reads them"
+            raise MalformedFrameError(msg, ledger_id=run.ledger_id)
+        runs.append(run)
+    return RangeAnswer(runs, vouched, unknown + damaged, places, damaged, lac_term)
+
+
+def _intervals(parts: Parts, count: int, what: str) -> list[Interval]:
+    if count > INTERVALS_MAX or count * _INTERVAL.size > parts.left():
+        msg = (
+            f"{count} {what} intervals do not fit into {parts.left()} bytes, or are more than {INTERVALS_MAX}"
+        )
+        raise MalformedFrameError(msg)
+    intervals = list(_INTERVAL.iter_unpack(parts.take(count * _INTERVAL.size, what)))
+    for first, last in intervals:
+        if not 0 <= first <= last:
+            msg = f"{what} entries {first}..{last} are no interval"
+            raise MalformedFrameError(msg)
+    return intervals
+
+
+def _places(parts: Parts, version: int) -> list[RunPlace]:
+    layout = _PLACE[version]
+    places = []
+    left = _PLACED_FRAMES_MAX * FRAME_BYTES_MAX
+    (count,) = parts.fixed(_U32, "count of places")
+    if count > PLACES_MAX or count * layout.size > parts.left():
+        msg = f"{count} places do not fit into {parts.left()} bytes, or are more than {PLACES_MAX}"
+        raise MalformedFrameError(msg)
+    for _ in range(count):
+        offset, size, seed, *term = parts.fixed(layout, "places")
+        left -= size
+        if size > FRAME_BYTES_MAX or left < 0:
+            msg = f"a place of {size} bytes is longer than {FRAME_BYTES_MAX}, or all are than {_PLACED_FRAMES_MAX} of it"
+            raise MalformedFrameError(msg)
+        if offset + size > ID_MAX:
+            msg = f"the offset {offset} of a place of {size} bytes is in no file"
+            raise MalformedFrameError(msg)
+        places.append(RunPlace(parts.text("path of a place"), offset, size, seed, term[0] if term else 0))
+    return places
+
+
+def encode_lac_body(
+    explicit_lac: Buffer, evidence: Buffer, lac_term: int = 0, lafr: int = NO_ENTRY, *, version: int
+) -> list[Buffer]:
+    """The body of an answer to READ_LAC."""
+    parts: list[Buffer] = [_U32.pack(len(explicit_lac)), explicit_lac, _U32.pack(len(evidence)), evidence]
+    if version > 1:
+        parts.append(_LAC.pack(lac_term, lafr))
+    return parts
+
+
+def decode_lac_body(body: memoryview, *, version: int) -> tuple[bytes, bytes, int, int]:
+    """(explicit LAC body, LAC evidence, LAC's term, LAFR) of an answer to READ_LAC; the first two may be empty.
+
+    Raises:
+        MalformedFrameError: it is cut, or its LAFR is no entry.
+    """
+    parts = Parts(body, "answer to READ_LAC")
+    explicit = bytes(parts.take(parts.fixed(_U32, "size of the explicit LAC")[0], "explicit LAC"))
+    evidence = bytes(parts.take(parts.fixed(_U32, "size of the evidence")[0], "evidence"))
+    lac_term, lafr = parts.fixed(_LAC, "LAC's term and LAFR") if version > 1 else (0, NO_ENTRY)
+    if lafr < NO_ENTRY:
+        msg = f"an answer to READ_LAC has the LAFR {lafr}"
+        raise MalformedFrameError(msg)
+    return explicit, evidence, lac_term, lafr
+
+
+def encode_held(intervals: Iterable[HeldInterval], following: int = WHOLE_LIST, *, version: int) -> bytes:
+    """The body of an answer to LIST_ENTRIES: a page, and the first id of the next one. Version 1 has one page."""
+    layout = _HELD[version]
+    packed = [layout.pack(*(held if version > 1 else held[:4])) for held in intervals]
+    head = (following, len(packed)) if version > 1 else (len(packed),)
+    return _PAGE[version].pack(*head) + b"".join(packed)
+
+
+def decode_held(body: memoryview, first: int, *, version: int) -> tuple[list[HeldInterval], int]:
+    """(the intervals, the first id of the next page or `WHOLE_LIST`) of the page from an id on.
+
+    Raises:
+        MalformedFrameError: it is cut, names what is no interval of ids, or is out of order.
+    """
+    parts = Parts(body, "list of intervals")
+    layout = _HELD[version]
+    *following, count = parts.fixed(_PAGE[version], "next id and count")
+    if count * layout.size != parts.left() or (version > 1 and count > _PAGE_INTERVALS_MAX):
+        msg = (
+            f"{count} intervals do not fit into {parts.left()} bytes, or are more than {_PAGE_INTERVALS_MAX}"
+        )
+        raise MalformedFrameError(msg)
+    intervals = [HeldInterval(*held) for held in layout.iter_unpack(parts.take(parts.left(), "intervals"))]
+    for low, high, period, residues, _ in intervals:
+        if not (0 <= low <= high and 1 <= period <= ENSEMBLE_MAX and 0 < residues < 1 << period):
+            msg = f"a list of intervals has {low}..{high}, period {period}, residues {residues:#x}"
+            raise MalformedFrameError(msg)
+    if version == 1:
+        return intervals, WHOLE_LIST
+    reached = first
+    for held in intervals:
+        if held.first < reached:
+            msg = f"a list of intervals from {first} on is out of order: the first id {held.first} follows {reached}"
+            raise MalformedFrameError(msg)
+        reached = held.first
+    if following[0] != WHOLE_LIST and (not intervals or following[0] <= reached):
+        msg = f"a list of {len(intervals)} intervals up to the first id {reached} names {following[0]} as the next id"
+        raise MalformedFrameError(msg)
+    return intervals, following[0]
+
+
+def encode_refused_lacs(refused: Sequence[tuple[int, Answer]]) -> bytes:
+    """The body of an answer to WRITE_LACS: (ledger id, answer) of what was refused."""
+    return _U32.pack(len(refused)) + b"".join(_LACS_REFUSED.pack(*one) for one in refused)
+
+
+def decode_refused_lacs(body: Buffer) -> list[tuple[int, Answer]]:
+    """(ledger id, answer) of what was refused of a WRITE_LACS.
+
+    Raises:
+        MalformedFrameError: cut, or an answer that is not known.
+    """
+    parts = Parts(body, "answer to WRITE_LACS")
+    (count,) = parts.fixed(_U32, "count")
+    if count > LACS_MAX or count * _LACS_REFUSED.size != parts.left():
+        msg = f"a count of {count} refused LACs does not fit into {parts.left()} bytes"
+        raise MalformedFrameError(msg)
+    refused = _LACS_REFUSED.iter_unpack(parts.take(parts.left(), "refused LACs"))
+    return [(ledger_id, answer_of(code)) for ledger_id, code in refused]
+
+
+def encode_info(info: dict[str, Any]) -> bytes:
+    """The body of an answer to INFO."""
+    return json.dumps(info, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_info(body: Buffer) -> dict[str, Any]:
+    """The object of an answer to INFO.
+
+    Raises:
+        MalformedFrameError: it is no JSON object.
+    """
+    try:
+        info = json.loads(bytes(body))
+    except (ValueError, RecursionError) as error:
+        msg = "the body of an answer to INFO is not JSON"
+        raise MalformedFrameError(msg) from error
+    if not isinstance(info, dict):
+        msg = "the body of an answer to INFO is not an object"
+        raise MalformedFrameError(msg)
+    return info

@@ -1,0 +1,265 @@
+"""What follows the headers of the native protocol: both versions, there and back, and what does not fit by its name."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
+from quire.core.ids import ID_MAX
+from quire.core.ledger_metadata import DigestType
+from quire.wire import native, native_bodies
+from quire.wire.entry import EntryDigest
+from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
+from quire.wire.run import SCHEME_TERMS, HeldInterval, RunPlace, encode_run
+
+IDS = st.integers(0, ID_MAX)
+TERMS = st.integers(0, ANY_TERM)
+U32 = st.integers(0, 2**32 - 1)
+VERSIONS = st.sampled_from([1, 2])
+RANGES = st.tuples(IDS, IDS).map(lambda pair: (min(pair), max(pair)))
+INTERVALS = st.lists(RANGES, max_size=5)
+
+
+def joined(parts: list[Any]) -> memoryview:
+    return memoryview(b"".join(bytes(part) for part in parts))
+
+
+# --- there and back -------------------------------------------------------------------------------------------------
+
+
+@given(RANGES, U32, TERMS, VERSIONS)
+def test_read(ids: tuple[int, int], bytes_max: int, term: int, version: int) -> None:
+    body = native_bodies.encode_read(*ids, bytes_max, term, version=version)
+    assert len(body) == (20, 28)[version - 1]
+    back = native_bodies.decode_read(body, version=version)
+    assert back == (*ids, bytes_max, term if version > 1 else ANY_TERM)
+
+
+@given(st.integers(-1, ID_MAX), RANGES, U32, U32, TERMS, VERSIONS)
+def test_long_poll(lac: int, ids: tuple[int, int], size: int, wait: int, term: int, version: int) -> None:
+    body = native_bodies.encode_long_poll(lac, *ids, size, wait, term, version=version)
+    back = native_bodies.decode_long_poll(body, version=version)
+    assert back == (lac, *ids, size, wait, term if version > 1 else 0)
+
+
+@given(IDS, st.integers(1, 2**32 - 1))
+def test_list(first: int, intervals_max: int) -> None:
+    body = native_bodies.encode_list(first, intervals_max, version=2)
+    limit = min(intervals_max, native_bodies.PAGE_INTERVALS)
+    assert native_bodies.decode_list(body, version=2) == (first, limit)
+    assert native_bodies.encode_list(first, intervals_max, version=1) == b""
+    assert native_bodies.decode_list(b"", version=1)[0] == 0
+
+
+@given(TERMS, IDS)
+def test_clear_limbo_and_truncate(lsn: int, first: int) -> None:
+    body = native_bodies.encode_clear_limbo(lsn, version=2)
+    assert native_bodies.decode_clear_limbo(body, version=2) == lsn
+    assert native_bodies.encode_clear_limbo(lsn, version=1) == b""
+    assert native_bodies.decode_clear_limbo(b"", version=1) is None
+    assert native_bodies.decode_truncate(native_bodies.encode_truncate(first)) == first
+
+
+LAC_ITEMS = st.lists(
+    st.builds(
+        LacItem, IDS, TERMS, st.integers(-1, ID_MAX), IDS, st.integers(0, 255),
+        st.binary(min_size=20, max_size=20), st.binary(max_size=40),
+    ),
+    max_size=5,
+)  # fmt: skip
+
+
+@given(LAC_ITEMS)
+def test_lacs(items: list[LacItem]) -> None:
+    assert native_bodies.decode_lacs(native_bodies.encode_lacs(items)) == items
+
+
+@given(st.lists(st.tuples(IDS, st.sampled_from(Answer)), max_size=5))
+def test_refused_lacs(refused: list[tuple[int, Answer]]) -> None:
+    assert native_bodies.decode_refused_lacs(native_bodies.encode_refused_lacs(refused)) == refused
+
+
+@given(st.integers(-1, ID_MAX), INTERVALS, INTERVALS, TERMS, VERSIONS)
+def test_entries(
+    vouched: int, unknown: list[tuple[int, int]], damaged: list[tuple[int, int]], term: int, version: int
+) -> None:
+    unknown = [each for each in unknown if each not in damaged]
+    told = native_bodies.encode_told(vouched, unknown + damaged, damaged, term, version=version)
+    found = native_bodies.decode_entries(memoryview(told), version=version)
+    assert found.vouched_through == vouched
+    assert found.unknown == unknown + damaged, "what is damaged is never a negative"
+    assert (found.damaged, found.lac_term) == ((damaged, term) if version > 1 else ([], 0))
+
+
+PLACES = st.lists(
+    st.builds(
+        RunPlace, st.text(max_size=80), st.integers(0, ID_MAX - native.FRAME_BYTES_MAX),
+        st.integers(0, native.FRAME_BYTES_MAX // 4), U32, TERMS,
+    ),
+    max_size=5,
+)  # fmt: skip
+
+
+@given(PLACES, VERSIONS)
+def test_places(places: list[RunPlace], version: int) -> None:
+    told = native_bodies.encode_told(7, [], version=version)
+    told += native_bodies.encode_places(places, version=version)
+    found = native_bodies.decode_entries(memoryview(told), version=version, placed=True)
+    assert found.places == [place if version > 1 else place._replace(origin_term=0) for place in places]
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40), TERMS, st.integers(-1, ID_MAX), VERSIONS)
+def test_lac_body(explicit: bytes, evidence: bytes, term: int, lafr: int, version: int) -> None:
+    body = joined(native_bodies.encode_lac_body(explicit, evidence, term, lafr, version=version))
+    back = native_bodies.decode_lac_body(body, version=version)
+    assert back == (explicit, evidence, *((term, lafr) if version > 1 else (0, -1)))
+
+
+HELD = st.lists(
+    st.builds(
+        lambda ids, period, term: HeldInterval(*ids, period, (1 << period) - 1, term),
+        RANGES, st.integers(1, 64), TERMS,
+    ),
+    max_size=5,
+).map(sorted)  # fmt: skip
+
+
+@given(HELD, VERSIONS, st.data())
+def test_held(held: list[HeldInterval], version: int, data: st.DataObject) -> None:
+    following = WHOLE_LIST
+    if version > 1 and held and held[-1].first < ID_MAX and data.draw(st.booleans()):
+        following = data.draw(st.integers(held[-1].first + 1, ID_MAX))
+    first = data.draw(st.integers(0, held[0].first)) if held else 0
+    body = memoryview(native_bodies.encode_held(held, following, version=version))
+    if version == 1:
+        held = [each._replace(origin_term=0) for each in held]
+    assert native_bodies.decode_held(body, first, version=version) == (held, following)
+
+
+def test_info() -> None:
+    assert native_bodies.decode_info(native_bodies.encode_info({"a": 1})) == {"a": 1}
+
+
+# --- what does not fit ----------------------------------------------------------------------------------------------
+
+
+def told(version: int = 2) -> bytes:
+    return native_bodies.encode_told(7, [], version=version)
+
+
+def entries(body: bytes, *, placed: bool = False, version: int = 2) -> Callable[[], object]:
+    return lambda: native_bodies.decode_entries(memoryview(body), version=version, placed=placed)
+
+
+def placed(*places: RunPlace) -> Callable[[], object]:
+    return entries(told() + native_bodies.encode_places(places, version=2), placed=True)
+
+
+def page(held: list[HeldInterval], following: int = WHOLE_LIST, first: int = 0) -> Callable[[], object]:
+    body = memoryview(native_bodies.encode_held(held, following, version=2))
+    return lambda: native_bodies.decode_held(body, first, version=2)
+
+
+def lacs(**changes: Any) -> Callable[[], object]:
+    item = LacItem(1, 0, 5, 0, 3, bytes(20))._replace(**changes)
+    return lambda: native_bodies.decode_lacs(native_bodies.encode_lacs([item]))
+
+
+def a_scheme_1_run() -> bytes:
+    entry = EntryDigest(DigestType.CRC32C, b"").seal_with_term(1, 0, -1, 1, b"x", origin_term=3) + b"x"
+    run = encode_run(1, 0, 0, [entry], [len(entry)], digest_type=3, scheme=SCHEME_TERMS)
+    return struct.pack(">I", len(run)) + run
+
+
+FRAME = native.FRAME_BYTES_MAX
+BAD = {
+    "the body of a READ has 20 bytes, not 28": lambda: native_bodies.decode_read(bytes(20), version=2),
+    "the body of a READ has 28 bytes, not 20": lambda: native_bodies.decode_read(bytes(28), version=1),
+    "a READ of entries 9..3": lambda: native_bodies.decode_read(struct.pack(">qqI", 9, 3, 1), version=1),
+    "a READ of entries -1..3": lambda: native_bodies.decode_read(
+        struct.pack(">qqIQ", -1, 3, 1, 0), version=2
+    ),
+    "the body of a LONG_POLL has 32 bytes, not 40": lambda: native_bodies.decode_long_poll(
+        bytes(32), version=2
+    ),
+    "a LONG_POLL above -2": lambda: native_bodies.decode_long_poll(
+        native_bodies.encode_long_poll(-2, 0, 1, 1, 1, version=2), version=2
+    ),
+    "the body of a LIST_ENTRIES has 0 bytes": lambda: native_bodies.decode_list(b"", version=2),
+    "from the first id -1": lambda: native_bodies.decode_list(struct.pack(">qI", -1, 1), version=2),
+    "with 0 intervals at most": lambda: native_bodies.decode_list(struct.pack(">qI", 0, 0), version=2),
+    "the body of a CLEAR_LIMBO has 0 bytes": lambda: native_bodies.decode_clear_limbo(b"", version=2),
+    "the body of a TRUNCATE has 9 bytes": lambda: native_bodies.decode_truncate(bytes(9)),
+    "from the first id -3 on": lambda: native_bodies.decode_truncate(struct.pack(">q", -3)),
+    "a count of 4097 does not fit": lambda: native_bodies.decode_lacs(
+        struct.pack(">I", 4097) + bytes(55 * 4097)
+    ),
+    "a count of 2 does not fit into 55 bytes": lambda: native_bodies.decode_lacs(
+        struct.pack(">I", 2) + bytes(55)
+    ),
+    "has 1 bytes behind its end": lambda: native_bodies.decode_lacs(struct.pack(">I", 0) + b"x"),
+    "in its explicit LAC body": lambda: native_bodies.decode_lacs(
+        struct.pack(">I", 1) + bytes(53) + b"\0\1"
+    ),
+    "says that ledger -4 is confirmed": lacs(ledger_id=-4),
+    "is confirmed up to -2": lacs(lac=-2),
+    "in term 9223372036854775808": lacs(term=1 << 63),
+    "3 unknown intervals do not fit": entries(struct.pack(">qQII", 7, 0, 3, 0)),
+    "4294967295 damaged intervals do not fit": entries(struct.pack(">qQII", 7, 0, 0, 2**32 - 1)),
+    "2147483648 unknown intervals do not fit": entries(struct.pack(">qI", 7, 2**31), version=1),
+    "unknown entries 9..3 are no interval": entries(native_bodies.encode_told(1, [(9, 3)], version=2)),
+    "damaged entries -1..3 are no interval": entries(
+        native_bodies.encode_told(1, [(-1, 3)], [(-1, 3)], version=2)
+    ),
+    "in its first fields": entries(bytes(23)),
+    "in its run": entries(told() + struct.pack(">I", 77)),
+    "entry headers of scheme 1: a newer client": entries(told() + a_scheme_1_run()),
+    "the offset 18446744073709551615 of a place": placed(RunPlace("/1.seg", 2**64 - 1, 10, 0)),
+    "the offset 9223372036854775800 of a place": placed(RunPlace("/1.seg", 2**63 - 8, 10, 0)),
+    "longer than": placed(RunPlace("/1.seg", 0, FRAME + 1, 0)),
+    "or all are than 2 of it": placed(*[RunPlace("/1.seg", 0, FRAME, 0)] * 3),
+    "4096 places do not fit": entries(told() + struct.pack(">I", 4096), placed=True),
+    "in its path of a place": entries(told() + struct.pack(">IQIIQ", 1, 0, 1, 1, 0) + b"\0\7", placed=True),
+    "the path of a place in a list of entries is not UTF-8": entries(
+        told() + struct.pack(">IQIIQ", 1, 0, 1, 1, 0) + b"\0\1\xff", placed=True
+    ),
+    "in its size of the explicit LAC": lambda: native_bodies.decode_lac_body(memoryview(b""), version=1),
+    "in its LAC's term and LAFR": lambda: native_bodies.decode_lac_body(memoryview(bytes(8)), version=2),
+    "has the LAFR -2": lambda: native_bodies.decode_lac_body(
+        joined(native_bodies.encode_lac_body(b"", b"", 0, -2, version=2)), version=2
+    ),
+    "9 intervals do not fit": lambda: native_bodies.decode_held(
+        memoryview(struct.pack(">qI", -1, 9)), 0, version=2
+    ),
+    "has 3..1, period 1": page([HeldInterval(3, 1, 1, 1)]),
+    "period 65": page([HeldInterval(0, 1, 65, 1)]),
+    "residues 0x2": page([HeldInterval(0, 1, 1, 2)]),
+    "the first id 4 follows 5": page([HeldInterval(4, 9, 1, 1)], first=5),
+    "the first id 4 follows 8": page([HeldInterval(8, 9, 1, 1), HeldInterval(4, 6, 1, 1)]),
+    "up to the first id 8 names 8 as the next id": page([HeldInterval(8, 9, 1, 1)], following=8),
+    "a list of 0 intervals up to the first id 3 names 9": page([], following=9, first=3),
+    "names -2 as the next id": page([HeldInterval(8, 9, 1, 1)], following=-2),
+    "a count of 1 refused LACs": lambda: native_bodies.decode_refused_lacs(struct.pack(">I", 1)),
+    "answer code 999": lambda: native_bodies.decode_refused_lacs(struct.pack(">IqH", 1, 5, 999)),
+    "not JSON": lambda: native_bodies.decode_info(b"{"),
+    "is not an object": lambda: native_bodies.decode_info(b"[]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_what_does_not_fit_is_refused_by_its_name(said: str) -> None:
+    with pytest.raises(MalformedFrameError) as found:
+        BAD[said]()
+    assert said in found.value.message
+
+
+def test_json_that_is_too_deep_is_no_json() -> None:
+    with pytest.raises(MalformedFrameError, match="not JSON"):
+        native_bodies.decode_info(b"[" * 200_000)
