@@ -18,8 +18,6 @@ app = typer.Typer(help="The cluster as a whole: status, bookies, upgrade.")
 app.command("upgrade")(upgrade)
 
 LEDGERS_COUNTED_MAX = 100_000
-FEATURES_PROPERTY = "quire.features"
-"""What a bookie registers since version 2: the names of what its program can do."""
 
 
 @app.command()
@@ -96,6 +94,8 @@ async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
 
 def _speaks(info: BookieInfo) -> dict[str, str | None]:
     """What a bookie has registered: the protocol that it is spoken to in, and what its program can do beyond version 1."""
+    from quire.wire.bookie_service_info import FEATURES_PROPERTY
+
     protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"
     return {"protocol": protocol, "features": info.properties.get(FEATURES_PROPERTY)}
 
