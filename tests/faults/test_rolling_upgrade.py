@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from faults.harness import eventually, judged, pause, run
-from quire.cli.cluster import app as cluster_commands
 from quire.history import HistoryFile, merged
 from support.etcd_server import etcd_or_skip
 from support.old_programs import NEW, BookieProcess, Program, old_or_skip, wrong_lines
@@ -31,7 +30,6 @@ Record = Callable[[str, dict[str, Any]], None]
 WORKER = Path(__file__).with_name("ledger_worker.py")
 LOG = "orders"
 END_SECONDS = 300
-CAN_UPGRADE_STORES = "upgrade" in {command.name for command in cluster_commands.registered_commands}
 
 
 @dataclass(frozen=True)
@@ -249,6 +247,10 @@ class Upgrade:
         )
         assert said.returncode == 1, said
         assert "written by a newer version (format 2" in documented(said.stderr)
+        if self.scale.commands and self.checks_values:
+            refused = await asyncio.to_thread(NEW.quire, "cluster", "upgrade", "--cluster", self.uri)
+            assert bookie.id in refused.stderr
+            assert "nobody can tell with which program" in documented(refused.stderr)
         await asyncio.to_thread(bookie.start, NEW)
 
     @property
@@ -343,7 +345,7 @@ async def roll(
         await cluster.progress(clients, "progress of all clients with old bookies")
         order = chance.sample(cluster.bookies, len(cluster.bookies))
         for number, bookie in enumerate(order):
-            if bookie is order[-1] and CAN_UPGRADE_STORES:
+            if bookie is order[-1]:
                 await cluster.too_early()
             await cluster.upgrade(bookie, clients, kill=number % 2 == 0)
         # All bookies are new. Now the clients: each old one goes, and the new ones go on.
@@ -355,8 +357,7 @@ async def roll(
             await client.stop()
         await cluster.read_back()
         await cluster.refused_directory(order[0])
-        if CAN_UPGRADE_STORES:
-            await cluster.upgrade_store()
+        await cluster.upgrade_store()
         cluster.judge()
         cluster.figures["bookies"] = scale.bookies
         return {**dict(sorted(cluster.figures.items())), "seconds": round(time.monotonic() - began)}
