@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-MODULES = [
-    import_module(f"quire.wire.{name}")
-    for name in ("native", "native_bodies", "native_hello")
-    if find_spec(f"quire.wire.{name}")
-]
+from quire.wire import native, native_bodies, native_hello
+
+MODULES = (native, native_bodies, native_hello)
 LATER_NAMES = {"decode_intervals": "decode_held", "encode_intervals": "encode_held"}
 """What read and wrote LIST_ENTRIES in one piece does so in pages, of which version 1 has one."""
 
