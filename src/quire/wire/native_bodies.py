@@ -31,11 +31,11 @@ PAGE_INTERVALS: Final = 16 * 1024
 """Intervals of a page, if whoever asks wants no fewer."""
 LACS_MAX: Final = 4096
 """LACs in one WRITE_LACS."""
-INTERVALS_MAX: Final = 64 * 1024
-"""Unknown and damaged intervals in one answer."""
+INTERVALS_MAX: Final = 16 * 1024
+"""Unknown intervals in one answer, and as many damaged ones."""
 PLACES_MAX: Final = 1024
 """Places in one answer."""
-_PAGE_INTERVALS_MAX: Final = 4 * PAGE_INTERVALS
+_PAGE_INTERVALS_MAX: Final = 2 * PAGE_INTERVALS
 """A page that may not end between intervals with equal first ids is never longer than that."""
 _PLACED_FRAMES_MAX: Final = 2
 """Runs that are placed come to no more than so many frames: what is asked for, and the rest of the last one."""
