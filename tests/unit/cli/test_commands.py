@@ -151,6 +151,7 @@ def test_the_cluster_says_how_it_is(quire: Quire, cluster: LocalCluster) -> None
     assert [(row["id"], row["address"], row["answers"]) for row in rows] == [
         (bookie.id, bookie.address, "ok") for bookie in cluster.bookies
     ]
+    assert all(row["protocol"].startswith("native ") for row in rows)
     assert "3 up" in quire("cluster", "status").stdout
 
 
