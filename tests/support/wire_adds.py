@@ -7,7 +7,7 @@ from typing import Self
 
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import DigestType
-from quire.wire import bookkeeper, native, v2, v3
+from quire.wire import bookkeeper, native, native_bodies, native_hello, v2, v3
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
 
@@ -26,8 +26,8 @@ class WireAdds:
     async def __aenter__(self) -> Self:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 26)
         if self.protocol == "native":
-            self.writer.write(native.encode_hello(native.Hello("", "", 1, 1)))
-            head = await self.reader.readexactly(len(native.MAGIC) + 4)
+            self.writer.write(native_hello.encode_hello(native_hello.Hello("", "", 1, 1)))
+            head = await self.reader.readexactly(len(native_hello.MAGIC) + 4)
             await self.reader.readexactly(int.from_bytes(head[-4:], "big") + 4)
         return self
 
@@ -89,13 +89,13 @@ class WireAdds:
         if self.protocol == "v3":
             self.writer.write(v3.encode_read(self.asked, self._ledger_id, entry_id))
             return v3.decode_response(await self._next()).readResponse.body
-        body = native.encode_read(entry_id, entry_id, 1)
+        body = native_bodies.encode_read(entry_id, entry_id, 1, version=1)
         head = native.encode_request(
             native.Kind.READ, self.asked, len(body), checksum(body), ledger_id=self._ledger_id
         )
         self.writer.write(head + body)
         answer = native.decode_answer(memoryview(await self._next()))
-        run = native.decode_entries(answer.body).runs[0]
+        run = native_bodies.decode_entries(answer.body, version=1).runs[0]
         return bytes(run.entry(run.position(entry_id)))
 
     async def _next(self) -> bytes:

@@ -250,11 +250,14 @@ class RangeAsked(Asked):
                     residues=residues,
                 )
             )
-        unknown = [
-            (entry_id, entry_id)
-            for entry_id, (answer, _) in sorted(self._found.items())
-            if answer is not Answer.OK and answer not in _NEGATIVES
-        ]
+        unknown: list[tuple[int, int]] = []
+        for entry_id, (answer, _) in sorted(self._found.items()):
+            if answer is Answer.OK or answer in _NEGATIVES:
+                continue
+            if unknown and unknown[-1][1] + 1 == entry_id:
+                unknown[-1] = (unknown[-1][0], entry_id)
+            else:
+                unknown.append((entry_id, entry_id))
         self.finish(
             Answer.OK,
             lac=self._lac,

@@ -18,8 +18,23 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
 from quire.wire.entry import Buffer
-from quire.wire.layout import NEVER_SENT, Field, Layout, Use
+from quire.wire.layout import Layout
 from quire.wire.native import FRAME_BYTES_MAX
+from quire.wire.native_layouts import (
+    CLEAR_LIMBO_FIELDS,
+    HELD_FIELDS,
+    INTERVAL_FIELDS,
+    LAC_FIELDS,
+    LACS_ITEM_FIELDS,
+    LACS_REFUSED_FIELDS,
+    LIST_FIELDS,
+    LONG_POLL_FIELDS,
+    PAGE_FIELDS,
+    PLACE_FIELDS,
+    READ_FIELDS,
+    TOLD_FIELDS,
+    TRUNCATE_FIELDS,
+)
 from quire.wire.parts import Parts, answer_of, encode_text
 from quire.wire.run import SCHEME_PLAIN, HeldInterval, RunPlace, RunView
 
@@ -31,109 +46,14 @@ PAGE_INTERVALS: Final = 16 * 1024
 """Intervals of a page, if whoever asks wants no fewer."""
 LACS_MAX: Final = 4096
 """LACs in one WRITE_LACS."""
-INTERVALS_MAX: Final = 64 * 1024
-"""Unknown and damaged intervals in one answer."""
+INTERVALS_MAX: Final = 16 * 1024
+"""Unknown intervals in one answer, and as many damaged ones."""
 PLACES_MAX: Final = 1024
 """Places in one answer."""
-_PAGE_INTERVALS_MAX: Final = 4 * PAGE_INTERVALS
+_PAGE_INTERVALS_MAX: Final = 2 * PAGE_INTERVALS
 """A page that may not end between intervals with equal first ids is never longer than that."""
 _PLACED_FRAMES_MAX: Final = 2
 """Runs that are placed come to no more than so many frames: what is asked for, and the rest of the last one."""
-
-_ASKED = Use("client", "bookie")
-_TOLD = Use("bookie", "client")
-_ASKED_2 = Use("client", "bookie", "2", NEVER_SENT)
-_TOLD_2 = Use("bookie", "client", "2", NEVER_SENT)
-
-READ_FIELDS = Layout(
-    "Body of READ",
-    [
-        Field("first", "q", _ASKED),
-        Field("last", "q", _ASKED),
-        Field("bytes at most", "I", _ASKED),
-        Field("origin term", "Q", Use("nobody yet: 2^64-1", "bookie: refuses one above 0", "2", NEVER_SENT)),
-    ],
-)
-LONG_POLL_FIELDS = Layout(
-    "Body of LONG_POLL",
-    [
-        Field("previous LAC", "q", _ASKED),
-        Field("first", "q", _ASKED),
-        Field("last", "q", _ASKED),
-        Field("bytes at most", "I", _ASKED),
-        Field("wait in ms", "I", _ASKED),
-        Field(
-            "term of the previous LAC", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)
-        ),
-    ],
-)
-LIST_FIELDS = Layout(
-    "Body of LIST_ENTRIES",
-    [Field("from first id", "q", _ASKED_2), Field("intervals at most", "I", _ASKED_2)],
-)
-CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED_2)])
-TRUNCATE_FIELDS = Layout(
-    "Body of TRUNCATE", [Field("first id that goes", "q", Use("nobody yet", "nobody yet", "2", NEVER_SENT))]
-)
-LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED_2)])
-LACS_ITEM_FIELDS = Layout(
-    "Item of WRITE_LACS, then its explicit LAC body",
-    [
-        Field("ledger id", "q", _ASKED_2),
-        Field("ledger token", "Q", _ASKED_2),
-        Field("LAC", "q", _ASKED_2),
-        Field("LAC's term", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)),
-        Field("digest type", "B", _ASKED_2),
-        Field("key", "20s", _ASKED_2),
-        Field("bytes of the explicit LAC body", "H", _ASKED_2),
-    ],
-)
-LACS_ANSWER_FIELDS = Layout(
-    "Answer to WRITE_LACS, then those that were refused", [Field("count", "I", _TOLD_2)]
-)
-LACS_REFUSED_FIELDS = Layout(
-    "Refused item of an answer to WRITE_LACS",
-    [Field("ledger id", "q", _TOLD_2), Field("answer code", "H", _TOLD_2)],
-)
-TOLD_FIELDS = Layout(
-    "Answer to READ or LONG_POLL, then its intervals",
-    [
-        Field("vouched through", "q", _TOLD),
-        Field("LAC's term", "Q", _TOLD_2),
-        Field("count of unknown intervals", "I", _TOLD),
-        Field("count of damaged intervals", "I", _TOLD_2),
-    ],
-)
-INTERVAL_FIELDS = Layout(
-    "Unknown or damaged interval", [Field("first", "q", _TOLD), Field("last", "q", _TOLD)]
-)
-PLACE_FIELDS = Layout(
-    "Place of a run, then the text of its file",
-    [
-        Field("offset", "Q", _TOLD),
-        Field("size", "I", _TOLD),
-        Field("seed", "I", _TOLD),
-        Field("origin term", "Q", _TOLD_2),
-    ],
-)
-LAC_FIELDS = Layout(
-    "Answer to READ_LAC, behind its two parts",
-    [Field("LAC's term", "Q", _TOLD_2), Field("LAFR", "q", _TOLD_2)],
-)
-PAGE_FIELDS = Layout(
-    "Answer to LIST_ENTRIES, then its intervals",
-    [Field("next", "q", _TOLD_2), Field("count", "I", _TOLD)],
-)
-HELD_FIELDS = Layout(
-    "Interval of LIST_ENTRIES",
-    [
-        Field("first", "q", _TOLD),
-        Field("last", "q", _TOLD),
-        Field("period", "B", _TOLD),
-        Field("residues", "Q", _TOLD),
-        Field("origin term", "Q", _TOLD_2),
-    ],
-)
 
 
 def _by_version(layout: Layout) -> tuple[struct.Struct, struct.Struct, struct.Struct]:

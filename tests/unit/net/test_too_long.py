@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from quire.core.errors import MalformedFrameError
 from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
-from quire.wire import native, too_long, v2, v3
+from quire.wire import native_hello, too_long, v2, v3
 from quire.wire.entry import Buffer
 from support.hostile_worlds import Line, StillWorld
 from support.wire_adds import KEY
 
-HELLO = native.encode_hello(native.Hello("cluster", "bookie"))
+HELLO = native_hello.encode_hello(native_hello.Hello("cluster", "bookie"))
 LIMIT = 4096
 TOLD = 96
 SCRATCH = 8192

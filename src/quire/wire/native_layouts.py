@@ -1,0 +1,103 @@
+"""The fixed layouts of what follows the headers of the native protocol's frames, field by field.
+
+Source: `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+from quire.wire.layout import NEVER_SENT, Field, Layout, Use
+
+_ASKED = Use("client", "bookie")
+_TOLD = Use("bookie", "client")
+_ASKED_2 = Use("client", "bookie", "2", NEVER_SENT)
+_TOLD_2 = Use("bookie", "client", "2", NEVER_SENT)
+
+READ_FIELDS = Layout(
+    "Body of READ",
+    [
+        Field("first", "q", _ASKED),
+        Field("last", "q", _ASKED),
+        Field("bytes at most", "I", _ASKED),
+        Field("origin term", "Q", Use("nobody yet: 2^64-1", "bookie: refuses one above 0", "2", NEVER_SENT)),
+    ],
+)
+LONG_POLL_FIELDS = Layout(
+    "Body of LONG_POLL",
+    [
+        Field("previous LAC", "q", _ASKED),
+        Field("first", "q", _ASKED),
+        Field("last", "q", _ASKED),
+        Field("bytes at most", "I", _ASKED),
+        Field("wait in ms", "I", _ASKED),
+        Field(
+            "term of the previous LAC", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)
+        ),
+    ],
+)
+LIST_FIELDS = Layout(
+    "Body of LIST_ENTRIES",
+    [Field("from first id", "q", _ASKED_2), Field("intervals at most", "I", _ASKED_2)],
+)
+CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED_2)])
+TRUNCATE_FIELDS = Layout(
+    "Body of TRUNCATE", [Field("first id that goes", "q", Use("nobody yet", "nobody yet", "2", NEVER_SENT))]
+)
+LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED_2)])
+LACS_ITEM_FIELDS = Layout(
+    "Item of WRITE_LACS, then its explicit LAC body",
+    [
+        Field("ledger id", "q", _ASKED_2),
+        Field("ledger token", "Q", _ASKED_2),
+        Field("LAC", "q", _ASKED_2),
+        Field("LAC's term", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)),
+        Field("digest type", "B", _ASKED_2),
+        Field("key", "20s", _ASKED_2),
+        Field("bytes of the explicit LAC body", "H", _ASKED_2),
+    ],
+)
+LACS_ANSWER_FIELDS = Layout(
+    "Answer to WRITE_LACS, then those that were refused", [Field("count", "I", _TOLD_2)]
+)
+LACS_REFUSED_FIELDS = Layout(
+    "Refused item of an answer to WRITE_LACS",
+    [Field("ledger id", "q", _TOLD_2), Field("answer code", "H", _TOLD_2)],
+)
+TOLD_FIELDS = Layout(
+    "Answer to READ or LONG_POLL, then its intervals",
+    [
+        Field("vouched through", "q", _TOLD),
+        Field("LAC's term", "Q", _TOLD_2),
+        Field("count of unknown intervals", "I", _TOLD),
+        Field("count of damaged intervals", "I", _TOLD_2),
+    ],
+)
+INTERVAL_FIELDS = Layout(
+    "Unknown or damaged interval", [Field("first", "q", _TOLD), Field("last", "q", _TOLD)]
+)
+PLACE_FIELDS = Layout(
+    "Place of a run, then the text of its file",
+    [
+        Field("offset", "Q", _TOLD),
+        Field("size", "I", _TOLD),
+        Field("seed", "I", _TOLD),
+        Field("origin term", "Q", _TOLD_2),
+    ],
+)
+LAC_FIELDS = Layout(
+    "Answer to READ_LAC, behind its two parts",
+    [Field("LAC's term", "Q", _TOLD_2), Field("LAFR", "q", _TOLD_2)],
+)
+PAGE_FIELDS = Layout(
+    "Answer to LIST_ENTRIES, then its intervals",
+    [Field("next", "q", _TOLD_2), Field("count", "I", _TOLD)],
+)
+HELD_FIELDS = Layout(
+    "Interval of LIST_ENTRIES",
+    [
+        Field("first", "q", _TOLD),
+        Field("last", "q", _TOLD),
+        Field("period", "B", _TOLD),
+        Field("residues", "Q", _TOLD),
+        Field("origin term", "Q", _TOLD_2),
+    ],
+)
