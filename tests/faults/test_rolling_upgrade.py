@@ -115,8 +115,8 @@ class Upgrade:
 
     async def begin(self) -> None:
         """A cluster that only old programs have seen."""
-        for bookie in self.bookies:
-            await asyncio.to_thread(bookie.start, self.old)
+        await asyncio.to_thread(self.bookies[0].start, self.old)  # it makes the store
+        await asyncio.gather(*(asyncio.to_thread(bookie.start, self.old) for bookie in self.bookies[1:]))
         quorums = ("-E", "2", "-w", "2", "-a", "2") if self.scale.bookies == 3 else ()
         await self.command(self.old, "log", "create", LOG, *quorums)
 
