@@ -263,12 +263,17 @@ class QuireCluster:
         name: the directory under out/bench.
         bookies: how many.
         metadata: the metadata store's URI; None: a store of its own in its directory.
+        root: whose source runs; that of another revision, or this one.
     """
 
-    def __init__(self, name: str, *, bookies: int = 3, metadata: str | None = None) -> None:
+    def __init__(
+        self, name: str, *, bookies: int = 3, metadata: str | None = None, root: Path = ROOT
+    ) -> None:
         self.directory = OUT / name
         self._bookies = bookies
         self._metadata = metadata
+        self._root = root
+        self._env = {**os.environ, "PYTHONPATH": str(root / "src")}
         self._ready: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -283,7 +288,9 @@ class QuireCluster:
         command += ["--bookies", str(self._bookies), "--json"]
         command += ["--cluster", self._metadata] if self._metadata else []
         with self._log.open("w") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=self._env
+            )
         line = _pipe(self._process.stdout).readline()
         if not line:
             raise RuntimeError(f"'quire up' ended at once:\n{self._log.read_text(errors='replace')[-2000:]}")
@@ -328,13 +335,13 @@ class QuireCluster:
 
     def client(self, *, account: bool = True) -> LoadClient:
         """Start our load client on this cluster; with `account` it also says what CPU time the bookies used."""
-        command = _our_client(self.uri, self.pids if account else [])
-        return LoadClient("Quire", command, self.directory / "client.log")
+        command = _our_client(self.uri, self.pids if account else [], root=self._root)
+        return LoadClient("Quire", command, self.directory / "client.log", self._env)
 
 
-def _our_client(cluster: str, pids: list[int], protocol: str = "auto") -> list[str]:
+def _our_client(cluster: str, pids: list[int], protocol: str = "auto", root: Path = ROOT) -> list[str]:
     """How to start our load client."""
-    command = [sys.executable, str(ROOT / "bench" / "load_client.py"), "--cluster", cluster]
+    command = [sys.executable, str(root / "bench" / "load_client.py"), "--cluster", cluster]
     return [*command, "--protocol", protocol, "--pids", ",".join(map(str, pids))]
 
 

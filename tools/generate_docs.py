@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import exhibits
+import field_tables
 import gallery
 import plots
 
@@ -300,6 +301,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "spark_options": spark_options,
     "machine": machine,
     "formats": formats,
+    "fields": field_tables.fields,
     "decisions": decisions,
     "tests": tests,
     "bench": bench,

@@ -85,17 +85,24 @@ __all__ = [
 ]
 
 
-def connect(uri: str | None = None, config: ClientConfig | None = None) -> Connecting[QuireClient]:
+def connect(
+    uri: str | None = None, config: ClientConfig | None = None, *, frame_bytes_max: int | None = None
+) -> Connecting[QuireClient]:
     """Connect to a cluster: `async with quire.connect(uri) as client`, or `client = await quire.connect(uri)`.
 
     Args:
         uri: the cluster, as in `sqlite:/data/quire/metadata.db`; by default the environment's `QUIRE_CLUSTER`.
         config: the client's settings.
+        frame_bytes_max: the longest frame, as `ClientConfig.frame_bytes_max`; bookies should have the same.
+
+    Raises:
+        MisuseError: `frame_bytes_max` cannot be.
 
     Raises (when entered or awaited):
         NoClusterError: no cluster is named, or its metadata cannot be reached or read.
     """
+    from quire.client.config import with_frames
     from quire.client.connecting import Connecting
     from quire.log.client import QuireClient
 
-    return Connecting(uri, QuireClient, config)
+    return Connecting(uri, QuireClient, with_frames(config, frame_bytes_max))

@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quire.core.errors import CorruptMetadataError
+from quire.core.ids import BookieId, EntryId, LedgerId, Term
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerState
+from quire.core.ledger_notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
+from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
 from quire.metadata.bookies import AVAILABLE, COOKIES, BookieInfo, BookieRegistry
+from quire.metadata.checked import seal
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.wire import ledger_metadata
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite_file import SqliteFile
+from quire.wire import ledger_metadata, ledger_notes, store_records, stream_metadata
+from quire.wire.ledger_notes import LOST_KEY, notes_of_record, record_with_notes
 from support.rounds import rounds
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
@@ -109,3 +120,130 @@ def test_registrations_and_cookies() -> None:
         await store.close()
 
     asyncio.run(work())
+
+
+# --- what Quire alone writes ------------------------------------------------------------------------------------
+
+BOOKIE = BookieId("b.k7f3q:3181")
+PLACES = (EntryRange(0, 4095), EntryRange(5000, 2**40, 7, 0b1010101))
+NOTES = LedgerNotes(
+    (BookieHoles(BOOKIE, PLACES),), (AcceptedLoss(PLACES, 1_700_000_000_000, "operator", (BOOKIE,)),)
+)
+STREAM = StreamMetadata(
+    stream_id=LedgerId(LEDGER),
+    ensemble_size=2,
+    write_quorum=2,
+    ack_quorum=2,
+    digest_type=DigestType.CRC32C,
+    password=b"secret",
+    state=LedgerState.OPEN,
+    fragments=tuple(Fragment(EntryId(first), (BOOKIE, BookieId(f"c{first}"))) for first in (0, 10, 2**35)),
+    term=Term(9),
+    ranges=(TermRange(Term(3), EntryId(0)), TermRange(Term(9), EntryId(2**35 + 1))),
+    owner=2**64 - 3,
+    mode=StreamMode.FENCING,
+    start=EntryId(12),
+    first_length=1200,
+    custom=(("quire.token", bytes(8)),),
+)
+RECORDS = {
+    "tombstone": (
+        store_records.encode_tombstone(
+            store_records.Tombstone(LedgerId(LEDGER), 2**63, 1_700_000_000_000, 17)
+        ),
+        lambda value: store_records.encode_tombstone(store_records.decode_tombstone(value, LEDGER)),
+    ),
+    "watermark": (
+        store_records.encode_watermark(store_records.Watermark(BOOKIE, 2**40, "54d02935-bc30-42f5", 3)),
+        lambda value: store_records.encode_watermark(store_records.decode_watermark(value, BOOKIE)),
+    ),
+    "boot": (
+        store_records.encode_boot(
+            store_records.Boot(BOOKIE, 7, 2**40, 12345, 1_700_000_000_000_000_000, clean=True)
+        ),
+        lambda value: store_records.encode_boot(store_records.decode_boot(value, BOOKIE)),
+    ),
+    "passes": (
+        store_records.encode_passes(store_records.Passes(BOOKIE, 300)),
+        lambda value: store_records.encode_passes(store_records.decode_passes(value, BOOKIE)),
+    ),
+    "notes": (
+        ledger_notes.encode_notes(NOTES, LEDGER),
+        lambda value: ledger_notes.encode_notes(ledger_notes.decode_notes(value, LEDGER), LEDGER),
+    ),
+    "stream": (
+        stream_metadata.encode_stream(STREAM),
+        lambda value: stream_metadata.encode_stream(stream_metadata.decode_stream(value, LEDGER)),
+    ),
+    "stream name": (
+        stream_metadata.encode_stream_name(LEDGER),
+        lambda value: stream_metadata.encode_stream_name(
+            *stream_metadata.decode_stream_name(value, str(LEDGER))
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_own_records(name: str) -> None:
+    """Each is one that can be written back, or refused with the name of what it belongs to."""
+    good, again = RECORDS[name]
+    assert again(good) == good
+    chance, refused = random.Random(SEED), 0
+    for _ in range(SPOILT):
+        told = ""
+        try:
+            again(spoilt(good, chance))
+        except CorruptMetadataError as error:
+            refused, told = refused + 1, error.message
+        assert not told or str(LEDGER) in told or BOOKIE in told
+    assert refused > SPOILT // 20
+
+
+def test_notes_in_a_record() -> None:
+    chance, refused = random.Random(SEED), 0
+    parsed = (ledger_metadata.parse(value, LEDGER) for value in records())
+    record = next(record for record in parsed if record.format_version == 3)
+    noted = record_with_notes(record, NOTES)
+    for _ in range(SPOILT):
+        custom = tuple(
+            (key, spoilt(value, chance) if key == LOST_KEY else value) for key, value in noted.custom
+        )
+        told = ""
+        try:
+            again = record_with_notes(record, notes_of_record(replace(noted, custom=custom)))
+            assert len(dict(again.custom)[LOST_KEY]) < 1000
+        except CorruptMetadataError as error:
+            refused, told = refused + 1, error.message
+        assert not told or f"notes of ledger {LEDGER}" in told
+    assert refused > SPOILT // 4
+
+
+def test_every_flipped_bit_in_a_metadata_file(tmp_path: Path) -> None:
+    """A value of a file of format 2, with any bit flipped, is an error that names its key: never another value."""
+    path = tmp_path / "metadata.db"
+
+    async def work(connection: sqlite3.Connection) -> None:
+        async with await SqliteStore.open(path, create=True) as store:
+            ledgers = LedgerStore(store)
+            for ledger_id, value in enumerate(records()[:4]):
+                key = ledger_key(ledger_id)
+                await store.create(key, value)
+                stored = seal(key, value)
+                for bit in range(8 * len(stored)):
+                    flipped = bytearray(stored)
+                    flipped[bit // 8] ^= 1 << bit % 8
+                    connection.execute("UPDATE entries SET value = ? WHERE key = ?", (bytes(flipped), key))
+                    with pytest.raises(CorruptMetadataError, match=f"{key} "):
+                        await ledgers.read(ledger_id)
+                # Under another key it is damage too, though nothing in it is.
+                connection.execute("UPDATE entries SET value = ? WHERE key = ?", (seal("other", value), key))
+                with pytest.raises(CorruptMetadataError, match=f"{key} "):
+                    await ledgers.read(ledger_id)
+                connection.execute("UPDATE entries SET value = ? WHERE key = ?", (stored, key))
+                assert (await ledgers.page())[-1][1].value == value
+
+    SqliteFile(path, create=True).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        asyncio.run(work(connection))

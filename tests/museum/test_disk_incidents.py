@@ -91,7 +91,13 @@ class GivesBackEarly(LedgerStorage):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._reclaimer = Hasty(
-            self.segments, self._states, self._journal, self._files, self._reader.cache, SMALL.spares_max
+            self.segments,
+            self._states,
+            self.kept,
+            self._journal,
+            self._files,
+            self._reader.cache,
+            SMALL.spares_max,
         )
 
 

@@ -31,8 +31,12 @@ from quire.metadata.connect import open_store
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 START_SECONDS = 900
 BOOKIES = 3
-CONFIGURATION = "zkTimeout=60000\njournalMaxGroupWaitMSec=1\nextraServerComponents=\n"
-"""Like PATIENT; and a small cluster need not wait for others to share a sync with."""
+FRAME_BYTES_MAX = 5_253_120
+CONFIGURATION = (
+    "zkTimeout=60000\njournalMaxGroupWaitMSec=1\nextraServerComponents=\n"
+    f"nettyMaxFrameSizeBytes={FRAME_BYTES_MAX}\n"
+)
+"""Like PATIENT; a small cluster need not wait for others to share a sync with; and frames are as long as Pulsar's."""
 PATIENT = "?session_timeout_ms=60000&patience_ms=120000"
 """What a busy machine asks for: nothing here measures how soon a peer that is away is noticed."""
 PATIENT_JAVA = [

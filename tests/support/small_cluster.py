@@ -38,11 +38,9 @@ class SmallCluster:
     async def start_bookie(
         self, name: str, kind: type[BookieServer] = BookieServer, **settings: Any
     ) -> BookieServer:
+        usual = {"storage": StorageConfig(segment_bytes=SEGMENT_BYTES)}
         config = BookieConfig(
-            directory=self.directory / name,
-            name=name,
-            storage=StorageConfig(segment_bytes=SEGMENT_BYTES),
-            **(self.settings | settings),
+            directory=self.directory / name, name=name, **(usual | self.settings | settings)
         )
         server = kind(config, MemoryStore(self.space))
         await server.start()
@@ -64,6 +62,7 @@ class SmallCluster:
             store.instance_id,
             protocol=config.protocol,
             protocol_of=config.protocol_of,
+            frame_bytes_max=config.frame_bytes_max,
             security=config.security,
             short_circuit_reads=config.short_circuit_reads,
         )

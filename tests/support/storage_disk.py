@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from crc32c import crc32c
 
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType
+from quire.env.interfaces import FileStamp
 from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import StorageConfig
 from quire.storage.identity import Identity
@@ -184,6 +186,9 @@ class FaultyFiles:
 
     def exists(self, path: Path) -> bool:
         return str(path) in self.names_now
+
+    def stamp(self, path: Path) -> FileStamp:
+        return FileStamp(zlib.crc32(str(path).encode()), 0)
 
     def read_whole(self, path: Path) -> bytes:
         return bytes(self.names_now[str(path)].data)

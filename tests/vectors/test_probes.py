@@ -32,6 +32,9 @@ DIFFERENT = {
 }
 """Probes whose answers differ, by the start of their name, with the reason. They are sent all the same."""
 
+BELOW_OUR_LIMIT = "frame length 5242881 declared"
+"""Not sent: with Pulsar's limit, which is ours, that frame may still come. `test_frames_too_long` has one above it."""
+
 
 def exchanges(probe: dict[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
@@ -83,6 +86,8 @@ async def replay(probe: dict[str, Any], port: int) -> list[tuple[Any, Any]]:
 def usable(probe: dict[str, Any]) -> bool:
     """Whether a plain bookie can answer it, and the frames were recorded whole."""
     if any(word in probe["bookie"] for word in ("read-only", "SASL", "DbLedger", "Interleaved")):
+        return False
+    if probe["name"].startswith(BELOW_OUR_LIMIT):
         return False
     return not any((frame.get("decoded") or {}).get("large") for frame in probe["frames"])
 

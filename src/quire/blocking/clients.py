@@ -36,19 +36,23 @@ class Client(Closing[QuireClient]):
         return Log(self._inner.log(name, password, config), self._background)
 
 
-def connect(uri: str | None = None, config: ClientConfig | None = None) -> Client:
+def connect(
+    uri: str | None = None, config: ClientConfig | None = None, *, frame_bytes_max: int | None = None
+) -> Client:
     """Connect to a cluster: `with quire.blocking.connect(uri) as client`, or close the client yourself.
 
     Args:
         uri: the cluster, as in `sqlite:/data/quire/metadata.db`; by default the environment's `QUIRE_CLUSTER`.
         config: the client's settings.
+        frame_bytes_max: the longest frame, as `ClientConfig.frame_bytes_max`; bookies should have the same.
 
     Raises:
+        MisuseError: `frame_bytes_max` cannot be.
         NoClusterError: no cluster is named, or its metadata cannot be reached or read.
     """
     background = current()
 
     async def made() -> QuireClient:
-        return await quire.connect(uri, config)
+        return await quire.connect(uri, config, frame_bytes_max=frame_bytes_max)
 
     return Client(background.run(made), background)

@@ -21,7 +21,7 @@ from quire.bookie.opening import BookKeeperDoor
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.wire import add_columns, bookkeeper, v2, v3
+from quire.wire import add_columns, bookkeeper, too_long, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 
@@ -34,8 +34,10 @@ _V2_ADD_BYTES_MIN: Final = v2.ADD_ENTRY_AT + v2.IDS.size
 class BookKeeperConnection(ClientConnection, BookKeeperFrames):
     """A client's connection, from its first frame to its end."""
 
+    told_bytes = too_long.HEAD_BYTES
+
     def __init__(self, server: BookieServer) -> None:
-        super().__init__(server, bookkeeper.FRAME_BYTES_MAX)
+        super().__init__(server, server.config.frame_limits.bookkeeper)
         self._is_v2 = False
         self._chunks: deque[tuple[Buffer, Sequence[int]]] = deque()
         self._lookup = Lookup(server.ledgers)
@@ -87,6 +89,23 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
         self._chunks.append((data, starts))
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:
+        if "frames_received" in self.__dict__:
+            return  # whoever was refused is not served
+        add = too_long.long_add(head)
+        if add is None or (add.is_v3 and self._is_v2):
+            raise self.no_request(size, "it begins as no add does")
+        if self._door is not None:
+            raise self.no_request(size, "its client has not shown who it is")
+        ledger_id, entry_id = add.ledger_id, add.entry_id
+        self.refused_long(f"the add of entry {entry_id} of ledger {ledger_id}", size)
+        if add.is_v3:
+            ids = [v3.number(add.txn_id)], [v3.number(entry_id)]
+            self.answer([v3.encode_add_answers(bookkeeper.v3_code(Answer.BAD_REQUEST), ledger_id, *ids)])
+        else:
+            code = bookkeeper.v2_code(Answer.BAD_REQUEST)
+            self.answer([v2.encode_add_answer(code, ledger_id, entry_id, add.version)])
 
     def has_requests(self) -> bool:
         return bool(self._chunks)
@@ -235,7 +254,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         """The longest answer to a batch read: what fits into a frame, or less while others' answers are not read."""
         unread, config = self._server.unread, self._server.config
         plenty = unread.answer_bytes_max >= config.read_bytes_max
-        return bookkeeper.FRAME_BYTES_MAX if plenty else unread.answer_bytes_max
+        return self._frame_bytes_max if plenty else unread.answer_bytes_max
 
     def _answer_v2(self, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest, code: int) -> None:
         """An answer that brings nothing but its code."""

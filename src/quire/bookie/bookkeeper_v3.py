@@ -271,7 +271,7 @@ class V3Requests:
                 self._refuse(request, answer)
                 return
         entries = bookkeeper.encode_entry_list(held)
-        if len(entries) > bookkeeper.FRAME_BYTES_MAX - 256:
+        if len(entries) > self._server.config.frame_limits.bookkeeper - 256:
             self._refuse(request, Answer.TOO_BUSY)
         else:
             self._answer(request, 0, availabilityOfEntriesOfLedger=entries)

@@ -17,6 +17,7 @@ from quire.core.errors import MalformedFrameError
 from quire.net.framing import FrameProtocol
 from quire.net.tls import explain
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import OPTION
 
 if TYPE_CHECKING:
     from quire.bookie.server import BookieServer
@@ -121,6 +122,19 @@ class ClientConnection(FrameProtocol):
     def refused(self, why: str) -> None:
         """One line in the log about a client that is not served."""
         self._server.ended("refused %s: %s", self._peer, why)
+
+    def refused_long(self, what: str, size: int) -> None:
+        """One line in the log about a request that is longer than a frame may be; its client goes on."""
+        self._server.ended(
+            "refused %s of %s: its frame has %d bytes, the limit is %d (%s); split it, or raise the limit here and "
+            "at the client",
+            what, self._peer, size, self._frame_bytes_max, OPTION,
+        )  # fmt: skip
+
+    def no_request(self, size: int, why: str) -> MalformedFrameError:
+        """What is wrong with a frame above the limit that cannot be refused alone."""
+        msg = f"a frame of {size} bytes, the limit is {self._frame_bytes_max} ({OPTION}), cannot be answered: {why}"
+        return MalformedFrameError(msg)
 
     # --- its end, and when it is read ------------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from quire.net.security import BookieSecurity
 from quire.storage.config import StorageConfig
-from quire.wire import native
+from quire.storage.segment import footer_room
+from quire.storage.segment_format import GROUP_HEADER_BYTES
+from quire.wire.frame_limits import NATIVE_ROOM, FrameLimits, check_frame_bytes_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,9 @@ class BookieConfig:
         name: the readable half of its id; the incarnation of the directory is added.
         host, port: where it listens and what it announces; port 0 takes a free one.
         storage: the disk's settings.
-        frame_bytes_max: longest frame it takes.
+        frame_bytes_max: longest frame of V2 and V3 that it takes, length field included, 64 KiB to what one segment
+            and `receive_budget_bytes` hold; our own protocol's may be 32 KiB longer. None: 5 MiB + 10 KiB (5,253,120)
+            as Pulsar has it, and 8 MiB for our own.
         receive_budget_bytes: memory for unfinished frames of all connections.
         pending_bytes_max: admitted entries that are not on disk yet; above it, connections are not read.
         read_bytes_max: longest answer to one read.
@@ -46,7 +50,7 @@ class BookieConfig:
     host: str = "127.0.0.1"
     port: int = 0
     storage: StorageConfig = field(default_factory=StorageConfig)
-    frame_bytes_max: int = native.FRAME_BYTES_MAX
+    frame_bytes_max: int | None = None
     receive_budget_bytes: int = 64 * 1024 * 1024
     pending_bytes_max: int = 32 * 1024 * 1024
     read_bytes_max: int = 4 * 1024 * 1024
@@ -62,3 +66,24 @@ class BookieConfig:
     opening_seconds: float = 15.0
     short_circuit_reads: bool = True
     unknown_is_error: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work.
+
+        Raises:
+            MisuseError: naming the setting, its value and its limits.
+        """
+        segment = footer_room(self.storage.segment_bytes) - GROUP_HEADER_BYTES - NATIVE_ROOM
+        budget = self.receive_budget_bytes - NATIVE_ROOM
+        check_frame_bytes_max(
+            "BookieConfig",
+            self.frame_bytes_max,
+            min(segment, budget),
+            f": an entry must fit a segment of {self.storage.segment_bytes} bytes (segment_bytes) and the memory for "
+            f"unfinished frames, {self.receive_budget_bytes} bytes (receive_budget_bytes); raise them first",
+        )
+
+    @property
+    def frame_limits(self) -> FrameLimits:
+        """The longest frames of each protocol."""
+        return FrameLimits.of(self.frame_bytes_max)

@@ -50,8 +50,10 @@ class Connection(ClientConnection):
         features: what the client said that it can do.
     """
 
+    told_bytes = native.REQUEST_BYTES
+
     def __init__(self, server: BookieServer) -> None:
-        super().__init__(server, server.config.frame_bytes_max)
+        super().__init__(server, server.config.frame_limits.native)
         self._requests: deque[memoryview] = deque()
         self._added = False
         self._beside = False
@@ -180,6 +182,18 @@ class Connection(ClientConnection):
 
     def frame_received(self, frame: memoryview) -> None:
         self._requests.append(frame)
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:
+        if "frame_received" in self.__dict__:
+            return  # whoever was refused is not served
+        try:
+            request = native.decode_request(head[: native.REQUEST_BYTES])
+        except MalformedFrameError as error:
+            raise self.no_request(size, error.message) from None
+        if "_serve" in self.__dict__:
+            raise self.no_request(size, "its client has not shown who it is")
+        self.refused_long(f"request {request.number} ({request.kind.name})", size)
+        self._answer(request, Answer.BAD_REQUEST)
 
     def has_requests(self) -> bool:
         return bool(self._requests)

@@ -388,7 +388,7 @@ class Ledgers:
         machine = self._machine(facts.ledger_id)
         machine.facts.key = machine.facts.key or facts.key
         machine.facts.token = machine.facts.token or facts.token
-        machine.enter_limbo()
+        machine.enter_limbo(self._storage.started_lsn)
 
         self._journal_facts(machine, then)
 
@@ -445,7 +445,7 @@ class Ledgers:
             machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=False, rules=self._rules)
             if self._storage.suspects(ledger_id):
                 # What was lost with a damaged record may have been this ledger's entries, and its fence.
-                machine.enter_limbo()
+                machine.enter_limbo(self._storage.started_lsn)
         return machine
 
     def _journal_facts(

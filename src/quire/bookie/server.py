@@ -158,6 +158,7 @@ class BookieServer:
                 served=served,
                 chance=self._chance,
             )
+            self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self.digest_types = DigestTypes(LedgerStore(self.store))
             self._suspicious = self.storage.report.suspects_unknown

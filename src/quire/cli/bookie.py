@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.options import ClusterOption, JsonOption, SecurityOption, cluster_uri, host_and_port, run
+from quire.cli.options import (
+    ClusterOption,
+    FrameOption,
+    JsonOption,
+    SecurityOption,
+    cluster_uri,
+    host_and_port,
+    run,
+)
 from quire.cli.output import Output
 
 
@@ -21,6 +29,7 @@ def bookie(
         str | None, typer.Option(help="The stable part of its id [default: the directory's name].")
     ] = None,
     security: SecurityOption = None,
+    frame_bytes_max: FrameOption = None,
     create: Annotated[
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
@@ -47,10 +56,15 @@ def bookie(
         known = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
         out.result(known, f"{facts.id} serves on {facts.address} from {facts.directory}. Ctrl-C stops it.")
 
-    RealFiles().make_directory(directory)
     stable = name or directory.absolute().name
     config = BookieConfig(
-        directory=directory, host=host, port=port, name=stable, unknown_is_error=unknown_is_error
+        directory=directory,
+        host=host,
+        port=port,
+        name=stable,
+        unknown_is_error=unknown_is_error,
+        frame_bytes_max=frame_bytes_max,
     )
+    RealFiles().make_directory(directory)
     run(serve(config, uri, create=create, until_eof=False, on_ready=ready, security=security))
     out.note("Stopped cleanly.")

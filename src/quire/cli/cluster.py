@@ -8,11 +8,14 @@ import typer
 
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
+from quire.cli.upgrade import upgrade
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
+    from quire.metadata.bookies import BookieInfo
 
-app = typer.Typer(help="The cluster as a whole: status, bookies.")
+app = typer.Typer(help="The cluster as a whole: status, bookies, upgrade.")
+app.command("upgrade")(upgrade)
 
 LEDGERS_COUNTED_MAX = 100_000
 
@@ -27,7 +30,8 @@ def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 
         async with open_toolbox(uri) as tools:
             rows = await bookie_rows(tools)
-        out.rows("", ("id", "address", "standing", "answers", "holds"), rows)
+        columns = ("id", "address", "standing", "answers", "protocol", "features", "holds")
+        out.rows("", columns, rows)
 
     run(work())
 
@@ -77,13 +81,23 @@ async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
                 "address": f"{info.host}:{info.port}",
                 "standing": "up" if info.writable else "read-only",
                 "answers": answer.name.lower(),
+                **_speaks(info),
                 "holds": _held(says),
                 "info": says if answer is Answer.OK else None,
             }
         )
     for bookie in sorted(set(await tools.registry.list_cookies()) - set(found)):
-        rows.append({"id": str(bookie), "address": None, "standing": "down", "answers": None, "holds": None})
+        nothing = dict.fromkeys(("answers", "protocol", "features", "holds"))
+        rows.append({"id": str(bookie), "address": None, "standing": "down", **nothing})
     return rows
+
+
+def _speaks(info: BookieInfo) -> dict[str, str | None]:
+    """What a bookie has registered: the protocol that it is spoken to in, and what its program can do beyond version 1."""
+    from quire.wire.bookie_service_info import FEATURES_PROPERTY
+
+    protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"
+    return {"protocol": protocol, "features": info.properties.get(FEATURES_PROPERTY)}
 
 
 def _held(says: dict[str, Any]) -> str | None:

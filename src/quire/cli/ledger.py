@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli import ledger_show
-from quire.cli.options import ClusterOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes, payload_facts
 from quire.core.errors import MisuseError
 
@@ -70,6 +70,7 @@ def create(
 def append(
     files: FilesArgument = None,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
@@ -84,9 +85,10 @@ def append(
     """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it."""
     from quire.cli.records import read_records
 
-    records = read_records(files or [], delimited=delimited)
+    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
     quorums = (ensemble_size, write_quorum, ack_quorum)
-    append_to_new(records, cluster, quorums, digest, password, leave_open, Output(as_json=as_json))
+    out = Output(as_json=as_json)
+    append_to_new(records, cluster, quorums, digest, password, leave_open, out, frame_bytes_max)
 
 
 @app.command()
@@ -97,6 +99,7 @@ def read(
         int | None, typer.Option(help="The last entry [default: the last confirmed one].")
     ] = None,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
     recover: Annotated[
         bool,
@@ -111,7 +114,7 @@ def read(
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.open_ledger(ledger_id, password=password.encode(), recover=recover)
             end = reader.last_add_confirmed if last is None else last
             if end >= first:
@@ -125,6 +128,7 @@ def tail(
     ledger_id: LedgerArgument,
     first: Annotated[int, typer.Option(help="The first entry.", min=0)] = 0,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
@@ -135,7 +139,7 @@ def tail(
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.open_ledger(ledger_id, password=password.encode(), recover=False)
             await print_entries(out, reader.tail(first), delimited=delimited, at_once=True)
 
@@ -146,6 +150,7 @@ def tail(
 def recover(
     ledger_id: LedgerArgument,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -158,7 +163,7 @@ def recover(
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             done = await client.recover_ledger(ledger_id, password.encode())
         record, limbo = done.record, done.limbo
         facts = {
@@ -186,6 +191,7 @@ def recover(
 def delete(
     ledger_id: LedgerArgument,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Even if its bookies are gone and a writer cannot be stopped.")
@@ -204,7 +210,7 @@ def delete(
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             await client.delete_ledger(ledger_id, fence=not force)
         out.result({"ledger_id": ledger_id, "deleted": True}, f"Ledger {ledger_id} is deleted.")
 
@@ -219,6 +225,7 @@ def append_to_new(
     password: str,
     leave_open: bool,
     out: Output,
+    frame_bytes_max: int | None = None,
 ) -> None:
     """Create a ledger, append the records, close or abandon it, print what became of it."""
     uri = cluster_uri(cluster)
@@ -228,7 +235,7 @@ def append_to_new(
         from quire.cli.feed import append_all
 
         ensemble_size, write_quorum, ack_quorum = quorums
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             writer = await client.create_ledger(
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quire.cli.options import ClusterOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: Json
 def verify(
     ledger_id: LedgerArgument,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -80,7 +81,7 @@ def verify(
     async def work() -> bool:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             report = await client.verify_ledger(ledger_id, password.encode())
         facts = {
             "ledger_id": ledger_id,

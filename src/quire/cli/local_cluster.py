@@ -104,6 +104,7 @@ class LocalCluster:
         cluster: the metadata store's URI; by default SQLite in the directory.
         port: the first bookie's port (the others count up); None keeps the former ports or takes free ones.
         security: the file that says what bookies ask of clients.
+        frame_bytes_max: the longest frame that they take; None: the defaults.
     """
 
     def __init__(
@@ -114,8 +115,10 @@ class LocalCluster:
         cluster: str | None = None,
         port: int | None = None,
         security: Path | None = None,
+        frame_bytes_max: int | None = None,
     ) -> None:
         self.directory = directory.absolute()
+        self.frame_bytes_max = frame_bytes_max
         self.security = security
         self.uri = cluster or f"sqlite:{self.directory / 'metadata.db'}"
         known = self._remembered()
@@ -302,6 +305,8 @@ class LocalCluster:
         command += ["--host", HOST, "--port", str(bookie.port), "--name", bookie.name]
         if self.security is not None:
             command += ["--security", str(self.security.absolute())]
+        if self.frame_bytes_max is not None:
+            command += ["--frame-bytes-max", str(self.frame_bytes_max)]
         bookie.first_line = b""
         with bookie.log.open("ab") as log:
             # Its own process group: Ctrl-C in the terminal reaches the parent, which stops the bookies in order.

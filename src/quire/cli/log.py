@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes, payload_facts
 from quire.core.errors import MisuseError
 
@@ -61,6 +61,7 @@ def append(
         typer.Argument(metavar="[FILE]...", help="What to append; standard input without any."),
     ] = None,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -72,12 +73,15 @@ def append(
     from quire.cli.records import read_records
 
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    records = read_records(files or [], delimited=delimited)
+    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
 
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client, await client.log(name).open_writer() as writer:
+        async with (
+            quire.connect(uri, frame_bytes_max=frame_bytes_max) as client,
+            await client.log(name).open_writer() as writer,
+        ):
             with out.progress(f"log {name}", unit="records") as progress:
                 count, size, last = await append_all(writer, records, progress)
                 rate = count / max(progress.seconds, 1e-9)
@@ -111,6 +115,7 @@ def read(
         bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")
     ] = False,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -122,7 +127,7 @@ def read(
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             log = client.log(name)
             begin = start if start is not None else (await log.describe()).start_offset
             records = log.tail(start=begin) if follow else log.read(start=begin, end=end)
@@ -138,6 +143,7 @@ def tail(
         int, typer.Option("--lines", "-n", help="Begin with so many of the last records.", min=0)
     ] = 10,
     cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -147,7 +153,7 @@ def tail(
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             log = client.log(name)
             about = await log.describe()
             begin = max(about.start_offset, about.end_offset - count)
@@ -202,7 +208,12 @@ def show(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption 
 
 
 @app.command()
-def roll(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+def roll(
+    name: NameArgument,
+    cluster: ClusterOption = None,
+    frame_bytes_max: FrameOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Take the log over, which closes its last ledger for good and begins a new one, and step down.
 
     A writer rolls by itself (by size and time); this is for a log that nobody writes, or to end its writer.
@@ -212,7 +223,7 @@ def roll(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption 
     async def work() -> None:
         import quire
 
-        async with quire.connect(uri) as client:
+        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             async with await client.log(name).open_writer():
                 pass  # opening is what recovers and closes the former ledger
             about = await client.log(name).describe()

@@ -35,6 +35,17 @@ SecurityOption = Annotated[
         show_default=False,
     ),
 ]
+FrameOption = Annotated[
+    int | None,
+    typer.Option(
+        "--frame-bytes-max",
+        envvar="QUIRE_FRAME_BYTES_MAX",
+        metavar="BYTES",
+        help="The longest frame of V2 and V3, 32 KiB less than our own protocol's; bookies and clients should have the "
+        "same [default: 5253120, and 8 MiB for our own].",
+        show_default=False,
+    ),
+]
 PasswordOption = Annotated[
     str,
     typer.Option(

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 RECORD_BYTES_MAX: Final = 1024 * 1024
-"""A longer record is refused: an entry has to fit into one frame."""
+"""A longer record is refused, unless a limit of frames is given: then the client says what fits one."""
 
 _LENGTH: Final = struct.Struct(">I")
 
 
-def read_records(paths: Sequence[Path], *, delimited: bool) -> Iterator[bytes]:
+def read_records(
+    paths: Sequence[Path], *, delimited: bool, frame_bytes_max: int | None = None
+) -> Iterator[bytes]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
     Args:
         paths: what to read; each is opened when its turn comes, but looked for at once.
         delimited: length-delimited records instead of lines.
+        frame_bytes_max: what was given as the longest frame; records may be as long.
 
     Raises:
         FileNotFoundError: one of them is not there.
@@ -36,37 +39,37 @@ def read_records(paths: Sequence[Path], *, delimited: bool) -> Iterator[bytes]:
     for path in paths:
         if str(path) != "-":
             path.stat()
-    return _records(paths, delimited=delimited)
+    return _records(paths, max(RECORD_BYTES_MAX, frame_bytes_max or 0), delimited=delimited)
 
 
-def _records(paths: Sequence[Path], *, delimited: bool) -> Iterator[bytes]:
+def _records(paths: Sequence[Path], bytes_max: int, *, delimited: bool) -> Iterator[bytes]:
     split = read_delimited if delimited else read_lines
     for path in paths or [Path("-")]:
         with ExitStack() as opened:
             stream = sys.stdin.buffer if str(path) == "-" else opened.enter_context(path.open("rb"))
-            yield from split(stream, "standard input" if str(path) == "-" else str(path))
+            yield from split(stream, "standard input" if str(path) == "-" else str(path), bytes_max)
 
 
-def read_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def read_lines(stream: BinaryIO, name: str, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
     """The lines of `stream` without their line feed; a carriage return before it belongs to the record."""
-    for number, line in enumerate(iter(lambda: stream.readline(RECORD_BYTES_MAX + 2), b""), start=1):
+    for number, line in enumerate(iter(lambda: stream.readline(bytes_max + 2), b""), start=1):
         record = line.removesuffix(b"\n")
-        if len(record) > RECORD_BYTES_MAX:
-            text = f"Line {number} of {name} is longer than {RECORD_BYTES_MAX} bytes; use shorter lines."
+        if len(record) > bytes_max:
+            text = f"Line {number} of {name} is longer than {bytes_max} bytes; use shorter lines, or --frame-bytes-max."
             raise MisuseError(text, path=name)
         yield record
 
 
-def read_delimited(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def read_delimited(stream: BinaryIO, name: str, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
     """The length-delimited records of `stream`."""
     number = 0
     while header := stream.read(_LENGTH.size):
         number += 1
         size = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else -1
-        if size > RECORD_BYTES_MAX:
+        if size > bytes_max:
             text = (
-                f"Record {number} of {name} announces {size} bytes, more than {RECORD_BYTES_MAX}: "
-                "are these records with a 4-byte big-endian length before each?"
+                f"Record {number} of {name} announces {size} bytes, more than {bytes_max}: "
+                "are these records with a 4-byte big-endian length before each? --frame-bytes-max takes longer ones."
             )
             raise MisuseError(text, path=name)
         record = stream.read(size) if size >= 0 else b""

@@ -139,10 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--name", required=True)
     parser.add_argument("--security", type=Path)
+    parser.add_argument("--frame-bytes-max", type=int)
     options = parser.parse_args(arguments)
     set_up_logging()
-
-    config = BookieConfig(directory=options.dir, host=options.host, port=options.port, name=options.name)
 
     def ready(facts: Ready) -> None:
         line = {"id": facts.id, "address": facts.address, "pid": facts.pid, "directory": facts.directory}
@@ -150,6 +149,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
 
     try:
+        config = BookieConfig(
+            directory=options.dir,
+            host=options.host,
+            port=options.port,
+            name=options.name,
+            frame_bytes_max=options.frame_bytes_max,
+        )
         run_loop(
             lambda: serve(
                 config,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.cli.options import ClusterOption, JsonOption, SecurityOption
+from quire.cli.options import ClusterOption, FrameOption, JsonOption, SecurityOption
 from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
@@ -37,6 +37,7 @@ def up(
         ),
     ] = None,
     security: SecurityOption = None,
+    frame_bytes_max: FrameOption = None,
     console: Annotated[int | None, typer.Option(help="Port of the web console (not built yet).")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,7 +47,9 @@ def up(
         raise MisuseError(text)
     out = Output(as_json=as_json)
     with signal_pipe() as stop:
-        local = LocalCluster(directory, bookies, cluster=cluster, port=port, security=security)
+        local = LocalCluster(
+            directory, bookies, cluster=cluster, port=port, security=security, frame_bytes_max=frame_bytes_max
+        )
         try:
             local.start()
             _say_ready(out, local)
@@ -86,6 +89,8 @@ def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
     again = f"quire bookie --dir {bookie.directory} --cluster {local.uri} --listen {bookie.address} --name {bookie.name}"
     if local.security is not None:
         again += f" --security {local.security}"
+    if local.frame_bytes_max is not None:
+        again += f" --frame-bytes-max {local.frame_bytes_max}"
     lines = bookie.last_lines()
     facts = {
         "event": "bookie_died",

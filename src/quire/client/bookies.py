@@ -14,6 +14,7 @@ from typing import Any
 from quire.client import shapes, short_circuit
 from quire.client.access import LedgerAccess
 from quire.client.channels import AnyChannel, Channels
+from quire.client.config import RECEIVE_BUDGET_BYTES
 from quire.client.peers import Peer, Reply
 from quire.client.replies import LacReply, ReadReply, read_reply
 from quire.core.answers import Answer
@@ -23,6 +24,7 @@ from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.net.channel import Channel, Shape, unreachable
 from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire import native, native_bodies
+from quire.wire.frame_limits import FrameLimits
 from quire.wire.native import AnswerFrame, Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, LacItem
 from quire.wire.run import HeldInterval
@@ -71,6 +73,7 @@ class BookieClient:
         cluster_instance: the cluster that bookies must belong to.
         receive_budget_bytes: memory for unfinished answers.
         protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        frame_bytes_max: longest frame; see there.
         security: TLS, and who this client is.
         short_circuit_reads: read long runs out of the files of bookies on this machine.
 
@@ -83,7 +86,8 @@ class BookieClient:
         registry: BookieRegistry,
         cluster_instance: str,
         *,
-        receive_budget_bytes: int = 64 * 1024 * 1024,
+        receive_budget_bytes: int = RECEIVE_BUDGET_BYTES,
+        frame_bytes_max: int | None = None,
         protocol: str = "auto",
         protocol_of: Sequence[tuple[str, str]] = (),
         security: ClientSecurity | None = None,
@@ -95,6 +99,7 @@ class BookieClient:
             receive_budget_bytes,
             protocol,
             protocol_of,
+            limits=FrameLimits.of(frame_bytes_max),
             keys=None if security is None else ClientKeys.of(security),
             connect=self._connect,
         )
@@ -123,6 +128,10 @@ class BookieClient:
     def writable(self) -> list[BookieId]:
         """The bookies that take new entries, by the last list seen, in a fixed order."""
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
+
+    def speaks_native(self, bookie: BookieId) -> bool:
+        """Whether a bookie is spoken to in our own protocol, as far as its registration was seen."""
+        return self._channels.speaks_native(self._known.get(bookie))
 
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.

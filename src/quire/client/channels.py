@@ -15,6 +15,7 @@ from quire.net.run_frames import RunEncoder
 from quire.net.security import ClientKeys
 from quire.net.v2_channel import V2Channel
 from quire.net.v3_channel import V3Channel
+from quire.wire.frame_limits import FrameLimits
 
 AnyChannel: TypeAlias = Channel | BookKeeperChannel
 Ended: TypeAlias = Callable[[AnyChannel, str], None]
@@ -27,10 +28,12 @@ class Channels:
         cluster_instance: the cluster that bookies must belong to, as far as they can be asked.
         receive_budget_bytes: memory for unfinished answers.
         protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        limits: the longest frames; see `ClientConfig.frame_bytes_max`.
         keys: certificates and a password, if there are any.
         connect: connects a connection that was made beside another.
 
     Attributes:
+        limits: the longest frames.
         connecting: the tasks of those.
     """
 
@@ -41,6 +44,7 @@ class Channels:
         protocol: str,
         protocol_of: Sequence[tuple[str, str]],
         *,
+        limits: FrameLimits,
         keys: ClientKeys | None,
         connect: Callable[[BookieId, AnyChannel], Coroutine[Any, Any, None]],
     ) -> None:
@@ -48,6 +52,7 @@ class Channels:
         self._scratch = Scratch()
         self._budget = ReceiveBudget(receive_budget_bytes)
         self._encoder = RunEncoder()
+        self.limits = limits
         self._protocol = protocol
         self._protocol_of = dict(protocol_of)
         self._keys = keys
@@ -58,12 +63,21 @@ class Channels:
         """Memory for what is received or read; the caller's until the last view of it is gone."""
         return self._scratch.frame(size)
 
-    def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> AnyChannel:
-        """A connection to a bookie, not connected yet; `info` is None while it is not known to be registered."""
+    def _protocol_for(self, info: BookieInfo | None) -> str:
+        """What is spoken with a bookie; "" is our own protocol."""
         protocol = self._protocol
         if info is not None:
             protocol = self._protocol_of.get(f"{info.host}:{info.port}", protocol)
-        if protocol.startswith("auto") and (info is None or info.native):
+        return "" if protocol.startswith("auto") and (info is None or info.native) else protocol
+
+    def speaks_native(self, info: BookieInfo | None) -> bool:
+        """Whether a bookie is spoken to in our own protocol."""
+        return not self._protocol_for(info)
+
+    def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> AnyChannel:
+        """A connection to a bookie, not connected yet; `info` is None while it is not known to be registered."""
+        protocol = self._protocol_for(info)
+        if not protocol:
             return Channel(
                 bookie,
                 self._cluster_instance,
@@ -71,6 +85,7 @@ class Channels:
                 budget=self._budget,
                 ended=ended,
                 keys=self._keys,
+                frame_bytes_max=self.limits.native,
             )
         if not protocol.endswith("v2"):
             return self._v3(bookie, ended)
@@ -82,6 +97,7 @@ class Channels:
             ended=ended,
             beside=lambda: self._make_beside(bookie),
             keys=self._keys,
+            frame_bytes_max=self.limits.bookkeeper,
         )
 
     def _v3(self, bookie: BookieId, ended: Callable[[BookKeeperChannel, str], None]) -> V3Channel:
@@ -92,6 +108,7 @@ class Channels:
             encoder=self._encoder,
             ended=ended,
             keys=self._keys,
+            frame_bytes_max=self.limits.bookkeeper,
         )
 
     def _make_beside(self, bookie: BookieId) -> V3Channel:

@@ -5,13 +5,16 @@ Read once when the client is made and passed down; nothing here changes afterwar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from quire.core.errors import MisuseError
 from quire.net.security import ClientSecurity
+from quire.wire.frame_limits import HEADER_ROOM, NATIVE_ROOM, FrameLimits, check_frame_bytes_max
 
 KIB = 1024
 MIB = 1024 * KIB
+RECEIVE_BUDGET_BYTES = 64 * MIB
+"""Memory for unfinished answers."""
 
 _LIMITS: dict[str, tuple[int, int]] = {
     "run_bytes_max": (1, 4 * MIB),
@@ -48,7 +51,12 @@ class ClientConfig:
     Attributes:
         run_bytes_max: entries of one ledger that one loop turn collects into one run; a larger entry is a run of
             its own.
-        entry_bytes_max: the largest payload; below 4 MiB so that an entry with its header fits a frame everywhere.
+        frame_bytes_max: longest frame of V2 and V3 that is sent and taken, length field included, 64 KiB to nearly
+            64 MiB; our own protocol's may be 32 KiB longer. None: 5 MiB + 10 KiB (5,253,120), as Pulsar sets Java's
+            bookies, and 8 MiB for our own. Bookies should have the same. Runs and reads never ask for more than half.
+        entry_bytes_max: the largest payload. None: as much as fits a frame of V2 and V3 (5,252,896 bytes by default)
+            and the window, so that every bookie takes it and every client can read it. More, up to what our own
+            protocol's frames hold, goes only to bookies that speak it.
         window_bytes_max: bytes of one ledger that may be unconfirmed or unsent before `append` waits.
         slot_unsent_bytes_max: a bookie with more than this unsent and no sign of life for `slow_after_ms`, while
             the others keep up, counts as failed before its add timeout.
@@ -85,7 +93,8 @@ class ClientConfig:
     """
 
     run_bytes_max: int = MIB
-    entry_bytes_max: int = 4 * MIB - 4 * KIB
+    frame_bytes_max: int | None = None
+    entry_bytes_max: int | None = None
     window_bytes_max: int = 64 * MIB
     slot_unsent_bytes_max: int = 16 * MIB
     slow_after_ms: int = 500
@@ -127,12 +136,61 @@ class ClientConfig:
                 continue
             low, high = _LIMITS[field.name]
             value = getattr(self, field.name)
+            if value is None and field.name == "entry_bytes_max":
+                continue
             if not isinstance(value, int) or not low <= value <= high:
                 msg = f"ClientConfig.{field.name} must be an integer from {low} to {high}, got {value!r}"
                 raise MisuseError(msg)
-        if self.entry_bytes_max > self.window_bytes_max:
-            msg = f"an entry of {self.entry_bytes_max} bytes would never fit a window of {self.window_bytes_max}"
-            raise MisuseError(msg)
+        self._check_sizes()
         if self.change_retry_ms_min > self.change_retry_ms_max:
             msg = f"change_retry_ms_min ({self.change_retry_ms_min}) is above its maximum"
             raise MisuseError(msg)
+
+    def _check_sizes(self) -> None:
+        """What sizes say of one another; with a shorter frame, what is asked for at one time is shorter too."""
+        why = f": unfinished answers have {RECEIVE_BUDGET_BYTES} bytes together"
+        highest = RECEIVE_BUDGET_BYTES - NATIVE_ROOM
+        check_frame_bytes_max("ClientConfig", self.frame_bytes_max, highest, why)
+        if self.frame_bytes_max is not None:
+            for name in ("run_bytes_max", "read_bytes_max", "recovery_read_bytes_max"):
+                object.__setattr__(self, name, min(getattr(self, name), self.frame_bytes_max // 2))
+        if self.entry_bytes_max is None:
+            return
+        if self.entry_bytes_max > self.window_bytes_max:
+            msg = f"an entry of {self.entry_bytes_max} bytes would never fit a window of {self.window_bytes_max}"
+            raise MisuseError(msg)
+        largest = self.frame_limits.native_entry - HEADER_ROOM
+        if self.entry_bytes_max > largest:
+            msg = (
+                f"ClientConfig.entry_bytes_max is {self.entry_bytes_max}, and no frame holds a payload of more than "
+                f"{largest} bytes: raise frame_bytes_max (--frame-bytes-max) here and at the bookies first"
+            )
+            raise MisuseError(msg)
+
+    @property
+    def frame_limits(self) -> FrameLimits:
+        """The longest frames of each protocol."""
+        return FrameLimits.of(self.frame_bytes_max)
+
+    @property
+    def portable_bytes_max(self) -> int:
+        """The largest payload that fits a frame of every protocol, whatever the ledger's digest."""
+        return self.frame_limits.bookkeeper_entry - HEADER_ROOM
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """The largest payload of an entry, for whoever cuts what he has into entries."""
+        if self.entry_bytes_max is not None:
+            return self.entry_bytes_max
+        return min(self.portable_bytes_max, self.window_bytes_max)
+
+
+def with_frames(config: ClientConfig | None, frame_bytes_max: int | None) -> ClientConfig | None:
+    """The settings with another limit of frames, if one is given.
+
+    Raises:
+        MisuseError: the limit cannot be.
+    """
+    if frame_bytes_max is None:
+        return config
+    return replace(config or ClientConfig(), frame_bytes_max=frame_bytes_max)

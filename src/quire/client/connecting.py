@@ -67,6 +67,7 @@ class Connecting(Generic[C]):
                 store.instance_id,
                 protocol=self._config.protocol,
                 protocol_of=self._config.protocol_of,
+                frame_bytes_max=self._config.frame_bytes_max,
                 security=security,
                 short_circuit_reads=self._config.short_circuit_reads,
             )

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import accumulate, takewhile
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -38,6 +39,7 @@ from quire.core.placement import Quarantine
 from quire.core.writer_state import Hole, Status
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
+from quire.wire.frame_limits import OPTION
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class LedgerWriter(WriterDriver):
         "_new_future",
         "_payloads",
         "_run_bytes_max",
+        "_run_cost_max",
         "_sealer",
         "_taking",
         "_turn_due",
@@ -106,8 +109,10 @@ class LedgerWriter(WriterDriver):
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
         self._entry_overhead = self._sealer.entry_overhead
         self._copies = self._sealer.copies
-        self._entry_bytes_max = config.entry_bytes_max
+        # More than every protocol carries goes to bookies of ours alone: see `_check_large`.
+        self._entry_bytes_max = min(config.payload_bytes_max, config.portable_bytes_max)
         self._run_bytes_max = config.run_bytes_max
+        self._run_cost_max = config.frame_limits.native_entry * self._copies
         self._taking = True
         # What this loop turn has collected; a future for each entry that somebody waits for.
         self._payloads = _NO_PAYLOADS
@@ -259,12 +264,30 @@ class LedgerWriter(WriterDriver):
                 msg = f"a payload is bytes, bytearray or memoryview, not {type(payload).__name__}"
                 raise MisuseError(msg, ledger_id=self.ledger_id) from error
         if len(payload) > self._entry_bytes_max:
+            self._check_large(len(payload))
+        return payload
+
+    def _check_large(self, size: int) -> None:
+        """Refuse a payload that the settings do not allow, or that a bookie of the ledger is not sent in any frame."""
+        config, where = self._config, f"ledger {self.ledger_id}: an entry of {size} bytes"
+        limit = config.payload_bytes_max
+        if size > limit:
+            setting = OPTION if limit == config.portable_bytes_max else "ClientConfig.window_bytes_max"
+            if config.entry_bytes_max is not None:
+                setting = "ClientConfig.entry_bytes_max"
+            msg = f"{where} is above the limit of {limit} ({setting}); split it, or raise the limit"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        others = [
+            bookie
+            for bookie in self.metadata.last_fragment.ensemble
+            if not self._bookies.speaks_native(bookie)
+        ]
+        if others:
             msg = (
-                f"ledger {self.ledger_id}: an entry of {len(payload)} bytes is above the limit of "
-                f"{self._entry_bytes_max} (ClientConfig.entry_bytes_max); split it"
+                f"{where} does not fit a frame of V2 or V3, which {', '.join(others)} speak: {self._entry_bytes_max} "
+                f"is the most ({OPTION}); split it, or raise the limit here and there"
             )
             raise MisuseError(msg, ledger_id=self.ledger_id)
-        return payload
 
     def _not_taking(self) -> NotWritingError:
         problem = self.problem
@@ -321,13 +344,33 @@ class LedgerWriter(WriterDriver):
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Seal the collected entries as one run and send it."""
+        """Seal the collected entries as one run and send it; as several if they are too many for one frame."""
+        while self._batch_cost > self._run_cost_max and len(self._payloads) > 1:
+            costs = accumulate((len(one) + self._entry_overhead) * self._copies for one in self._payloads)
+            self._hand_over_first(max(1, sum(1 for _ in takewhile(self._run_cost_max.__ge__, costs))))
+        if self._payloads:
+            payloads, futures = self._payloads, self._futures
+            size, cost = self._batch_bytes, self._batch_cost
+            self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
+            self._batch_bytes = self._batch_cost = 0
+            self._send(payloads, futures, size, cost)
+
+    def _hand_over_first(self, count: int) -> None:
+        """Send a part of what is collected; the rest stays, and fails with the writer if this ends it."""
+        payloads, futures = self._payloads[:count], self._futures[:count]
+        size = sum(map(len, payloads))
+        cost = (size + count * self._entry_overhead) * self._copies
+        self._payloads, self._futures = self._payloads[count:], self._futures[count:]
+        self._batch_bytes -= size
+        self._batch_cost -= cost
+        self._send(payloads, futures, size, cost)
+
+    def _send(
+        self, payloads: list[bytes], futures: list[asyncio.Future[int] | None], size: int, cost: int
+    ) -> None:
         machine = self._machine
-        payloads, futures, cost = self._payloads, self._futures, self._batch_cost
         number, lac, length_before = machine.next_run, machine.lac, machine.length
-        first = machine.append(len(payloads), self._batch_bytes)
-        self._payloads, self._futures = _NO_PAYLOADS, _NO_FUTURES
-        self._batch_bytes = self._batch_cost = 0
+        first = machine.append(len(payloads), size)
         shares = self._sealer.seal(self._access.ledger_id, first, lac, length_before, payloads)
         run = HeldRun(first, machine.lap, shares, futures)
         self._window.used_bytes += run.cost - cost

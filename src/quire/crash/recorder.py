@@ -26,7 +26,7 @@ from quire.crash.operations import (
     Tree,
     Write,
 )
-from quire.env.interfaces import Buffer, File, Files, Lock
+from quire.env.interfaces import Buffer, File, Files, FileStamp, Lock
 
 
 class Stopped(BaseException):
@@ -160,6 +160,9 @@ class RecordingFiles:
 
     def exists(self, path: Path) -> bool:
         return self._files.exists(path)
+
+    def stamp(self, path: Path) -> FileStamp:
+        return self._files.stamp(path)
 
     def read_whole(self, path: Path) -> bytes:
         return self._files.read_whole(path)

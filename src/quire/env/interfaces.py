@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 Done: TypeAlias = Callable[[Any], None]
@@ -70,6 +70,13 @@ class Lock(Protocol):
         """Let it go; again is allowed."""
 
 
+class FileStamp(NamedTuple):
+    """What tells a file from a copy of it: its inode, and when its inode was changed last, in ns since 1970."""
+
+    inode: int
+    changed_ns: int
+
+
 class Files(Protocol):
     """The file system as storage needs it. Errors are `OSError`."""
 
@@ -84,6 +91,9 @@ class Files(Protocol):
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file of this name."""
+
+    def stamp(self, path: Path) -> FileStamp:
+        """What tells this file from a copy of it."""
 
     def read_whole(self, path: Path) -> bytes:
         """A small file's bytes."""

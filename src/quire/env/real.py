@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from quire.env.interfaces import Buffer, Done
+from quire.env.interfaces import Buffer, Done, FileStamp
 
 BLOCK_BYTES = 4096
 FREED_BYTES = 4 * 1024 * 1024
@@ -173,6 +173,10 @@ class RealFiles:
 
     def exists(self, path: Path) -> bool:
         return path.exists()
+
+    def stamp(self, path: Path) -> FileStamp:
+        found = path.stat()
+        return FileStamp(found.st_ino, found.st_ctime_ns)
 
     def read_whole(self, path: Path) -> bytes:
         return path.read_bytes()

@@ -201,7 +201,7 @@ class Log:
             leader,
             self._client.clock,
             self._config,
-            entry_bytes_max=self._client.config.entry_bytes_max,
+            entry_bytes_max=self._client.config.payload_bytes_max,
             resign=resign,
         )
 

@@ -318,7 +318,7 @@ class LogWriter:
         if size > self._record_bytes_max:
             msg = (
                 f"log {self.name!r}: a record of {size} bytes is above the limit of {self._record_bytes_max} "
-                "(ClientConfig.entry_bytes_max less a header); split it"
+                "(ClientConfig.entry_bytes_max or what a frame holds, --frame-bytes-max, less a header); split it"
             )
             raise MisuseError(msg, log=self.name)
         return size

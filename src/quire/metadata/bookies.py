@@ -20,10 +20,12 @@ from quire.metadata.store import LIST_LIMIT, MetadataStore, Registration, Versio
 from quire.wire import bookie_service_info
 from quire.wire.bookie_service_info import (
     BOOKIE_RPC,
+    FEATURES_PROPERTY,
     NATIVE_PROPERTY,
     BookieServiceInfo,
     Endpoint,
     check_bookie_id,
+    parse_features_property,
     parse_native_property,
 )
 
@@ -56,6 +58,16 @@ class BookieInfo:
     def native(self) -> tuple[int, int] | None:
         """Port and version of the native protocol; None for a bookie that does not speak it."""
         return parse_native_property(self.properties.get(NATIVE_PROPERTY, ""))
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What its program can do, names of later programs included."""
+        return parse_features_property(self.properties.get(FEATURES_PROPERTY, ""))
+
+    @property
+    def announces_features(self) -> bool:
+        """Whether its program says what it can do; Java's do not, and Quire's first ones did not."""
+        return FEATURES_PROPERTY in self.properties
 
     def serialize(self) -> bytes:
         """The value to register."""

@@ -8,6 +8,7 @@
 | watches | one stream, taken up again at the revision where it broke: `etcd_watches.py` |
 | registrations | keys on a lease, made again on another: `etcd_registrations.py` |
 | lost answers | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence makes reading on the same handle decisive: `etcd_changes.py` |
+| damage | every value has a checksum, in a store of format 2: `etcd_formats.py` |
 | ledger ids | the count of writes of one key: one round trip, no conflict |
 
 Source: etcd v3 API; store.py has the promises.
@@ -15,20 +16,20 @@ Source: etcd v3 API; store.py has the promises.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 from quire.core.errors import (
     AlreadyExistsError,
-    CorruptMetadataError,
     MisuseError,
     NoClusterError,
     QuireError,
 )
 from quire.core.ids import LedgerId
+from quire.metadata.checked import listed
 from quire.metadata.etcd_changes import Changes
 from quire.metadata.etcd_connection import TXN, EtcdConnection
+from quire.metadata.etcd_formats import Instance, StoredValues, upgrade
 from quire.metadata.etcd_keys import (
     Layout,
     Plan,
@@ -52,6 +53,7 @@ from quire.metadata.store import (
     Put,
     Registration,
     Require,
+    Upgraded,
     VersionConflictError,
     Versioned,
     Watch,
@@ -75,7 +77,10 @@ class EtcdStore(MetadataStore):
         self._layout = Layout(address.root)
         self._changes = Changes(self._connection, self._layout)
         self._watches = Watches(self._connection)
-        self._registrations = Registrations(self._connection, self._changes, self._layout, self._watches)
+        self._values = StoredValues()
+        self._registrations = Registrations(
+            self._connection, self._changes, self._layout, self._watches, self._values
+        )
         self._watchers: dict[Watch, Place] = {}
         self._instance_id = ""
 
@@ -109,18 +114,19 @@ class EtcdStore(MetadataStore):
             raise NoClusterError(
                 f"there is no cluster at etcd://{address}; make one with quire metadata format --cluster etcd://{address}"
             )
-        try:
-            self._instance_id = str(uuid.UUID(found[0].value.decode()))
-        except (ValueError, UnicodeDecodeError) as error:
-            key = self._layout.instance.decode()
-            raise CorruptMetadataError(
-                f"the key {key} at etcd {self._connection.hosts} is damaged, or not Quire's: {found[0].value[:80]!r}",
-                key=key,
-            ) from error
+        instance = Instance.parse(found[0].value, self._layout, self._connection.hosts)
+        self._instance_id, self._values.format = instance.instance_id, instance.format
 
     @property
     def instance_id(self) -> str:
         return self._instance_id
+
+    @property
+    def format(self) -> int:
+        return self._values.format
+
+    async def upgrade(self) -> Upgraded:
+        return await upgrade(self._changes, self._layout, self._values, self._connection.hosts)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -130,7 +136,7 @@ class EtcdStore(MetadataStore):
 
     async def get(self, key: str) -> Versioned | None:
         found = (await self._changes.range(RangeRequest(key=self._layout.key(check_key(key))))).kvs
-        return Versioned(found[0].value, found[0].mod_revision) if found else None
+        return Versioned(self._values.opened(key, found[0].value), found[0].mod_revision) if found else None
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
@@ -145,7 +151,8 @@ class EtcdStore(MetadataStore):
             self._connection.check()
             return []
         answer = await self._changes.range(RangeRequest(key=start, range_end=end, limit=limit))
-        return [(self._layout.name(kv.key), Versioned(kv.value, kv.mod_revision)) for kv in answer.kvs]
+        names = ((self._layout.name(kv.key), kv) for kv in answer.kvs)
+        return [(name, listed(name, kv.value, kv.mod_revision)) for name, kv in names]
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -160,7 +167,7 @@ class EtcdStore(MetadataStore):
             )
         if not ops:
             return []
-        plan = Plan.of(self._layout, ops)
+        plan = Plan.of(self._layout, [self._values.sealed(op) for op in ops])
         reads = plan.reads()
         what = f"{ops[0].key} was changed" if len(ops) == 1 else f"{len(ops)} keys were changed"
         if not plan.possible:
@@ -238,7 +245,7 @@ class EtcdStore(MetadataStore):
 
 async def make_instance(changes: Changes, layout: Layout) -> bool:
     """Give a cluster an id; whether it had none."""
-    value = str(uuid.uuid4()).encode()
+    value = Instance.new().serialize()
     answer = await changes.settled(
         [absent(layout.instance)],
         [put(layout.instance, value)],
@@ -274,7 +281,7 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
                 )
             await _make_anew(changes, layout, address)
         found = (await changes.range(RangeRequest(key=layout.instance))).kvs
-        return str(uuid.UUID(found[0].value.decode()))
+        return Instance.parse(found[0].value, layout, connection.hosts).instance_id
     finally:
         await connection.close()
 
@@ -294,7 +301,7 @@ async def _make_anew(changes: Changes, layout: Layout, address: EtcdAddress) -> 
         delete(layout.keys, prefix_end(layout.keys)),
         delete(layout.ledger_ids),
         delete(layout.numbers),
-        put(layout.instance, str(uuid.uuid4()).encode()),
+        put(layout.instance, Instance.new().serialize()),
     ]
     conditions = [unchanged(layout.instance, instance[0].mod_revision)] if instance else []
     answer = await changes.settled(conditions, effects, [], "the cluster was made anew")

@@ -27,6 +27,7 @@ from quire.metadata.etcd_connection import (
     EtcdConnection,
     LeaseGoneError,
 )
+from quire.metadata.etcd_formats import StoredValues
 from quire.metadata.etcd_keys import Layout, absent, delete, leased, put, read, unchanged
 from quire.metadata.etcd_watches import Place, Watches
 from quire.metadata.store import KeyMissingError, Registration, sequential_key
@@ -58,15 +59,22 @@ class Registrations:
         changes: for the keys.
         layout: where they are.
         watches: to hear of their end.
+        values: how values are stored.
     """
 
     def __init__(
-        self, connection: EtcdConnection, changes: Changes, layout: Layout, watches: Watches
+        self,
+        connection: EtcdConnection,
+        changes: Changes,
+        layout: Layout,
+        watches: Watches,
+        values: StoredValues,
     ) -> None:
         self._connection = connection
         self._changes = changes
         self._layout = layout
         self._watches = watches
+        self._values = values
         self._held: dict[str, _Held] = {}
         self._unwanted: set[str] = set()
         self._renewing = asyncio.Lock()
@@ -108,7 +116,10 @@ class Registrations:
             condition = leased(key, lease) if ours else absent(key)
             try:
                 answer = await self._changes.commit(
-                    [condition], [put(key, value, lease=lease)], [read(key)], f"{name} was registered"
+                    [condition],
+                    [put(key, self._values.to_store(name, value), lease=lease)],
+                    [read(key)],
+                    f"{name} was registered",
                 )
             except MetadataUnknownError:
                 found = (await self._changes.range(RangeRequest(key=key))).kvs
@@ -132,7 +143,10 @@ class Registrations:
             name = sequential_key(prefix, number + 1)
             key, lease = self._layout.key(name), await self._session()
             conditions = [unchanged(counter, version) if version else absent(counter), absent(key)]
-            effects = [put(counter, b"%d" % (number + 1)), put(key, value, lease=lease)]
+            effects = [
+                put(counter, self._values.number_to_store(number + 1)),
+                put(key, self._values.to_store(name, value), lease=lease),
+            ]
             try:
                 answer = await self._changes.commit(
                     conditions, effects, [read(counter)], f"{name} was registered"
@@ -149,7 +163,7 @@ class Registrations:
                 self._numbers = (number + 1, answer.header.revision)
                 return name
             found = answer.responses[0].response_range.kvs
-            self._numbers = (int(found[0].value), found[0].mod_revision) if found else (0, 0)
+            self._numbers = (self._values.number(found[0].value), found[0].mod_revision) if found else (0, 0)
 
     # --- for the registration's owner -------------------------------------------------------------------------------
 
@@ -159,8 +173,9 @@ class Registrations:
         while name in self._held and self._held[name].registration is registration:
             lease = self.lease
             try:
+                stored = self._values.to_store(name, value)
                 answer = await self._changes.settled(
-                    [leased(key, lease)], [put(key, value, lease=lease)], [read(key)], f"{name} was changed"
+                    [leased(key, lease)], [put(key, stored, lease=lease)], [read(key)], f"{name} was changed"
                 )
             except LeaseGoneError:
                 await self._renew(lease)
@@ -230,7 +245,7 @@ class Registrations:
             try:
                 answer = await self._changes.commit(
                     [absent(key)],
-                    [put(key, registration.value, lease=lease)],
+                    [put(key, self._values.to_store(name, registration.value), lease=lease)],
                     [],
                     f"{name} was registered again",
                 )

@@ -18,15 +18,29 @@ from quire.core.errors import (
 )
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import NO_NOTES, LedgerNotes
+from quire.metadata.keys import ledger_notes_key
 from quire.metadata.store import (
     LIST_LIMIT,
+    Create,
+    Delete,
     KeyMissingError,
     MetadataStore,
+    Op,
+    Put,
+    StoreBusyError,
     VersionConflictError,
     Versioned,
     Watch,
 )
 from quire.wire import ledger_metadata
+from quire.wire.ledger_notes import (
+    PLAIN_RECORD,
+    decode_notes,
+    encode_notes,
+    notes_of_record,
+    record_with_notes,
+)
 
 PREFIX: Final = "ledgers/"
 ATTEMPTS_MAX: Final = 5
@@ -72,12 +86,17 @@ class LedgerStore:
             MetadataUnknownError: nobody can tell, even after reading again.
         """
         key, value = ledger_key(record.ledger_id), ledger_metadata.serialize(record)
+        # Notes of an earlier ledger of this id, that Java deleted, are not this one's.
+        clean = NO_NOTES if record.format_version == PLAIN_RECORD else None
         unknown = False
         for _ in range(ATTEMPTS_MAX):
+            beside = await self._change_of_notes(record.ledger_id, clean)
             try:
-                return await self._store.create(key, value)
+                return (await self._store.multi([Create(key, value), *beside]))[0]
             except MetadataUnknownError:
                 unknown = True
+            except VersionConflictError:
+                continue  # somebody else takes the notes away
             except AlreadyExistsError as error:
                 found = await self._store.get(key) if unknown and record.creation_token else None
                 if found is not None and found.value == value:
@@ -112,26 +131,94 @@ class LedgerStore:
             NoSuchLedgerError: it was deleted meanwhile.
             MetadataUnknownError: nobody can tell, even after reading again.
         """
+        return await self._swap(record, version, None)
+
+    async def _swap(self, record: LedgerMetadata, version: int, notes: LedgerNotes | None) -> int:
+        """Replace a record, and with `notes` the notes beside it in the same transaction."""
         # As in Java: the token belongs to the creation alone.
         value = ledger_metadata.serialize(replace(record, creation_token=0))
         key = ledger_key(record.ledger_id)
         unknown = False
         for _ in range(ATTEMPTS_MAX):
+            beside = await self._change_of_notes(record.ledger_id, notes)
             try:
-                return await self._store.put(key, value, version)
+                return (await self._store.multi([Put(key, value, version), *beside]))[0]
             except MetadataUnknownError:
                 unknown = True
-            except KeyMissingError as error:
-                raise self._missing(record.ledger_id) from error
-            except VersionConflictError as error:
+            except (VersionConflictError, AlreadyExistsError) as error:
+                if error.ids.get("key") != key:
+                    continue  # the notes were changed meanwhile, and with them the record
+                if isinstance(error, KeyMissingError):
+                    raise self._missing(record.ledger_id) from error
                 found = await self._store.get(key) if unknown else None
-                if found is not None and found.value == value:
+                if (
+                    found is not None
+                    and found.value == value
+                    and not await self._change_of_notes(record.ledger_id, notes)
+                ):
                     return found.version
                 raise VersionConflictError(
                     f"the record of ledger {record.ledger_id} no longer has version {version}; read it and decide again",
                     ledger_id=record.ledger_id,
                 ) from error
         raise self._unknown(record.ledger_id)
+
+    # --- notes ---------------------------------------------------------------------------------------------------
+
+    async def read_with_notes(self, ledger_id: int) -> tuple[LedgerMetadata, LedgerNotes, int]:
+        """A ledger's record, its holes and accepted losses of the same moment, and the version to name.
+
+        Raises:
+            NoSuchLedgerError: there is none (any more).
+            CorruptMetadataError: the record or the notes cannot be read.
+            StoreBusyError: the record was changed again and again.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            record, version = await self.read(ledger_id)
+            if record.format_version != PLAIN_RECORD:
+                return record, notes_of_record(record), version
+            beside = await self._store.get(ledger_notes_key(ledger_id))
+            if await self.read(ledger_id) == (record, version):
+                return record, NO_NOTES if beside is None else decode_notes(beside.value, ledger_id), version
+        raise StoreBusyError(
+            f"the record of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while its notes were read; try again",
+            ledger_id=ledger_id,
+        )
+
+    async def write_with_notes(self, record: LedgerMetadata, notes: LedgerNotes, version: int) -> int:
+        """Replace the record that has a version, and its notes with it: both or neither.
+
+        Notes change only together with the record, so the record's version is that of both. A lost answer is settled as
+        in `write`.
+
+        Args:
+            record: the new record; notes in its custom metadata are replaced.
+            notes: all of them; `NO_NOTES` takes away those that are there.
+            version: what `read_with_notes` gave.
+
+        Returns:
+            The new version.
+
+        Raises:
+            MisuseError: the notes are not possible, or longer than a record may hold.
+            VersionConflictError, NoSuchLedgerError, MetadataUnknownError: as `write`.
+        """
+        if record.format_version == PLAIN_RECORD:
+            return await self._swap(record, version, notes)
+        return await self._swap(record_with_notes(record, notes), version, None)
+
+    async def _change_of_notes(self, ledger_id: int, notes: LedgerNotes | None) -> list[Op]:
+        """What makes the record of notes say this; nothing if it does, or if `notes` is None: whatever it says."""
+        if notes is None:
+            return []
+        key = ledger_notes_key(ledger_id)
+        value = None if notes == NO_NOTES else encode_notes(notes, ledger_id)
+        found = await self._store.get(key)
+        if found is None:
+            return [] if value is None else [Create(key, value)]
+        if found.value == value:
+            return []
+        return [Delete(key, found.version) if value is None else Put(key, value, found.version)]
 
     async def delete(self, ledger_id: int, version: int | None = None) -> None:
         """Delete a ledger: its record goes at once, bookies drop its entries when they notice.

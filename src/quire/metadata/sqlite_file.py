@@ -6,7 +6,7 @@ are swept at the next open.
 
 | table | what |
 | --- | --- |
-| counters | one row: the revision (grows with every change, is the version of what it changed), the newest revision whose deletions were trimmed away, the next ledger id, instance, generation, the file's inode |
+| counters | one row: the revision (grows with every change, is the version of what it changed), the newest revision whose deletions were trimmed away, the next ledger id, instance, generation, the file's inode, a copy of all of them |
 | entries | one row a key; a deleted key stays with value NULL until it is trimmed, so that watchers see deletions |
 | sessions | one row a session; registered keys refer to it |
 
@@ -25,17 +25,18 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from quire.core.errors import CorruptMetadataError, NoClusterError
+from quire.metadata.checked import CHECKED_FORMAT, PLAIN_FORMAT, listed, open_sealed, to_store
 from quire.metadata.sqlite_options import TOMBSTONES_KEPT
 from quire.metadata.sqlite_place import (
     APPLICATION_ID,
     BUSY_MS,
-    FORMAT_VERSION,
     check_kind,
     check_place,
     damaged,
     explain,
     primary_code,
 )
+from quire.metadata.sqlite_schema import SCHEMA, Counters, read_counters, read_identity, upgrade
 from quire.metadata.sqlite_sessions import SessionRow
 from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
 
@@ -46,19 +47,6 @@ CHECKED_BYTES_MAX: Final = 4 << 20
 """Files up to this size are checked whole when they are opened; larger ones as they are read."""
 _KEY_END: Final = "\U0010ffff"
 
-_SCHEMA: Final = (
-    """CREATE TABLE counters (
-        one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, trimmed INTEGER NOT NULL,
-        next_ledger INTEGER NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL, inode TEXT NOT NULL)""",
-    """CREATE TABLE sessions (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, timeout_ms INTEGER NOT NULL,
-        owner TEXT NOT NULL)""",
-    """CREATE TABLE entries (
-        key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, session INTEGER REFERENCES sessions (number)
-        ) WITHOUT ROWID""",
-    "CREATE INDEX entries_by_version ON entries (version)",
-    "CREATE INDEX entries_by_session ON entries (session) WHERE session IS NOT NULL",
-)
 _UPSERT: Final = """INSERT INTO entries (key, value, version, session) VALUES (?, ?, ?, ?)
     ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version, session = excluded.session"""
 _PAGE: Final = "SELECT key, value, version, session FROM entries WHERE key {} ? AND key < ? AND value IS NOT NULL ORDER BY key LIMIT ?"
@@ -70,17 +58,35 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One key that exists."""
+    """One key that exists; `stored` is its value as the file has it."""
 
     key: str
-    value: bytes
+    stored: bytes
     version: int
     session: int | None
 
     @property
+    def value(self) -> bytes:
+        """Its value.
+
+        Raises:
+            CorruptMetadataError: it is damaged.
+        """
+        return open_sealed(self.key, self.stored)
+
+    @property
     def versioned(self) -> Versioned:
-        """What callers of the store get."""
+        """What callers of `get` get.
+
+        Raises:
+            CorruptMetadataError: the value is damaged.
+        """
         return Versioned(self.value, self.version)
+
+    @property
+    def listed(self) -> Versioned:
+        """What callers of `list` get; a damaged value raises when it is looked at."""
+        return listed(self.key, self.stored, self.version)
 
 
 class Committed(NamedTuple):
@@ -105,6 +111,7 @@ class SqliteFile:
 
     Attributes:
         committed: what the last transaction changed; None unless it was committed.
+        format: the file's format, as it was at the last look; each transaction looks.
     """
 
     def __init__(self, path: Path, *, create: bool, tombstones_kept: int = TOMBSTONES_KEPT) -> None:
@@ -115,6 +122,8 @@ class SqliteFile:
         self._next_ledger = 0
         self._changed: list[str] = []
         self.committed: Committed | None = None
+        self.format = 0
+        self._upgraded = False
         check_place(path, create=create)
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
@@ -129,14 +138,10 @@ class SqliteFile:
 
     def _set_up(self, *, create: bool) -> None:
         run = self._connection.execute
-        application, version, tables = (
-            self._one("PRAGMA application_id"),
-            self._one("PRAGMA user_version"),
-            self._tables(),
-        )
-        empty = application == 0 and tables == 0
+        application = self._one("PRAGMA application_id")
+        empty = application == 0 and self._tables() == 0
         if not empty:
-            check_kind(self.path, application, version)
+            self._read_format(application)
         elif not create:
             raise CorruptMetadataError(
                 f"{self.path} is empty: it is not the metadata file of a cluster; remove it and make the cluster with"
@@ -156,6 +161,7 @@ class SqliteFile:
         self._inode = str(self.path.stat().st_ino)
         if empty:
             self._create_tables()
+            self._read_format()  # another process may have been first
         self._check_health()
         self.instance_id, self.generation = self._identity()
 
@@ -165,8 +171,8 @@ class SqliteFile:
         try:
             if not self._tables():  # another process may have been first
                 run(f"PRAGMA application_id = {APPLICATION_ID}")
-                run(f"PRAGMA user_version = {FORMAT_VERSION}")
-                for statement in _SCHEMA:
+                run(f"PRAGMA user_version = {CHECKED_FORMAT}")
+                for statement in SCHEMA:
                     run(statement)
                 values = (FIRST_LEDGER_ID, str(uuid.uuid4()), self._inode)
                 run("INSERT INTO counters VALUES (1, 0, 0, ?, ?, 1, ?)", values)
@@ -180,21 +186,39 @@ class SqliteFile:
             found = self._patiently(lambda: self._one("PRAGMA quick_check(1)"))
             if found != "ok":
                 raise damaged(self.path, str(found))
-        if self._patiently(lambda: self._one("SELECT count(*) FROM counters")) != 1:
-            raise damaged(self.path, "its counters are missing")
+
+    def _read_format(self, application: object = APPLICATION_ID) -> None:
+        self.format = check_kind(self.path, application, self._one("PRAGMA user_version"))
+
+    def _counters(self) -> Counters:
+        """The counters, which also tell whether another program has upgraded the file meanwhile."""
+        found = read_counters(self._connection, self.format)
+        if found is None:
+            self._read_format()
+            found = read_counters(self._connection, self.format)
+        if found is None or isinstance(found, str):
+            raise damaged(self.path, found or "its counters are those of another format")
+        return found
 
     def _identity(self) -> tuple[str, int]:
         """Instance and generation; a file under another inode is a copy, and starts a new generation."""
-        query = "SELECT instance, generation, inode FROM counters"
-        instance, generation, inode = self._patiently(lambda: self._connection.execute(query).fetchone())
-        if inode != self._inode:
+        found = self._patiently(lambda: read_identity(self._connection, self.format))
+        if isinstance(found, str):
+            raise damaged(self.path, found)
+        generation = found.generation
+        if found.inode != self._inode:
             self.begin()
-            generation = self._one(
-                "UPDATE counters SET generation = generation + 1, inode = ? RETURNING generation", self._inode
+            generation = int(
+                str(
+                    self._one(
+                        "UPDATE counters SET generation = generation + 1, inode = ? RETURNING generation",
+                        self._inode,
+                    )
+                )
             )
             self._next_ledger += RESTORE_LEAP
             self.commit()
-        return str(instance), int(generation)
+        return found.instance, generation
 
     def _one(self, statement: str, *values: object) -> object:
         row = self._connection.execute(statement, values).fetchone()
@@ -236,14 +260,19 @@ class SqliteFile:
         self._changed = []
         self.check_same_file()
         self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), patience_ms)
-        self._started = self._read_counters()
+        self.revision, self.trimmed, self._next_ledger = self._started = self._counters()
 
-    def _read_counters(self) -> tuple[int, int, int]:
-        row = self._connection.execute("SELECT revision, trimmed, next_ledger FROM counters").fetchone()
-        if row is None:
-            raise damaged(self.path, "its counters are missing")
-        self.revision, self.trimmed, self._next_ledger = row
-        return self.revision, self.trimmed, self._next_ledger
+    def upgrade(self) -> int:
+        """Inside a transaction: make it a file of the newest format.
+
+        Returns:
+            How many values got a checksum.
+        """
+        if self.format == CHECKED_FORMAT:
+            return 0
+        sealed = upgrade(self._connection)
+        self.format, self._upgraded = CHECKED_FORMAT, True
+        return sealed
 
     def commit(self) -> None:
         """Make it durable.
@@ -255,10 +284,13 @@ class SqliteFile:
         if now != self._started:
             self._connection.execute("UPDATE counters SET revision = ?, trimmed = ?, next_ledger = ?", now)
         self._connection.execute("COMMIT")
+        self._upgraded = False
         self.committed = Committed(self._started[0], self.revision, self._changed)
 
     def rollback(self) -> None:
         """Undo what the transaction did; does nothing where SQLite has done so already."""
+        if self._upgraded:
+            self.format, self._upgraded = PLAIN_FORMAT, False
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -293,6 +325,7 @@ class SqliteFile:
 
         Raises:
             AlreadyExistsError, KeyMissingError, VersionConflictError: nothing was changed.
+            MisuseError: a value that a file of format 1 cannot hold; nothing was changed.
         """
         staged: dict[str, tuple[bytes | None, int, int | None]] = {}
         for op in ops:
@@ -300,9 +333,9 @@ class SqliteFile:
             value, version, owner = staged[key] if key in staged else self._found(key, over)
             judge(op, None if value is None else version)
             if isinstance(op, Create):
-                staged[key] = (op.value, self.revision + 1, session)
+                staged[key] = (to_store(key, op.value, self.format), self.revision + 1, session)
             elif isinstance(op, Put):
-                staged[key] = (op.value, self.revision + 1, owner)
+                staged[key] = (to_store(key, op.value, self.format), self.revision + 1, owner)
             elif isinstance(op, Delete):
                 staged[key] = (None, self.revision + 1, None)
         if staged:
@@ -321,7 +354,7 @@ class SqliteFile:
         row = self.get(key)
         if row is None or (over is not None and row.session is not None and over(row.session)):
             return None, 0, None
-        return row.value, row.version, row.session
+        return row.stored, row.version, row.session
 
     def reserve_ledger_ids(self, count: int) -> range:
         """Ids that nobody else gets."""
@@ -398,7 +431,7 @@ class SqliteFile:
 
     def newest(self) -> int:
         """The revision of the newest change."""
-        return int(str(self._patiently(lambda: self._one("SELECT revision FROM counters"))))
+        return self._patiently(self._counters)[0]
 
     def changes(self, since: int) -> tuple[int, list[str] | None]:
         """The revision now, and the keys that changed after `since`; None if that can no longer be told."""
@@ -408,7 +441,7 @@ class SqliteFile:
         run = self._connection.execute
         run("BEGIN")  # one moment for both reads
         try:
-            revision, trimmed = run("SELECT revision, trimmed FROM counters").fetchone()
+            revision, trimmed, *_ = self._counters()
             if revision == since:
                 return since, []
             if since < trimmed:

@@ -12,12 +12,14 @@ from typing import Final
 
 from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
 from quire.env.real import RealFiles
+from quire.metadata.checked import FORMATS
 from quire.metadata.store import StoreBusyError
 
 APPLICATION_ID: Final = 0x51756972  # "Quir"
-FORMAT_VERSION: Final = 1
 BUSY_MS: Final = 10_000
 """How long a caller waits for another process that is changing something."""
+DAMAGE: Final = ("no such table", "Could not decode to UTF-8")
+"""What SQLite, or Python's side of it, says of a damaged file without a code for it."""
 NETWORK_FILESYSTEMS: Final = frozenset(
     [
         "nfs",
@@ -47,7 +49,7 @@ def explain(error: sqlite3.Error, path: Path) -> QuireError:
     """What an error of SQLite means to a caller."""
     code = primary_code(error)
     ids = {"path": str(path)}
-    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or "no such table" in str(error):
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or any(sign in str(error) for sign in DAMAGE):
         return damaged(path, str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreBusyError(
@@ -76,8 +78,10 @@ def damaged(path: Path, what: str) -> CorruptMetadataError:
     )
 
 
-def check_kind(path: Path, application: object, version: object) -> None:
-    """Refuse a database that is not ours, or not of this version.
+def check_kind(path: Path, application: object, version: object) -> int:
+    """The format of a database; one that is not ours, or of a format that is not known, is refused.
+
+    One flipped bit makes neither format of the other.
 
     Raises:
         CorruptMetadataError: saying whose it is.
@@ -88,12 +92,13 @@ def check_kind(path: Path, application: object, version: object) -> None:
             " cluster; name the right file",
             path=str(path),
         )
-    if version != FORMAT_VERSION:
+    if version not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
         raise CorruptMetadataError(
-            f"{path} has metadata format {version}; this version of Quire knows {FORMAT_VERSION}: use the version"
-            " that wrote it",
+            f"{path} has metadata format {version}; this version of Quire knows {known}: use the version that wrote it",
             path=str(path),
         )
+    return int(str(version))
 
 
 def check_place(path: Path, *, create: bool) -> None:

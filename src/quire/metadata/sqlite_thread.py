@@ -282,7 +282,7 @@ class StoreThread(threading.Thread):
             rows = self.file.page(prefix, after, asked)
             alive = [r for r in rows if r.session is None or not self.registrations.is_over(r.session)]
             if len(rows) < asked or len(alive) >= limit:
-                return [(row.key, row.versioned) for row in alive[:limit]]
+                return [(row.key, row.listed) for row in alive[:limit]]
             asked += limit
 
     def apply(self, ops: Sequence[Op]) -> list[int]:

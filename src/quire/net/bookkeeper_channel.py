@@ -18,14 +18,16 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked
 from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.net.channel import WRITE_BUFFER_BYTES, Shape
+from quire.net.channel import WRITE_BUFFER_BYTES, Shape, refuse_to_send, too_long_for
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.opening import BookKeeperOpening, why_it_ended
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
 from quire.net.security import ClientKeys
 from quire.wire import native, native_bodies, native_hello
+from quire.wire.bookkeeper import FRAME_BYTES_MAX
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import BOOKKEEPER_ROOM
 from quire.wire.native import Flag, Kind
 
 
@@ -37,6 +39,7 @@ class BookKeeperChannel(BookKeeperFrames):
         runs: those that will be on their way.
         ended: called once, when the connection is lost.
         keys: certificates and a password, if there are any.
+        frame_bytes_max: longest frame that is sent; a little more is taken.
 
     Attributes:
         host: where the bookie is, for its certificate; set before the connection is made.
@@ -57,8 +60,11 @@ class BookKeeperChannel(BookKeeperFrames):
         runs: RunsExpected,
         ended: Callable[[BookKeeperChannel, str], None],
         keys: ClientKeys | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        super().__init__(scratch, budget)
+        # An entry that came in the longest frame of V2 is longer in a batch of V2, and in V3.
+        super().__init__(scratch, budget, frame_bytes_max + BOOKKEEPER_ROOM)
+        self._sent_bytes_max = frame_bytes_max
         self._keys = keys
         self._opening: BookKeeperOpening | None = None
         self.host = ""
@@ -149,6 +155,9 @@ class BookKeeperChannel(BookKeeperFrames):
         fence_key = key if flags & Flag.FENCE else b""
         if kind is Kind.ADD:
             frames = self.frames_of(body[0], key, recovery=recovery)
+            if len(frames.data) > self._sent_bytes_max and len(frames.ids) == 1:
+                refuse_to_send(self.meant, len(frames.data), self._sent_bytes_max, sink, tag)
+                return True
             asked = RunAsked(self, sink, tag, deadline, frames)
             self._asked[asked] = None
             self.runs.expect(asked)
@@ -301,6 +310,10 @@ class BookKeeperChannel(BookKeeperFrames):
             self.transport.abort()
 
     # --- its end ---------------------------------------------------------------------------------------------------
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
+        self.was_refused = True  # one side does not take the other, which `troubles` tells
+        raise too_long_for(self.meant, size, self._sent_bytes_max)
 
     def broken(self, error: MalformedFrameError) -> None:
         self._reason = error.message

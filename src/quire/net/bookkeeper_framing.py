@@ -24,6 +24,7 @@ class BookKeeperFrames(FrameProtocol):
         self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int = FRAME_BYTES_MAX
     ) -> None:
         super().__init__(scratch, budget, frame_bytes_max)
+        self._kept_bytes_max = min(KEPT_BYTES_MAX, frame_bytes_max - 3)
         self._greeted = True
         self._long_expected = False
 
@@ -39,15 +40,21 @@ class BookKeeperFrames(FrameProtocol):
 
     def _split(self, data: memoryview) -> None:
         self._long_expected = False  # small frames may follow a long one, many in a chunk
-        stretches, end = whole_frames(data)
+        stretches, end = whole_frames(data, self._frame_bytes_max)
         if stretches:
             self.partial_since = None
         rest = data[end:]
-        if len(rest) >= 4 and int.from_bytes(rest[:4], "big") >= KEPT_BYTES_MAX:
-            self._begin(rest)
+        too_long = 0
+        if len(rest) >= 4 and (size := int.from_bytes(rest[:4], "big")) >= self._kept_bytes_max:
+            if size + 4 > self._frame_bytes_max:
+                too_long = size + 4
+            else:
+                self._begin(rest)
         elif rest:
             self._keep(rest)
         if stretches:
             chunk = bytes(data[:end])
             for starts in stretches:
                 self.frames_received(chunk, starts)
+        if too_long:
+            self._too_long(rest, too_long)

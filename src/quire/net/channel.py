@@ -8,6 +8,7 @@ full: so they can be forgotten when their ledger gives the bookie up.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +24,9 @@ from quire.net.opening import WANTS_A_NAME, NativeOpening, why_it_ended
 from quire.net.security import ClientKeys
 from quire.wire import native, native_hello
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import OPTION
+
+log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 """How much may wait in the transport; the rest waits in the channel's own queue."""
@@ -49,6 +53,7 @@ class Channel(FrameProtocol):
         cluster_instance: the cluster it must belong to; "" = any.
         ended: called once, when the connection is lost or refused.
         keys: certificates and a password, if there are any.
+        frame_bytes_max: longest frame that is sent and taken.
 
     Attributes:
         host: where the bookie is, for its certificate; set before the connection is made.
@@ -72,6 +77,7 @@ class Channel(FrameProtocol):
         frame_bytes_max: int = native.FRAME_BYTES_MAX,
     ) -> None:
         super().__init__(scratch, budget, frame_bytes_max)
+        self._body_bytes_max = frame_bytes_max - native.REQUEST_BYTES
         self.meant = meant
         self._cluster_instance = cluster_instance
         self._ended = ended
@@ -114,6 +120,8 @@ class Channel(FrameProtocol):
     ) -> bool:
         """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
 
+        One that no frame holds is not sent, and answered BAD_REQUEST.
+
         Args:
             body: the body's buffers, kept by reference until sent.
             deadline: loop time after which the answer is TIMED_OUT.
@@ -122,9 +130,12 @@ class Channel(FrameProtocol):
         Returns:
             Whether it has gone to the transport; else it waits here and counts as unsent.
         """
+        size = sum(map(len, body))
+        if size > self._body_bytes_max:
+            refuse_to_send(self.meant, size + native.REQUEST_BYTES, self._frame_bytes_max, sink, tag)
+            return True
         number = self._next_number
         self._next_number = number + 1 & 0xFFFFFFFF
-        size = sum(map(len, body))
         if body_crc is None:
             body_crc = 0
             for part in body:
@@ -308,6 +319,10 @@ class Channel(FrameProtocol):
         if outstanding is not None:
             outstanding[0].answered(outstanding[1], answer)
 
+    def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
+        self.was_refused = True  # one side does not take the other, which `troubles` tells
+        raise too_long_for(self.meant, size, self._frame_bytes_max)
+
     def broken(self, error: MalformedFrameError) -> None:
         self._reason = error.message
 
@@ -361,6 +376,23 @@ class Channel(FrameProtocol):
 
 def _made_here(answer: Answer) -> native.AnswerFrame:
     return native.AnswerFrame(0, 0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
+
+
+def too_long_for(bookie: BookieId, size: int, limit: int) -> MalformedFrameError:
+    """What is wrong with a bookie's answer that is longer than this client takes."""
+    msg = (
+        f"bookie {bookie} answered with a frame of {size} bytes, and this client takes {limit}: raise its limit to "
+        f"the bookie's ({OPTION})"
+    )
+    return MalformedFrameError(msg, bookie=bookie)
+
+
+def refuse_to_send(bookie: BookieId, size: int, limit: int, sink: AnswerSink, tag: object) -> None:
+    """Answer a request that would be longer than a frame: the bookie would refuse it, or end the connection."""
+    log.warning(
+        "a request of %d bytes was not sent to bookie %s: a frame has %d at most (%s)", size, bookie, limit, OPTION
+    )  # fmt: skip
+    asyncio.get_running_loop().call_soon(sink.answered, tag, _made_here(Answer.BAD_REQUEST))
 
 
 unreachable = _made_here(Answer.UNREACHABLE)

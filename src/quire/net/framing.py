@@ -19,6 +19,7 @@ from typing import cast
 
 from quire.core.errors import MalformedFrameError
 from quire.net.tls import upgrade
+from quire.net.too_long import PassesOver
 from quire.wire import native_hello
 
 SCRATCH_BYTES = 256 * 1024
@@ -212,10 +213,11 @@ def _is_free(buffer: bytearray) -> bool:
     return True
 
 
-class FrameProtocol(asyncio.BufferedProtocol):
+class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
     """One connection's incoming half: a hello, then frames.
 
-    Subclasses say what to do with them in `hello_received`, `frame_received`, `chunk_done` and `broken`.
+    Subclasses say what to do with them in `hello_received`, `frame_received`, `chunk_done`, `frame_too_long` and
+    `broken`.
 
     Attributes:
         budgeted: bytes of the budget that its unfinished frame takes.
@@ -370,8 +372,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         while end - at >= _LENGTH_BYTES:
             size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]
             if size > self._frame_bytes_max:
-                msg = f"a frame of {size} bytes is longer than the limit of {self._frame_bytes_max}"
-                raise MalformedFrameError(msg)
+                self._too_long(data[at:], size)
+                return
             if size > end - at:
                 self._begin(data[at:])
                 return

@@ -19,7 +19,6 @@ from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 
-_BATCH_BYTES_MAX = bookkeeper.FRAME_BYTES_MAX
 _OVER_V2: Final = frozenset({Kind.ADD, Kind.READ})
 _ADDED = v2.packet_header(v2.VERSION, v2.Op.ADD)
 _UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
@@ -46,9 +45,18 @@ class V2Channel(BookKeeperChannel):
         ended: Callable[[BookKeeperChannel, str], None],
         beside: Callable[[], V3Channel],
         keys: ClientKeys | None = None,
+        frame_bytes_max: int = bookkeeper.FRAME_BYTES_MAX,
     ) -> None:
         runs = RunsExpected(v2_ledger_of, v2_place_of)
-        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended, keys=keys)
+        super().__init__(
+            meant,
+            scratch=scratch,
+            budget=budget,
+            runs=runs,
+            ended=ended,
+            keys=keys,
+            frame_bytes_max=frame_bytes_max,
+        )
         self._encoder = encoder
         self._make_beside = beside
         self._beside: V3Channel | None = None
@@ -68,7 +76,7 @@ class V2Channel(BookKeeperChannel):
         number, self._next_batch = self._next_batch, self._next_batch + 1
         self._expect(asked, v2.Op.BATCH_READ, asked.ledger_id, number)
         count = min(count, 0x7FFF_FFFF)
-        limit = min(size, _BATCH_BYTES_MAX)
+        limit = min(size, self._sent_bytes_max)
         flags = _FENCING if asked.key else 0
         self.write(
             asked,

@@ -43,9 +43,18 @@ class V3Channel(BookKeeperChannel):
         encoder: RunEncoder,
         ended: Callable[[BookKeeperChannel, str], None],
         keys: ClientKeys | None = None,
+        frame_bytes_max: int = bookkeeper.FRAME_BYTES_MAX,
     ) -> None:
         runs = RunsExpected(v3.ledger_of_add_answer, v3_place_of)
-        super().__init__(meant, scratch=scratch, budget=budget, runs=runs, ended=ended, keys=keys)
+        super().__init__(
+            meant,
+            scratch=scratch,
+            budget=budget,
+            runs=runs,
+            ended=ended,
+            keys=keys,
+            frame_bytes_max=frame_bytes_max,
+        )
         self._encoder = encoder
         self._last_run_txn = 0
         self._expected: dict[int, tuple[Asked, int]] = {}

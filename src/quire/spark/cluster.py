@@ -64,7 +64,7 @@ def client_of(uri: str) -> QuireClient:
 
 def entry_bytes_max(uri: str) -> int:
     """The largest entry that can be appended."""
-    return _client(uri).config.entry_bytes_max
+    return _client(uri).config.payload_bytes_max
 
 
 def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[Entries]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from quire.storage.footer_format import ROW_BYTES
-from quire.storage.segment_format import BLOCK_BYTES, SegmentList
+from quire.storage.footer_format import ROW_BYTES, KeptPlace
+from quire.storage.record_bodies import SegmentList
+from quire.storage.segment_format import BLOCK_BYTES
 
 _ROW_LSN = struct.Struct(">32xQ24x")
 
@@ -48,6 +49,7 @@ class Scan:
         rows: a packed row of each run, in file order but for damaged ones.
         lacs: the highest LAC that runs told of each ledger, -1 where none did.
         states: (ledger or -1 for the suspicion, LSN, body).
+        kept: records that are carried over as they are.
         lists: the segment list, if it was found.
         retired: sequences that retirements in it name.
         valid_groups: groups of which everything verified.
@@ -62,6 +64,7 @@ class Scan:
     rows: bytearray = field(default_factory=bytearray)
     lacs: dict[int, int] = field(default_factory=dict)
     states: list[tuple[int, int, bytes]] = field(default_factory=list)
+    kept: list[KeptPlace] = field(default_factory=list)
     lists: SegmentList | None = None
     retired: list[int] = field(default_factory=list)
     valid_groups: int = 0

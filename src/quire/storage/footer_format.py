@@ -15,19 +15,60 @@ from crc32c import crc32c
 
 from quire.storage.segment_format import BLOCK_BYTES, U32, FormatError, place_seed
 from quire.wire.entry import Buffer
+from quire.wire.layout import REFUSES, Field, Layout, Use
 
+_FOOTER = Use("bookie", "bookie", "2", REFUSES + " the directory")
 TRAILER_MAGIC = b"\xd1QFOO\r\n\x1a"
 ROW = struct.Struct(">qQqqQIIIBBBBQ")
 ROW_BYTES = ROW.size
 DIRECTORY = struct.Struct(">qqqqQQQIIII")
 DIRECTORY_BYTES = DIRECTORY.size
-TRAILER = struct.Struct(">8sQQQQQQQQIIIIII")
+_BOOKIE = Use("bookie", "bookie")
+_IGNORED = Use("bookie", "bookie", "2", "never comes to it: the segment's header is refused")
+TRAILER_LAYOUT: Final = Layout(
+    "Trailer",
+    [
+        Field("magic d1 51 46 4f 4f 0d 0a 1a", "8s", _BOOKIE),
+        Field("sequence", "Q", _BOOKIE),
+        Field("end of the last group", "Q", _BOOKIE),
+        Field("first LSN, 0 if none", "Q", _BOOKIE),
+        Field("last LSN", "Q", _BOOKIE),
+        Field("offset of the states", "Q", _BOOKIE),
+        Field("offset of the rows", "Q", _BOOKIE),
+        Field("offset of the directory", "Q", _BOOKIE),
+        Field("end of the directory", "Q", _BOOKIE),
+        Field("ledgers with state", "I", _BOOKIE),
+        Field("rows", "I", _BOOKIE),
+        Field("ledgers in the directory", "I", _BOOKIE),
+        Field("checksum of the states", "I", _BOOKIE),
+        Field("checksum of the directory", "I", _BOOKIE),
+        Field("zero", "I", _BOOKIE),
+        Field("offset of the kept records", "Q", _IGNORED),
+        Field("kept records", "I", _IGNORED),
+        Field("checksum of the kept records", "I", _IGNORED),
+    ],
+)
+TRAILER = TRAILER_LAYOUT.struct
 STATE_HEAD = struct.Struct(">qQI")
+KEPT_RECORD = Layout(
+    "Kept record in a footer",
+    [
+        Field("ledger, -1 if it concerns all", "q", _FOOTER),
+        Field("LSN", "Q", _FOOTER),
+        Field("offset of the record / 8", "I", _FOOTER),
+        Field("length of the body", "I", _FOOTER),
+        Field("kind", "B", _FOOTER),
+        Field("zero", "3s", _FOOTER),
+        Field("zero, to 32 bytes", "I", _FOOTER),
+    ],
+)
 OFFSET_UNIT = 8
 SECTOR_BYTES = 512
 DENSE = 1
 _ROW_ORDER = struct.Struct(">qQq8xQ24x")
 _ROW_SPAN = struct.Struct(">q8xqqQ4xI4xB11x")
+_BEFORE_ZERO = 13
+"""Fields of a trailer before the one that is zero."""
 _ROW_PERIOD = 52
 _ROW_FLAGS = 53
 
@@ -99,6 +140,19 @@ class Trailer(NamedTuple):
     ledgers: int
     states_checksum: int
     directory_checksum: int
+    kept_offset: int = 0
+    kept: int = 0
+    kept_checksum: int = 0
+
+
+class KeptPlace(NamedTuple):
+    """Where a record lies that is carried over as it is: the newest of its kind and ledger in a segment."""
+
+    ledger_id: int
+    lsn: int
+    offset8: int
+    body_bytes: int
+    kind: int
 
 
 def footer_bytes(states_bytes: int, rows: int, ledgers: int) -> int:
@@ -166,9 +220,21 @@ def read_states(data: Buffer, count: int) -> Iterator[tuple[int, int, memoryview
         position += length
 
 
+def encode_kept(places: Iterable[KeptPlace]) -> bytes:
+    """The kept records of a segment, in the order given."""
+    pack = KEPT_RECORD.struct.pack
+    return b"".join([pack(*place, b"", 0) for place in places])
+
+
+def read_kept(data: Buffer) -> list[KeptPlace]:
+    """Kept records whose checksum was verified."""
+    return [KeptPlace._make(fields[:5]) for fields in KEPT_RECORD.struct.iter_unpack(data)]
+
+
 def encode_trailer(trailer: Trailer, seed: int, offset: int) -> bytes:
     """The whole last block. All that matters is in its first sector, so a torn one is there or is not."""
-    head = TRAILER.pack(TRAILER_MAGIC, *trailer, 0).ljust(SECTOR_BYTES - 4, b"\0")
+    head = TRAILER.pack(TRAILER_MAGIC, *trailer[:_BEFORE_ZERO], 0, *trailer[_BEFORE_ZERO:])
+    head = head.ljust(SECTOR_BYTES - 4, b"\0")
     return (head + U32.pack(crc32c(head, place_seed(seed, offset)))).ljust(BLOCK_BYTES, b"\0")
 
 
@@ -186,4 +252,5 @@ def decode_trailer(block: Buffer, sequence: int, seed: int, offset: int) -> Trai
         if fields[1] == sequence:
             raise FormatError("the checksum of the trailer differs")
         return None
-    return Trailer(*fields[1:14])
+    # Segments of version 1 have zeros where kept records are counted: they had none.
+    return Trailer(*fields[1 : _BEFORE_ZERO + 1], *fields[_BEFORE_ZERO + 2 :])

@@ -19,7 +19,8 @@ from quire.core.errors import DiskFullError, StorageError
 from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.group import Group, Item, Sink
-from quire.storage.segment import Segment, footer_room
+from quire.storage.record_bodies import encode_segment_list
+from quire.storage.segment import Segment, footer_room, footer_share
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
 from quire.storage.segment_format import (
     ALL_LEDGERS,
@@ -27,11 +28,9 @@ from quire.storage.segment_format import (
     GROUP_HEADER_BYTES,
     RECORD_HEAD,
     RECORD_HEADER_BYTES,
-    STATE_KINDS,
     U32,
     Kind,
     aligned,
-    encode_segment_list,
     padded,
 )
 
@@ -40,6 +39,8 @@ BLANKED_BYTES = 1024 * 1024
 BLANKED_BYTES_MIN = 64 * 1024
 _CHECKSUM_AT: Final = RECORD_HEADER_BYTES - 4
 _PADDING = bytes(8)
+_CONCERN_ALL: Final = frozenset({Kind.SUSPICION, Kind.TOMBSTONES})
+"""Records without a ledger of their own, whose loss would concern any."""
 
 
 class Journal:
@@ -100,7 +101,7 @@ class Journal:
 
     def put(
         self,
-        kind: Kind,
+        kind: int,
         ledger_id: int,
         body: Buffer,
         body_checksum: int,
@@ -137,7 +138,7 @@ class Journal:
                 group.offset + group.used + length,
                 ledger_id=ledger_id,
                 run=kind is Kind.RUN,
-                state_bytes=size if kind in STATE_KINDS or kind is Kind.SUSPICION else 0,
+                more=0 if kind is Kind.RUN else footer_share(kind, size),
             )
             or (self.full and space is Space.ADDS)
         ):
@@ -163,7 +164,7 @@ class Journal:
         if not segment.first_lsn:
             segment.first_lsn = lsn
         group.last_lsn = segment.last_lsn = lsn
-        if ledger_id >= 0 or kind is Kind.SUSPICION:
+        if ledger_id >= 0 or kind in _CONCERN_ALL:
             group.name(ledger_id, first, last)
         return segment, offset, lsn
 
@@ -180,7 +181,7 @@ class Journal:
         else:
             self._refused.append((sink, tag, error))
 
-    def _room(self, kind: Kind, ledger_id: int, length: int, size: int, space: Space) -> Group:
+    def _room(self, kind: int, ledger_id: int, length: int, size: int, space: Space) -> Group:
         """Begin a group that has room for a record, in a new segment if need be."""
         if length > self.record_bytes_max:
             raise StorageError(
@@ -194,8 +195,8 @@ class Journal:
         segment = self.current
         if segment is not None:
             end = segment.data_end + GROUP_HEADER_BYTES + length
-            state_bytes = size if kind in STATE_KINDS or kind is Kind.SUSPICION else 0
-            if segment.fits(end, ledger_id=ledger_id, run=kind is Kind.RUN, state_bytes=state_bytes):
+            more = 0 if kind is Kind.RUN else footer_share(kind, size)
+            if segment.fits(end, ledger_id=ledger_id, run=kind is Kind.RUN, more=more):
                 self._group = Group(segment, self._buffer(length), opens=False)
                 return self._group
         return self._roll(length, space)

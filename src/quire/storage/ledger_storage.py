@@ -20,6 +20,7 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.env.interfaces import Chance, Clock, Files, Worker
+from quire.storage.boot import BootFile
 from quire.storage.config import StorageConfig
 from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, read_directory
@@ -27,23 +28,25 @@ from quire.storage.group import Sink
 from quire.storage.identity import Identity
 from quire.storage.index import RowTable, is_damaged
 from quire.storage.journal import Journal
+from quire.storage.kept_records import KeptRecords
 from quire.storage.reading import Held, RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
+from quire.storage.record_bodies import Suspicion
 from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
-from quire.storage.segment_files import SegmentFiles, Space
+from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import (
     ALL_LEDGERS,
+    FORMAT_VERSION,
     RECORD_HEADER_BYTES,
     Kind,
     RecordFlag,
-    Suspicion,
-    encode_state,
     padded,
 )
 from quire.storage.start import Start, StartReport, add_directory, segment_of
+from quire.storage.state_format import LedgerState, encode_state
 from quire.storage.states import States, facts_of
 from quire.storage.stored_ledger import SPAN_FIELDS, StoredLedger
 from quire.wire.run import HeldInterval, RunView, count_ids
@@ -57,13 +60,22 @@ class LedgerStorage:
 
     Attributes:
         report: what the start found, and damages found since.
+        started_lsn: of the mark of this start: a doubt that it raised, or that is raised while it runs, has this LSN.
+        kept: records that are carried over as they are.
         segments: in use, by sequence.
         unsealed: those of them whose runs are in memory.
     """
 
     def __init__(
-        self, config: StorageConfig, segment_files: SegmentFiles, start: Start, worker: Worker, clock: Clock
+        self,
+        config: StorageConfig,
+        segment_files: SegmentFiles,
+        start: Start,
+        worker: Worker,
+        clock: Clock,
+        boots: BootFile,
     ) -> None:
+        self._boots = boots
         self._config = config
         self._files = segment_files
         self._clock = clock
@@ -72,6 +84,7 @@ class LedgerStorage:
         self._looked_for_space_ms = clock.now_ms()
         self._closed = False
         self.report: StartReport = start.report
+        self.started_lsn = 0
         self.segments: dict[int, Segment] = dict(sorted(start.segments.items()))
         self.unsealed = {number: one for number, one in self.segments.items() if one.table is not None}
         self._reader = RunReader(self, segment_files, self._recent, config)
@@ -89,8 +102,19 @@ class LedgerStorage:
         self._journal.next_sequence = start.next_sequence
         self._journal.before_last = start.before_last
         self._states = States(start.ledgers, start.suspicion, start.suspicion_sequence, self._journal)
+        self.kept = KeptRecords(self.segments, segment_files, self._journal, self.damaged)
+        for sequence, places in start.kept:
+            self.kept.found(
+                sequence, [place for place in places if place.lsn > self._dead_through(place.ledger_id)]
+            )
         self._reclaimer = Reclaimer(
-            self.segments, self._states, self._journal, segment_files, self._reader.cache, config.spares_max
+            self.segments,
+            self._states,
+            self.kept,
+            self._journal,
+            segment_files,
+            self._reader.cache,
+            config.spares_max,
         )
 
     # --- opening and closing --------------------------------------------------------------------------------------
@@ -131,8 +155,9 @@ class LedgerStorage:
         )
         start = Start(segment_files, served=served)
         try:
+            boots = BootFile(Path(directory), files)
             start.run()
-            storage = cls(config, segment_files, start, worker, clock)
+            storage = cls(config, segment_files, start, worker, clock, boots)
             storage._begin(start)
         except OSError as error:
             segment_files.close()
@@ -170,21 +195,39 @@ class LedgerStorage:
             if journal.failure is not None:
                 raise journal.failure
 
+        self._count_boot()
+
+    def _count_boot(self) -> None:
+        try:
+            self._boots.begin(self._journal.durable_lsn)
+        except OSError as error:
+            # Made when a directory of an earlier version is opened; on a full disk, the next start makes it.
+            if error.errno not in NO_SPACE or self._boots.last is not None:
+                raise
+
     def _write_start(self, start: Start) -> None:
         """One group, so that it is there as a whole or not at all: the start's mark and all that it suspects."""
         journal = self._journal
         space = Space.COMPACTION  # a start must not fail for want of space while there is any
-        journal.put(Kind.START, ALL_LEDGERS, b"", 0, space)
+        _, _, since = journal.put(Kind.START, ALL_LEDGERS, b"", 0, space)
+        self.started_lsn = since
+        if start.resume is not None and start.resume.header.version != FORMAT_VERSION:
+            # On a full disk: an older program would take this segment for its own.
+            journal.put(Kind.FORMAT, ALL_LEDGERS, b"", 0, space)
+        for ledger_id in start.named:
+            facts_of(self._ledgers[ledger_id]).doubt = Doubt(since)
         states = [
-            (number, encode_state(facts_of(self._ledgers[number]), 0)) for number in sorted(start.named)
+            (number, encode_state(LedgerState(self._ledgers[number].facts))) for number in sorted(start.named)
         ]
         room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
         if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for _, body in states) > room:
-            unknown = start.all_suspect or self._states.suspicion.unknown
-            self._states.put_suspicion(Suspicion(journal.last_lsn, unknown), space)
-            for ledger in self._ledgers.values():
-                facts = facts_of(ledger)
-                facts.fenced, facts.doubt = True, Doubt(0)
+            before = self._states.suspicion
+            unknown = start.all_suspect or before.unknown
+            lost_at = since if start.all_suspect else before.lost_at
+            self._states.put_suspicion(Suspicion(since, unknown, lost_at), space)
+            for ledger_id, ledger in self._ledgers.items():
+                facts = ledger.facts = ledger.facts or LedgerFacts(ledger_id)
+                facts.fenced, facts.doubt = True, Doubt(since)
             return
         for ledger_id, _ in states:
             self._states.put(Kind.LEDGER_STATE, ledger_id, self._ledgers[ledger_id], space)
@@ -209,8 +252,10 @@ class LedgerStorage:
                 try:
                     journal.put(Kind.CLEAN_STOP, ALL_LEDGERS, b"", 0, Space.STATE)
                     journal.finish()
-                except StorageError:
-                    pass  # without the mark the next start looks more closely, that is all
+                    if journal.failure is None:
+                        self._boots.stopped(journal.durable_lsn)
+                except (StorageError, OSError):
+                    pass  # without the marks the next start looks more closely, that is all
         else:
             journal.drop()
         for segment in self.segments.values():
@@ -320,6 +365,7 @@ class LedgerStorage:
             self._journal.refuse(sink, tag, error)
             return
         self._ledgers[ledger_id] = ledger
+        self.kept.forget(ledger_id, ledger.dead_through)
         for sequence in ledger.drop_spans():
             segment = self.segments.get(sequence)
             if segment is not None:
@@ -330,7 +376,7 @@ class LedgerStorage:
         """Ledgers never heard of may be vouched for again: whatever may have been lost has been named."""
         before = self._states.suspicion
         try:
-            self._states.put_suspicion(Suspicion(before.limbo_through, unknown=False))
+            self._states.put_suspicion(before._replace(unknown=False))
         except StorageError as error:
             self._journal.refuse(sink, tag, error)
             return
@@ -342,6 +388,10 @@ class LedgerStorage:
         self._journal.flush()
 
     # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _dead_through(self, ledger_id: int) -> int:
+        ledger = self._ledgers.get(ledger_id)
+        return 0 if ledger is None else ledger.dead_through
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
         """A copy of what is known of a ledger, None if it was never heard of."""
@@ -412,6 +462,11 @@ class LedgerStorage:
         return self._states.suspects(ledger_id)
 
     # --- state of the disk --------------------------------------------------------------------------------------------
+
+    @property
+    def boot(self) -> int:
+        """How often the bookie was started on this directory, this time included; 0 where a full disk kept no count."""
+        return self._boots.number
 
     @property
     def durable_lsn(self) -> int:

@@ -31,6 +31,7 @@ from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.segment_format import RECORD_HEADER_BYTES, place_seed
 from quire.storage.stored_ledger import Span, StoredLedger
+from quire.wire import native
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer, EntryDigest
 from quire.wire.run import RUN_HEADER_BYTES, RunPlace, RunView, count_ids
 
@@ -39,8 +40,8 @@ SHORT_READ_BYTES = 16 * 1024
 """Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
 SENT_ANYWAY_BYTES = 16 * 1024
 """Up to this much that nobody asked for is handed over with the rest of its run."""
-PLACED_BYTES_MIN = 64 * 1024
-"""A shorter run is sent: to open a file for it costs the reader more."""
+PLACED_BYTES = range(64 * 1024, native.FRAME_BYTES_MAX - RECORD_HEADER_BYTES + 1)
+"""A shorter run is sent: to open a file for it costs the reader more. So is a longer one, whose place no client takes."""
 JOINED_GAP_BYTES = 64 * 1024
 """Runs this close together are fetched as one: reading on costs a disk less than beginning anew."""
 _MUCH = 4
@@ -307,7 +308,7 @@ class RunReader:
                 if size >= bytes_max:
                     break
             if len(batch) > 1:
-                shortest = PLACED_BYTES_MIN if placed else math.inf
+                shortest = PLACED_BYTES.start if placed else math.inf
                 sent = (one for one in batch if one.row.body_bytes < shortest and not self._in_memory(one))
                 for extent in extents(sent):
                     self._files.expect(*extent)
@@ -353,18 +354,18 @@ class RunReader:
 
     def _place(self, piece: Piece, low: int, high: int) -> RunPlace | None:
         """Where all that is wanted of a piece lies, which is not looked at; None if it has to be read here."""
-        row, sequence = piece.row, piece.sequence
+        row, segment = piece.row, self._segments.segments[piece.sequence]
         if (
-            row.body_bytes < PLACED_BYTES_MIN
+            row.body_bytes not in PLACED_BYTES
             or is_damaged(row)
             or not piece.whole
             or _MUCH * count_ids(low, high, row.period, row.residues) <= row.entries
             or self._in_memory(piece)
         ):
             return None
-        path = os.path.abspath(self._files.path(sequence))  # noqa: PTH100 - for another process
-        seed = self._segments.segments[sequence].seed
-        return RunPlace(path, row.offset, RECORD_HEADER_BYTES + row.body_bytes, seed, row.origin_term)
+        path = os.path.abspath(self._files.path(piece.sequence))  # noqa: PTH100 - for another process
+        size = RECORD_HEADER_BYTES + row.body_bytes
+        return RunPlace(path, row.offset, size, segment.seed, row.origin_term)
 
     def _body(self, piece: Piece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged.

@@ -12,10 +12,12 @@ from crc32c import crc32c
 
 from quire.core.errors import StorageError
 from quire.storage.journal import Journal
+from quire.storage.kept_records import KeptRecords
 from quire.storage.reading import FooterCache
+from quire.storage.record_bodies import encode_retirement
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
-from quire.storage.segment_format import ALL_LEDGERS, Kind, encode_retirement
+from quire.storage.segment_format import ALL_LEDGERS, Kind
 from quire.storage.states import States
 
 
@@ -24,7 +26,7 @@ class Reclaimer:
 
     Args:
         segments: those in use, by sequence.
-        states: what must outlive them.
+        states, kept: what must outlive them.
         journal: where retirements go.
         files: the segments' files.
         cache: rows in memory, dropped with their segment.
@@ -38,6 +40,7 @@ class Reclaimer:
         self,
         segments: dict[int, Segment],
         states: States,
+        kept: KeptRecords,
         journal: Journal,
         files: SegmentFiles,
         cache: FooterCache,
@@ -45,6 +48,7 @@ class Reclaimer:
     ) -> None:
         self._segments = segments
         self._states = states
+        self._kept = kept
         self._journal = journal
         self._files = files
         self._cache = cache
@@ -63,6 +67,7 @@ class Reclaimer:
         gone = set(dead)
         try:
             self._states.carry_over(gone)
+            self._kept.carry_over(gone)
             body = encode_retirement(dead)
             # From here on a new segment's list leaves them out. It cannot be on disk before their state is: order.
             self.retiring |= gone

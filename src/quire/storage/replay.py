@@ -14,7 +14,8 @@ from crc32c import crc32c
 
 from quire.core.errors import DamagedSegmentError
 from quire.storage.findings import Damage, Scan, Torn
-from quire.storage.footer_format import OFFSET_UNIT, ROW, Row, RowFlag
+from quire.storage.footer_format import OFFSET_UNIT, ROW, KeptPlace, Row, RowFlag
+from quire.storage.record_bodies import decode_retirement, decode_segment_list, decode_tombstones
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.segment_format import (
     ALL_LEDGERS,
@@ -34,8 +35,7 @@ from quire.storage.segment_format import (
     check_understood,
     decode_group_header,
     decode_record_header,
-    decode_retirement,
-    decode_segment_list,
+    is_kept,
     seed_of,
 )
 
@@ -297,10 +297,13 @@ class SegmentScanner:
     def _take(self, offset: int, record: RecordHeader, body: bytes) -> None:
         try:
             check_understood(record)
+            self._take_understood(offset, record, body)
         except FormatError as error:
             raise DamagedSegmentError(
                 f"{self._path} at offset {offset}: {error}", path=self._path, offset=offset
             ) from error
+
+    def _take_understood(self, offset: int, record: RecordHeader, body: bytes) -> None:
         found, kind = self._found, record.kind
         self._last_kind = kind
         if kind == Kind.RUN:
@@ -314,6 +317,11 @@ class SegmentScanner:
             found.lists = decode_segment_list(body)
         elif kind == Kind.RETIREMENT:
             found.retired += decode_retirement(body)
+        elif kind == Kind.TOMBSTONES:
+            found.states += [(ledger_id, record.lsn, state) for ledger_id, state in decode_tombstones(body)]
+        elif is_kept(kind):
+            place = offset // OFFSET_UNIT
+            found.kept.append(KeptPlace(record.ledger_id, record.lsn, place, record.body_bytes, kind))
 
     def _bad_body(self, trouble: _Trouble, offset: int, record: RecordHeader) -> None:
         what = f"the body of a record of kind {record.kind:#x} does not verify"
@@ -321,9 +329,12 @@ class SegmentScanner:
         if record.kind == Kind.RUN:
             row = row_of(offset, record)
             trouble.damaged_rows.append((row._replace(flags=row.flags | RowFlag.DAMAGED), lac_of(record)))
+        elif is_kept(record.kind):
+            pass  # evidence at best: nothing that this bookie says rests on it
         elif record.ledger_id == ALL_LEDGERS:
             # A list of segments or a retirement that is lost makes files seem missing or in use, never the reverse.
-            trouble.all_suspect = trouble.all_suspect or record.kind == Kind.SUSPICION
+            concerns_all = record.kind in {Kind.SUSPICION, Kind.TOMBSTONES}
+            trouble.all_suspect = trouble.all_suspect or concerns_all
         else:
             trouble.named.add(record.ledger_id)
 

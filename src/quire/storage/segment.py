@@ -10,17 +10,30 @@ from crc32c import crc32c
 from quire.env.interfaces import File
 from quire.storage.footer_format import (
     DIRECTORY_BYTES,
+    KEPT_RECORD,
     ROW_BYTES,
     STATE_HEAD,
+    KeptPlace,
     Trailer,
     build_directory,
+    encode_kept,
     encode_states,
     encode_trailer,
     footer_bytes,
     sort_rows,
 )
 from quire.storage.index import RowTable
-from quire.storage.segment_format import BLOCK_BYTES, SegmentHeader, aligned, place_seed
+from quire.storage.record_bodies import TOMBSTONE
+from quire.storage.segment_format import (
+    BLOCK_BYTES,
+    STATE_KINDS,
+    Kind,
+    SegmentHeader,
+    aligned,
+    is_kept,
+    place_seed,
+)
+from quire.storage.state_format import SHRUNK_STATE
 
 NO_TABLE: Final = None
 
@@ -37,6 +50,7 @@ class Segment:
         before_lsn, before_checksum: of the group that was closed last, for the next one's header.
         table: its runs; None once it is sealed and the footer holds them.
         states: newest (LSN, ledger state body) of each ledger in it, -1 for the suspicion; empty once sealed.
+        kept: newest record of each (kind, ledger) that is carried over as it is; empty once sealed.
         live: ledgers with entries in it that are not dead; counted once it is sealed.
         file: open for writing, None before activation and after sealing.
         spare: the name of the spare that it will be made of, empty afterwards.
@@ -52,6 +66,7 @@ class Segment:
         "file",
         "first_lsn",
         "header",
+        "kept",
         "last_lsn",
         "live",
         "seed",
@@ -73,6 +88,7 @@ class Segment:
         self.table: RowTable | None = RowTable()
         self.states: dict[int, tuple[int, bytes]] = {}
         self._states_bytes = 0
+        self.kept: dict[tuple[int, int], KeptPlace] = {}
         self.live = 0
         self.file: File | None = None
         self.spare = ""
@@ -98,25 +114,31 @@ class Segment:
         self._states_bytes += STATE_HEAD.size + len(body)
         self.states[ledger_id] = (lsn, body)
 
-    def fits(self, end: int, *, ledger_id: int, run: bool, state_bytes: int) -> bool:
+    def keep_record(self, place: KeptPlace) -> None:
+        """Remember the newest record of a kind and ledger that is carried over as it is."""
+        known = self.kept.get((place.kind, place.ledger_id))
+        if known is None or known.lsn < place.lsn:
+            self.kept[place.kind, place.ledger_id] = place
+
+    def fits(self, end: int, *, ledger_id: int, run: bool, more: int) -> bool:
         """Whether a group may grow to `end` with one more record and the footer still has its place.
 
         Args:
             end: first byte behind the group's records.
             ledger_id: the new record's ledger.
             run: it is a run.
-            state_bytes: else, the size of its body if it is a state, or 0.
+            more: else, what the footer grows by; see `footer_share`.
         """
         table = self.table
         assert table is not None
-        rows, ledgers, states = len(table.rows), len(table.lacs), self._states_bytes
+        rows, ledgers, rest = len(table.rows), len(table.lacs), self._states_bytes + more
+        if self.kept:
+            rest += len(self.kept) * KEPT_RECORD.size
         if run:
             rows += ROW_BYTES
             if ledger_id not in table.lacs:
                 ledgers += 1
-        elif state_bytes:
-            states += STATE_HEAD.size + state_bytes
-        footer = aligned(states + rows + ledgers * DIRECTORY_BYTES) + BLOCK_BYTES
+        footer = aligned(rest + rows + ledgers * DIRECTORY_BYTES) + BLOCK_BYTES
         blank = BLOCK_BYTES if self.recycled else 0
         return aligned(end) + blank + footer <= self.header.segment_bytes
 
@@ -132,7 +154,8 @@ class Segment:
         rows = sort_rows(table.rows)
         directory = build_directory(rows, table.lacs, self.seed)
         states = encode_states((ledger, *self.states[ledger]) for ledger in sorted(self.states))
-        parts = states + rows + directory
+        kept = encode_kept(self.kept[key] for key in sorted(self.kept))
+        parts = states + rows + directory + kept
         size = self.header.segment_bytes
         start = size - BLOCK_BYTES - aligned(len(parts))
         assert start >= self.data_end, "the footer must not reach into the groups"
@@ -144,12 +167,15 @@ class Segment:
             states_offset=start,
             rows_offset=start + len(states),
             directory_offset=start + len(states) + len(rows),
-            directory_end=start + len(parts),
+            directory_end=start + len(parts) - len(kept),
             states=len(self.states),
             rows=len(rows) // ROW_BYTES,
             ledgers=len(directory) // DIRECTORY_BYTES,
             states_checksum=crc32c(states, place_seed(self.seed, start)),
             directory_checksum=crc32c(directory, place_seed(self.seed, start + len(states) + len(rows))),
+            kept_offset=start + len(parts) - len(kept),
+            kept=len(self.kept),
+            kept_checksum=crc32c(kept, place_seed(self.seed, start + len(parts) - len(kept))),
         )
         if parts:
             with mmap.mmap(-1, aligned(len(parts))) as buffer:
@@ -182,6 +208,7 @@ class Segment:
         self.table = NO_TABLE
         self.states = {}
         self._states_bytes = 0
+        self.kept = {}
         self.close()
 
     def close(self) -> None:
@@ -189,6 +216,15 @@ class Segment:
         if self.file is not None:
             self.file.close()
             self.file = None
+
+
+def footer_share(kind: int, body_bytes: int) -> int:
+    """How much of a footer a record takes that is no run."""
+    if kind in STATE_KINDS or kind == Kind.SUSPICION:
+        return STATE_HEAD.size + body_bytes
+    if kind == Kind.TOMBSTONES:
+        return (STATE_HEAD.size + SHRUNK_STATE.size) * (body_bytes // TOMBSTONE.size)
+    return KEPT_RECORD.size if is_kept(kind) else 0
 
 
 def footer_room(segment_bytes: int) -> int:

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from quire.core.bookie_ledger import LedgerFacts
-from quire.core.doubt import Doubt
 from quire.wire.entry import Buffer
+from quire.wire.layout import REFUSES, Field, Layout, Names, Use
 
 BLOCK_BYTES = 4096
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FORMAT_VERSIONS_READ = frozenset({1, 2})
 GROUP_HEADER_BYTES = 1024
 RECORD_HEADER_BYTES = 104
 RANGES_MAX = 39
@@ -27,7 +27,6 @@ LSN_GAP = 1 << 32
 SEGMENT_MAGIC = b"\xd1QSEG\r\n\x1a"
 GROUP_MAGIC = b"\xd1QGRP\r\n\x1a"
 
-SEGMENT_HEAD = struct.Struct(">8sHHIQQQQQQ")
 GROUP_HEAD = struct.Struct(">8sQQQQQIIIHH")
 RANGE = struct.Struct(">qqq")
 RECORD_HEAD = struct.Struct(">IBBBBQqqqQQqQIIIIIII")
@@ -35,9 +34,28 @@ U16 = struct.Struct(">H")
 U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
 _U64_PAIR = struct.Struct(">QQ")
-_STATE = struct.Struct(">BBBBIQQqQQ")
-_SUSPICION = struct.Struct(">QB")
-_LIST_HEAD = struct.Struct(">QQI")
+
+_BOOKIE = Use("bookie", "bookie")
+SEGMENT_HEADER: Final = Layout(
+    "Segment header",
+    [
+        Field("magic d1 51 53 45 47 0d 0a 1a", "8s", _BOOKIE),
+        Field(
+            "format version: 1, 2",
+            "H",
+            Use("bookie", "bookie", "1", REFUSES + " the directory if it is above its own"),
+        ),
+        Field("flags: 1 = the file was recycled", "H", _BOOKIE),
+        Field("block size, 4096", "I", _BOOKIE),
+        Field("size of the segment in bytes", "Q", _BOOKIE),
+        Field("sequence", "Q", _BOOKIE),
+        Field("nonce", "Q", _BOOKIE),
+        Field("first LSN that may be in it", "Q", _BOOKIE),
+        Field("incompatible features", "Q", Use("nobody yet", "bookie", "1", REFUSES + " the directory")),
+        Field("compatible features", "Q", Use("nobody yet", "nobody yet", "1", "ignores them")),
+    ],
+)
+SEGMENT_HEAD = SEGMENT_HEADER.struct
 
 RECYCLED = 1
 CRITICAL = 0x80
@@ -57,10 +75,47 @@ class Kind(IntEnum):
     SUSPICION = 0x88
     START = 0x09
     CLEAN_STOP = 0x0A
+    DAMAGED = 0x8B
+    RECORD_COPY = 0x0B
+    TOMBSTONES = 0x8C
+    FORMAT = 0x8D
 
 
-KNOWN_KINDS = frozenset(Kind) - {Kind.TRUNCATE, Kind.EXPLICIT_LAC}
+_NEW = Use("nobody yet", "nobody yet", "2", REFUSES + " the directory")
+KINDS: Final = Names(
+    "Kinds of records",
+    {
+        "0x81": ("run", _BOOKIE),
+        "0x82": ("ledger state", _BOOKIE),
+        "0x83": ("delete: a ledger state; entries with a lower LSN are dead", _BOOKIE),
+        "0x84": ("truncation", _NEW),
+        "0x85": (
+            "explicit LAC; reserved, it travels in the ledger state",
+            Use("nobody", "nobody", "1", REFUSES),
+        ),
+        "0x86": ("segment list", _BOOKIE),
+        "0x87": ("retirement", _BOOKIE),
+        "0x88": ("suspicion", _BOOKIE),
+        "0x09": ("start", _BOOKIE),
+        "0x0a": ("clean stop", _BOOKIE),
+        "0x0b": ("copy of a metadata record", Use("nobody yet", "nobody yet", "2", "loses it at reclaim")),
+        "0x8b": ("damaged intervals", _NEW),
+        "0x8c": ("shrunk tombstones", Use("nobody yet", "bookie", "2", REFUSES + " the directory")),
+        "0x8d": (
+            "format: from here on records are of version 2",
+            Use("bookie", "bookie", "2", REFUSES + " the directory"),
+        ),
+    },
+)
+
+UNDERSTOOD: Final = frozenset(Kind) - {Kind.TRUNCATE, Kind.EXPLICIT_LAC, Kind.DAMAGED}
+"""What this program acts on. It has codecs for truncations and damaged intervals, and refuses a directory with them."""
 STATE_KINDS = frozenset({Kind.LEDGER_STATE, Kind.DELETE})
+
+
+def is_kept(kind: int) -> bool:
+    """Whether a record of this kind is carried over as it is, until a newer one of its kind and ledger supersedes it."""
+    return not kind & CRITICAL and kind not in {Kind.START, Kind.CLEAN_STOP}
 
 
 class GroupFlag:
@@ -116,6 +171,7 @@ class SegmentHeader(NamedTuple):
     recycled: bool
     cluster_instance: str
     bookie_id: str
+    version: int = FORMAT_VERSION
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -124,7 +180,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     parts = [
         SEGMENT_HEAD.pack(
             SEGMENT_MAGIC,
-            FORMAT_VERSION,
+            header.version,
             flags,
             BLOCK_BYTES,
             header.segment_bytes,
@@ -159,7 +215,7 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
     _, version, flags, block_bytes, size, sequence, nonce, first_lsn, incompatible, _ = (
         SEGMENT_HEAD.unpack_from(block)
     )
-    if version != FORMAT_VERSION or incompatible or block_bytes != BLOCK_BYTES or flags & ~RECYCLED:
+    if version not in FORMAT_VERSIONS_READ or incompatible or block_bytes != BLOCK_BYTES or flags & ~RECYCLED:
         raise FormatError(
             f"written by a newer version (format {version}, features {incompatible:#x}, flags {flags:#x}); "
             "start that version, or upgrade this one"
@@ -170,7 +226,9 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
         (length,) = U16.unpack_from(block, position)
         texts.append(bytes(block[position + 2 : position + 2 + length]).decode())
         position += 2 + length
-    return SegmentHeader(size, sequence, nonce, first_lsn, bool(flags & RECYCLED), texts[0], texts[1])
+    return SegmentHeader(
+        size, sequence, nonce, first_lsn, bool(flags & RECYCLED), texts[0], texts[1], version
+    )
 
 
 # --- groups -----------------------------------------------------------------------------------------------------
@@ -322,7 +380,13 @@ def check_understood(header: RecordHeader) -> None:
     Raises:
         FormatError: saying which part is unknown.
     """
-    if header.kind not in KNOWN_KINDS:
+    if header.kind not in UNDERSTOOD:
+        if header.kind in set(Kind):
+            name = Kind(header.kind).name.lower().replace("_", " ")
+            raise FormatError(
+                f"a record of kind {header.kind:#x} ({name}), which this version does not act on; start the version that "
+                "wrote it"
+            )
         if header.kind & CRITICAL:
             raise FormatError(f"a record of kind {header.kind:#x} from a newer version; start that version")
         return
@@ -332,119 +396,3 @@ def check_understood(header: RecordHeader) -> None:
         )
     if header.flags & ~(RecordFlag.RECOVERY | RecordFlag.CARRIED):
         raise FormatError(f"a record has flags {header.flags:#x} of a newer version; start that version")
-
-
-# --- bodies -----------------------------------------------------------------------------------------------------
-
-
-def encode_state(facts: LedgerFacts, dead_through: int) -> bytes:
-    """A ledger's whole state. Entries with an LSN up to `dead_through` are dead."""
-    flags = (1 if facts.fenced else 0) | (2 if facts.limbo else 0)
-    return b"".join(
-        [
-            _STATE.pack(
-                1,
-                flags,
-                facts.digest_type,
-                len(facts.key),
-                len(facts.explicit_lac),
-                facts.token,
-                facts.term,
-                facts.lac,
-                facts.deleted_until_ms,
-                dead_through,
-            ),
-            facts.key,
-            facts.explicit_lac,
-        ]
-    )
-
-
-def decode_state(ledger_id: int, body: Buffer) -> tuple[LedgerFacts, int]:
-    """(facts, the LSN up to which entries are dead).
-
-    Raises:
-        FormatError: the body does not fit.
-    """
-    if len(body) < _STATE.size:
-        raise FormatError(f"the state of ledger {ledger_id} is cut")
-    version, flags, digest_type, key_bytes, lac_bytes, token, term, lac, until, dead = _STATE.unpack_from(
-        body
-    )
-    key_end = _STATE.size + key_bytes
-    if version != 1 or flags & ~3 or len(body) != key_end + lac_bytes:
-        raise FormatError(f"the state of ledger {ledger_id} does not fit version 1")
-    facts = LedgerFacts(
-        ledger_id=ledger_id,
-        key=bytes(body[_STATE.size : key_end]),
-        token=token,
-        digest_type=digest_type,
-        fenced=bool(flags & 1),
-        doubt=Doubt(0) if flags & 2 else None,
-        term=term,
-        lac=lac,
-        explicit_lac=bytes(body[key_end:]),
-        deleted_until_ms=until,
-    )
-    return facts, dead
-
-
-class SegmentList(NamedTuple):
-    """Where the segment before ended, and which segments are in use (ranges of sequences, ends included)."""
-
-    before_sequence: int
-    before_last_lsn: int
-    ranges: Sequence[tuple[int, int]]
-
-
-def encode_segment_list(before_sequence: int, before_last_lsn: int, sequences: Sequence[int]) -> bytes:
-    """A segment list's body from the sequences in use, ascending."""
-    ranges: list[list[int]] = []
-    for sequence in sequences:
-        if ranges and ranges[-1][1] == sequence - 1:
-            ranges[-1][1] = sequence
-        else:
-            ranges.append([sequence, sequence])
-    parts = [_LIST_HEAD.pack(before_sequence, before_last_lsn, len(ranges))]
-    parts += [_U64_PAIR.pack(first, last) for first, last in ranges]
-    return b"".join(parts)
-
-
-def decode_segment_list(body: Buffer) -> SegmentList:
-    """Read a segment list's body, whose checksum was verified."""
-    before_sequence, before_last_lsn, count = _LIST_HEAD.unpack_from(body)
-    ranges = [_U64_PAIR.unpack_from(body, _LIST_HEAD.size + 16 * i) for i in range(count)]
-    return SegmentList(before_sequence, before_last_lsn, ranges)
-
-
-def encode_retirement(sequences: Sequence[int]) -> bytes:
-    """A retirement's body."""
-    return U32.pack(len(sequences)) + b"".join(U64.pack(sequence) for sequence in sequences)
-
-
-def decode_retirement(body: Buffer) -> list[int]:
-    """The sequences that are retired."""
-    (count,) = U32.unpack_from(body)
-    return [U64.unpack_from(body, 4 + 8 * i)[0] for i in range(count)]
-
-
-class Suspicion(NamedTuple):
-    """What may have been lost without a name.
-
-    Ledgers whose newest state is not above `limbo_through` are fenced and in limbo; `unknown`: ledgers that were never
-    heard of may have been here too.
-    """
-
-    limbo_through: int = 0
-    unknown: bool = False
-
-
-def encode_suspicion(suspicion: Suspicion) -> bytes:
-    """A suspicion's body."""
-    return _SUSPICION.pack(suspicion.limbo_through, suspicion.unknown)
-
-
-def decode_suspicion(body: Buffer) -> Suspicion:
-    """Read a suspicion's body, whose checksum was verified."""
-    limbo_through, unknown = _SUSPICION.unpack_from(body)
-    return Suspicion(limbo_through, bool(unknown))

@@ -8,7 +8,10 @@ Source: `docs/formats/segment.md`, "What a crash can leave"; protocol 5.3, 5.6.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -17,35 +20,39 @@ from quire.core.doubt import Doubt
 from quire.core.errors import DamagedSegmentError
 from quire.storage.findings import Damage, Scan, Torn
 from quire.storage.footer_format import (
+    KEPT_RECORD,
     DirectoryEntry,
+    KeptPlace,
     Trailer,
     decode_trailer,
     read_directory,
+    read_kept,
     read_states,
 )
+from quire.storage.record_bodies import SegmentList, Suspicion, decode_segment_list, decode_suspicion
 from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
+    FORMAT_VERSION,
     GROUP_HEADER_BYTES,
     LSN_GAP,
     RECORD_HEADER_BYTES,
     FormatError,
     Kind,
     SegmentHeader,
-    SegmentList,
-    Suspicion,
     decode_group_header,
     decode_record_header,
-    decode_segment_list,
-    decode_state,
-    decode_suspicion,
     place_seed,
     seed_of,
 )
+from quire.storage.state_format import check_acted_on, decode_state
 from quire.storage.stored_ledger import StoredLedger
+
+MISSING_NAMED_MAX = 1024
+"""Of more missing segments than these, the others are counted."""
 
 
 @dataclass(slots=True)
@@ -84,6 +91,7 @@ class Start:
     Attributes:
         segments: in use, by sequence; without a trailer they are still to be sealed.
         ledgers: all that was heard of.
+        kept: records that are carried over as they are, with the segment of each.
         suspicion: what was suspected before, and is still.
         suspicion_lsn, suspicion_sequence: where that is written down.
         resume: the segment to go on in, after a clean stop without any damage.
@@ -101,6 +109,7 @@ class Start:
         self._directories: list[tuple[int, list[DirectoryEntry]]] = []
         self.segments: dict[int, Segment] = {}
         self.ledgers: dict[int, StoredLedger] = {}
+        self.kept: list[tuple[int, list[KeptPlace]]] = []
         self.suspicion = Suspicion()
         self.suspicion_lsn = 0
         self.suspicion_sequence = 0
@@ -192,7 +201,8 @@ class Start:
 
     def _missing(self, sequences: list[int]) -> None:
         self.all_suspect = True
-        for sequence in sequences:
+        self.report.damages_more += len(sequences[MISSING_NAMED_MAX:])
+        for sequence in sequences[:MISSING_NAMED_MAX]:
             path = str(self._files.path(sequence))
             self._damaged(
                 Damage(path, 0, -1, -1, -1, "the segment is missing: records of any ledger are lost")
@@ -231,7 +241,8 @@ class Start:
             place = header.segment_bytes - BLOCK_BYTES
             path = str(self._files.path(sequence))
             self._damaged(Damage(path, place, -1, -1, -1, f"{error}; the records were read instead"))
-        after = self._first_list(follower)
+        with self._refusing(follower):
+            after = self._first_list(follower)
         end_lsn = after.before_last_lsn if after is not None and after.before_sequence == sequence else None
         scan = SegmentScanner(self._files, header, end_lsn=end_lsn, newest=False).scan()
         self._add_scanned(sequence, scan)
@@ -243,7 +254,7 @@ class Start:
         read = read_footer(self._files, segment)
         if read is None:
             return False
-        trailer, states, entries = read
+        trailer, states, entries, kept = read
         segment.first_lsn, segment.last_lsn = trailer.first_lsn, trailer.last_lsn
         segment.data_end = trailer.data_end
         segment.sealed(trailer)
@@ -251,6 +262,7 @@ class Start:
         for ledger_id, lsn, body in states:
             self._state(segment.sequence, ledger_id, lsn, body)
         self._directories.append((segment.sequence, entries))
+        self.kept.append((segment.sequence, kept))
         self.segments[segment.sequence] = segment
         self.last_lsn = max(self.last_lsn, trailer.last_lsn)
         return True
@@ -278,6 +290,7 @@ class Start:
         self.segments[sequence] = segment
         for ledger_id, lsn, body in scan.states:
             self._state(sequence, ledger_id, lsn, body)
+        self.kept.append((sequence, scan.kept))
         self.last_lsn = max(self.last_lsn, scan.last_lsn, max(scan.lsns(), default=0))
         self._take_suspicions(scan)
 
@@ -305,6 +318,7 @@ class Start:
             self.report.clean
             and sealed is None
             and not (self.all_suspect or self.named or self.report.damages)
+            and header.version == FORMAT_VERSION
         ):
             self.resume = segment
         else:
@@ -332,20 +346,29 @@ class Start:
     def _state(self, sequence: int, ledger_id: int, lsn: int, body: bytes | memoryview) -> None:
         if ledger_id == ALL_LEDGERS:
             if lsn > self.suspicion_lsn:
-                self.suspicion, self.suspicion_lsn = decode_suspicion(body), lsn
-                self.suspicion_sequence = sequence
+                with self._refusing(sequence):
+                    self.suspicion = decode_suspicion(body)
+                self.suspicion_lsn, self.suspicion_sequence = lsn, sequence
             return
         ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
         if lsn <= ledger.state_lsn:
             return
+        with self._refusing(sequence):
+            state = decode_state(ledger_id, body, lsn)
+            check_acted_on(ledger_id, state)
+        ledger.facts, ledger.dead_through = state.facts, state.dead_through
+        ledger.state_lsn, ledger.state_sequence = lsn, sequence
+
+    @contextmanager
+    def _refusing(self, sequence: int) -> Iterator[None]:
+        """What a segment says and this program cannot act on refuses the directory, with the file's name."""
         try:
-            ledger.facts, ledger.dead_through = decode_state(ledger_id, body)
+            yield
         except FormatError as error:
             path = str(self._files.path(sequence))
             raise DamagedSegmentError(
                 f"{path}: {error}; start the version that wrote it", path=path
             ) from error
-        ledger.state_lsn, ledger.state_sequence = lsn, sequence
 
     def _suspect(self) -> None:
         """Fence and put in limbo whatever may have lost something, by old suspicions and by new ones."""
@@ -361,7 +384,9 @@ class Start:
                 ledger.facts = LedgerFacts(ledger_id)
             if new and not ledger.facts.limbo:
                 self.report.limbo.append(ledger_id)
-            ledger.facts.fenced, ledger.facts.doubt = True, Doubt(0)
+            # A new doubt gets its LSN when the start is written down.
+            since = ledger.facts.doubt.lsn if ledger.facts.doubt is not None else 0
+            ledger.facts.fenced, ledger.facts.doubt = True, Doubt(max(since, limbo_through if old else 0))
         self.report.limbo.sort()
         self.report.suspects_unknown = self.suspicion.unknown or self.all_suspect
 
@@ -377,6 +402,8 @@ def segment_of(header: SegmentHeader, scan: Scan) -> Segment:
     table.extend(scan.rows_by_lsn(), scan.lacs)
     for ledger_id, lsn, body in scan.states:
         segment.keep_state(ledger_id, lsn, body)
+    for place in scan.kept:
+        segment.keep_record(place)
     segment.data_end = scan.data_end
     segment.first_lsn, segment.last_lsn = scan.first_lsn, scan.last_lsn
     segment.before_lsn, segment.before_checksum = scan.before_lsn, scan.before_checksum
@@ -412,10 +439,17 @@ def decode_quietly(files: SegmentFiles, header: SegmentHeader) -> Trailer | None
         return None
 
 
-def read_footer(
-    files: SegmentFiles, segment: Segment
-) -> tuple[Trailer, list[tuple[int, int, memoryview]], list[DirectoryEntry]] | None:
-    """(trailer, states, directory) of a sealed segment, None if it is not sealed.
+class Footer(NamedTuple):
+    """What a sealed segment says of itself."""
+
+    trailer: Trailer
+    states: list[tuple[int, int, memoryview]]
+    directory: list[DirectoryEntry]
+    kept: list[KeptPlace]
+
+
+def read_footer(files: SegmentFiles, segment: Segment) -> Footer | None:
+    """The footer of a sealed segment, None if it is not sealed.
 
     Raises:
         FormatError: a part does not verify, even when read from the disk itself.
@@ -430,10 +464,7 @@ def read_footer(
         raise FormatError(f"the footer cannot be read: {error.strerror or error}") from error
 
 
-def _read_footer(
-    read: object, segment: Segment
-) -> tuple[Trailer, list[tuple[int, int, memoryview]], list[DirectoryEntry]] | None:
-    assert callable(read)
+def _read_footer(read: Callable[[int, int, int], bytes], segment: Segment) -> Footer | None:
     sequence, seed = segment.sequence, segment.seed
     offset = segment.header.segment_bytes - BLOCK_BYTES
     trailer = decode_trailer(read(sequence, offset, BLOCK_BYTES), sequence, seed, offset)
@@ -445,4 +476,11 @@ def _read_footer(
     directory = read(sequence, trailer.directory_offset, trailer.directory_end - trailer.directory_offset)
     if crc32c(directory, place_seed(seed, trailer.directory_offset)) != trailer.directory_checksum:
         raise FormatError("the checksum of the directory in the footer differs")
-    return trailer, list(read_states(states, trailer.states)), list(read_directory(directory))
+    kept = b""
+    if trailer.kept:
+        kept = read(sequence, trailer.kept_offset, trailer.kept * KEPT_RECORD.size)
+        if crc32c(kept, place_seed(seed, trailer.kept_offset)) != trailer.kept_checksum:
+            raise FormatError("the checksum of the kept records in the footer differs")
+    return Footer(
+        trailer, list(read_states(states, trailer.states)), list(read_directory(directory)), read_kept(kept)
+    )

@@ -12,8 +12,10 @@ from crc32c import crc32c
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.journal import Journal
+from quire.storage.record_bodies import Suspicion, encode_suspicion
 from quire.storage.segment_files import Space
-from quire.storage.segment_format import ALL_LEDGERS, Kind, Suspicion, encode_state, encode_suspicion
+from quire.storage.segment_format import ALL_LEDGERS, Kind
+from quire.storage.state_format import LedgerState, encode_state
 from quire.storage.stored_ledger import StoredLedger
 
 
@@ -43,7 +45,7 @@ class States:
 
     def put(self, kind: Kind, ledger_id: int, ledger: StoredLedger, space: Space = Space.STATE) -> None:
         """Journal a ledger's state as it is now. Raises StorageError when it cannot be taken."""
-        body = encode_state(facts_of(ledger), ledger.dead_through)
+        body = encode_state(LedgerState(ledger.facts, ledger.dead_through))
         segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
         segment.keep_state(ledger_id, lsn, body)
         ledger.state_lsn, ledger.state_sequence = lsn, segment.sequence
@@ -58,7 +60,7 @@ class States:
     def carry_over(self, sequences: Collection[int]) -> None:
         """Journal anew whatever only these segments hold. Raises StorageError when it cannot be taken."""
         for ledger_id, ledger in self.ledgers.items():
-            if ledger.state_sequence in sequences and ledger.facts is not None:
+            if ledger.state_sequence in sequences:
                 self.put(Kind.LEDGER_STATE, ledger_id, ledger)
         if self._suspicion_sequence in sequences:
             self.put_suspicion(self.suspicion)

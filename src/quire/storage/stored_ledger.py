@@ -29,7 +29,8 @@ class StoredLedger:
     """One ledger.
 
     Attributes:
-        facts: all that is durably known besides entries; None if only entries were put.
+        facts: all that is durably known besides entries; None if only entries were put, or only a shrunk tombstone is
+            left.
         state_lsn: LSN of its newest state record, 0 if none.
         state_sequence: the segment where that lies.
         dead_through: entries with an LSN up to this are deleted.

@@ -9,6 +9,7 @@ Source: metadata format of Apache BookKeeper, "Bookie registration"; tests/vecto
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,15 +17,20 @@ from google.protobuf.message import DecodeError
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.core.ids import BookieId
+from quire.wire.layout import IGNORES, Names, Use
 from quire.wire.proto.bookie_service_info_pb2 import BookieServiceInfoFormat
 
 BOOKIE_RPC: Final = "bookie-rpc"
 NATIVE_PROPERTY: Final = "quire.native"
 """Property: `<port>/<version>` where the bookie speaks the native protocol (docs/formats/native-protocol.md)."""
 
+FEATURES_PROPERTY: Final = "quire.features"
+"""Property: what the bookie's program can do, names with a space between them; those of later programs are kept."""
+
 # As in Java, where the range `:-_` includes `;<=>?@[\]^` as well.
 _ID: Final = re.compile(r"[a-zA-Z0-9:-_.\-]+", re.ASCII)
 _ADDRESS: Final = re.compile(r"(?P<host>.+):(?P<port>[0-9]{1,5})", re.ASCII)
+_FEATURE: Final = re.compile(r"[!-~]{1,64}", re.ASCII)
 _PORT_MAX: Final = 65535
 
 
@@ -76,6 +82,25 @@ def parse_native_property(value: str) -> tuple[int, int] | None:
     if not (slash and port.isdecimal() and version.isdecimal() and 0 < int(port) <= _PORT_MAX):
         return None
     return int(port), int(version)
+
+
+def features_property(features: Iterable[str]) -> str:
+    """The value of `FEATURES_PROPERTY`.
+
+    Raises:
+        MisuseError: a name is empty, too long, or has a character that is not printable ASCII, or a space.
+    """
+    names = sorted(set(features))
+    for name in names:
+        if not _FEATURE.fullmatch(name):
+            msg = f"{name[:80]!r} cannot be the name of a feature: use 1 to 64 printable ASCII characters without spaces"
+            raise MisuseError(msg)
+    return " ".join(names)
+
+
+def parse_features_property(value: str) -> frozenset[str]:
+    """The features in a value of `FEATURES_PROPERTY`, whether they are known or not."""
+    return frozenset(value.split())
 
 
 def serialize(info: BookieServiceInfo) -> bytes:
@@ -139,3 +164,18 @@ def _corrupt(bookie_id: str, what: str) -> CorruptMetadataError:
         f"the registration of bookie {bookie_id} cannot be read: {what}; restart that bookie to register anew"
     )
     return CorruptMetadataError(msg, bookie=bookie_id)
+
+
+PROPERTIES: Final = Names(
+    "Properties of a registration",
+    {
+        NATIVE_PROPERTY: (
+            "where the bookie speaks the native protocol, and its highest version",
+            Use("Quire's bookies", "Quire's clients"),
+        ),
+        FEATURES_PROPERTY: (
+            "what the bookie's program can do",
+            Use("Quire's bookies", "Quire's clients; `quire cluster upgrade`", "2", IGNORES),
+        ),
+    },
+)

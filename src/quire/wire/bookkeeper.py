@@ -15,8 +15,11 @@ from quire.core.ids import ENSEMBLE_MAX, ID_MAX
 from quire.wire.entry import Buffer
 from quire.wire.run import count_ids
 
-FRAME_BYTES_MAX: Final = 5_242_880
-"""Longest frame, its length field included; both sides of the Java product have the same limit."""
+FRAME_BYTES_MAX: Final = 5_253_120
+"""Longest frame by default, its length field included: 5 MiB and 10 KiB, as Pulsar sets bookies and clients of Java.
+
+Java's own default is 5 MiB. Both are its `nettyMaxFrameSizeBytes`.
+"""
 ENTRY_BYTES_MIN: Final = 32
 """No digest makes an entry shorter than its header; the Java product takes 24 bytes, which nobody can read back."""
 KEY_BYTES: Final = 20
@@ -90,14 +93,18 @@ def v3_answer(status: int) -> Answer:
     return _V3_ANSWERS.get(status, Answer.ERROR)
 
 
-def whole_frames(data: Buffer) -> tuple[list[Sequence[int]], int]:
-    """The whole frames at the start of a buffer, in order, and where the first one begins that is cut.
+def whole_frames(data: Buffer, frame_bytes_max: int = FRAME_BYTES_MAX) -> tuple[list[Sequence[int]], int]:
+    """The whole frames at the start of a buffer, in order, and where the first one begins that is cut or too long.
+
+    Args:
+        data: the buffer.
+        frame_bytes_max: longest frame, its length field included.
 
     Returns:
         Where each begins: a `range` for each stretch of frames of one size, its step, and lists for what is between.
 
     Raises:
-        MalformedFrameError: a length that no frame has; said before anybody takes memory for it.
+        MalformedFrameError: a length that is too short for a frame.
     """
     stretches: list[Sequence[int]] = []
     loose: list[int] = []
@@ -105,8 +112,11 @@ def whole_frames(data: Buffer) -> tuple[list[Sequence[int]], int]:
     unpack = _LENGTH.unpack_from
     while end - at >= 4:
         size: int = unpack(data, at)[0] + 4
-        if not 8 <= size <= FRAME_BYTES_MAX:
-            check_length(size)
+        if not 8 <= size <= frame_bytes_max:
+            if size < 8:
+                msg = f"a frame of {size} bytes: V2 and V3 frames have 8 at least, with their length field"
+                raise MalformedFrameError(msg)
+            break
         if size > end - at:
             break
         if size == before:
@@ -151,17 +161,6 @@ def _alike(data: Buffer, start: int, size: int) -> int:
             break
         step *= 8
     return count
-
-
-def check_length(size: int) -> None:
-    """Refuse a frame that is too long or too short to be one. `size` counts the length field.
-
-    Raises:
-        MalformedFrameError: naming the length.
-    """
-    if not 8 <= size <= FRAME_BYTES_MAX:
-        msg = f"a frame of {size} bytes: V2 and V3 frames have 8 to {FRAME_BYTES_MAX} with their length field"
-        raise MalformedFrameError(msg)
 
 
 def run_shapes(ids: Sequence[int], likely_period: int = 1) -> list[tuple[int, int, int, int]]:

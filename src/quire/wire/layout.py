@@ -11,9 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
-
-from google.protobuf.descriptor import Descriptor
+from typing import Any, NamedTuple
 
 REFUSES = "refuses"
 IGNORES = "ignores it"
@@ -91,14 +89,14 @@ class Message:
 
     Args:
         name: what has this layout, as the pages call it.
-        descriptor: the message.
+        descriptor: the message's, as its generated class has it; the library's types of it differ.
         uses: of every field of it, by the field's name.
 
     Raises:
         ValueError: a field without a use, or a use without a field.
     """
 
-    def __init__(self, name: str, descriptor: Descriptor, uses: Mapping[str, Use]) -> None:
+    def __init__(self, name: str, descriptor: Any, uses: Mapping[str, Use]) -> None:
         self.name = name
         self._descriptor = descriptor
         self._uses = dict(uses)

@@ -151,6 +151,7 @@ def test_the_cluster_says_how_it_is(quire: Quire, cluster: LocalCluster) -> None
     assert [(row["id"], row["address"], row["answers"]) for row in rows] == [
         (bookie.id, bookie.address, "ok") for bookie in cluster.bookies
     ]
+    assert all(row["protocol"].startswith("native ") for row in rows)
     assert "3 up" in quire("cluster", "status").stdout
 
 
@@ -227,3 +228,38 @@ def test_help_does_not_load_what_commands_need() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_a_longer_frame_takes_longer_records_at_both_ends(quire: Quire, tmp_path: Path) -> None:
+    record = b"r" * (6 * 1024 * 1024)
+    longer = "--frame-bytes-max", str(8 * 1024 * 1024)
+    said = error_of(quire("ledger", "append", "--json", given=record, code=2))["message"]
+    assert "--frame-bytes-max" in said
+    # The cluster's bookies take 8 MiB of our own protocol's frames by default, and the client no more over V2 and V3.
+    said = error_of(quire("ledger", "append", "--frame-bytes-max", "6000000", "--json", given=record, code=2))
+    assert "--frame-bytes-max" in said["message"]
+    ledger = str(objects(quire("ledger", "append", *longer, "--json", given=record))[0]["ledger_id"])
+    assert quire("ledger", "read", ledger, *longer).stdout_bytes == record + b"\n"
+    assert objects(quire("ledger", "verify", ledger, *longer, "--json"))[0]["good"]
+    said = error_of(quire("ledger", "read", ledger, "--frame-bytes-max", "100000", "--json", code=3))
+    assert "this client takes 132768" in said["message"]
+    quire("log", "create", "long")
+    quire("log", "append", "long", *longer, given=record)
+    assert quire("log", "read", "long", *longer).stdout_bytes == record + b"\n"
+
+
+@pytest.mark.parametrize("command", ["bookie", "ledger"])
+def test_a_limit_of_frames_that_cannot_be_is_refused(quire: Quire, tmp_path: Path, command: str) -> None:
+    words = ["bookie", "--dir", str(tmp_path / "b")] if command == "bookie" else ["ledger", "read", "1"]
+    said = error_of(quire(*words, "--frame-bytes-max", "5", "--json", code=2))
+    assert "(--frame-bytes-max) must be an integer from 65536 to " in said["message"]
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_bookies_of_up_have_its_limit_of_frames(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 1, frame_bytes_max=1 << 19) as local:
+        done = CliRunner(env={"QUIRE_CLUSTER": local.uri}).invoke(
+            app, ["ledger", "append", *["-E1", "-w1", "-a1", "--json"]], input=b"x" * (1 << 20)
+        )
+        assert done.exit_code != 0
+        assert f"the limit is {(1 << 19) + 32768}" in local.bookies[0].log.read_text()

@@ -465,8 +465,8 @@ async def test_a_cancelled_append_gives_its_room_back():
 @run
 async def test_limits_are_said_plainly():
     async with cluster() as c, await c.writer() as ledger:
-        with pytest.raises(MisuseError, match="entry_bytes_max"):
-            ledger.append_nowait(bytes(FAST.entry_bytes_max + 1))
+        with pytest.raises(MisuseError, match="window_bytes_max"):
+            ledger.append_nowait(bytes(FAST.payload_bytes_max + 1))
         with pytest.raises(MisuseError, match="in parts"):
             await ledger.append_many([bytes(1_000_000)] * 5)
         assert await ledger.append_many([]) == range(0)

@@ -88,7 +88,7 @@ def test_a_full_window_says_so_and_lets_in_again(tmp_path: Path) -> None:
             assert writer.pending_bytes == 0
             assert await writer.append_nowait(b"x") == 1
             with pytest.raises(MisuseError, match="split it"):
-                await writer.append(bytes(5 * 1024 * 1024))
+                await writer.append(bytes(6 * 1024 * 1024))
         with pytest.raises(NotWritingError):
             await writer.append(b"late")
 

@@ -4,11 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quire.core.errors import AlreadyExistsError, MisuseError
 from quire.metadata.bookies import AVAILABLE, READONLY, BookieInfo, BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import KeyMissingError, VersionConflictError
+from quire.wire.bookie_service_info import FEATURES_PROPERTY, features_property, parse_features_property
 
 B1 = BookieInfo("b1.k7f3q", "127.0.0.1", 3181, properties={"quire.native": "3181/1"})
 B2 = BookieInfo("127.0.0.1:3182", "127.0.0.1", 3182)
@@ -24,6 +27,31 @@ def test_bookies_are_seen_as_they_registered():
         assert B2.native is None
 
     asyncio.run(scenario())
+
+
+def test_features_are_told_and_those_of_later_programs_are_kept():
+    told = replace(B2, properties={FEATURES_PROPERTY: features_property(["lacs", "background", "lacs"])})
+    assert told.properties == {"quire.features": "background lacs"}
+    found = BookieInfo.parse(told.bookie_id, told.serialize(), writable=True)
+    assert found == told
+    assert found.features == {"background", "lacs"}
+    assert found.announces_features
+    later = replace(B2, properties={FEATURES_PROPERTY: "background  x/99 \t lacs "})
+    assert later.features == {"background", "lacs", "x/99"}
+    assert (B1.features, B1.announces_features) == (frozenset(), False)
+    none = replace(B2, properties={FEATURES_PROPERTY: features_property([])})
+    assert (none.features, none.announces_features) == (frozenset(), True)
+
+
+@given(st.sets(st.from_regex(r"[!-~]{1,64}", fullmatch=True)))
+def test_features_come_back(names):
+    assert parse_features_property(features_property(names)) == names
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\n", "\xe4", "x" * 65])
+def test_a_name_that_is_no_feature_is_refused(name):
+    with pytest.raises(MisuseError, match="name of a feature"):
+        features_property(["good", name])
 
 
 def test_a_bookie_that_turns_read_only_and_back_never_seems_gone():

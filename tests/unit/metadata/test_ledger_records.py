@@ -12,11 +12,15 @@ from quire.core.errors import (
     MisuseError,
     NoSuchLedgerError,
 )
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger_notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
+from quire.metadata.keys import ledger_notes_key
 from quire.metadata.ledgers import ATTEMPTS_MAX, LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.store import VersionConflictError
+from quire.metadata.store import Create, Put, StoreBusyError, VersionConflictError
 from quire.wire import ledger_metadata
+from quire.wire.ledger_notes import encode_notes
 
 
 def record_of(ledger_id, token=1):
@@ -176,5 +180,155 @@ def test_values_and_keys_that_are_none_of_ours_are_named():
         for wrong in (-1, 2**63):
             with pytest.raises(MisuseError):
                 await ledgers.read(wrong)
+
+    asyncio.run(scenario())
+
+
+# --- notes ------------------------------------------------------------------------------------------------------
+
+NOTES = LedgerNotes(
+    holes=(BookieHoles(BookieId("b"), (EntryRange(0, 9, 3, 0b101),)),),
+    losses=(AcceptedLoss((EntryRange(5, 5),), 1, "me", (BookieId("gone"),)),),
+)
+EACH_FORMAT = pytest.mark.parametrize("stored_format", [1, 2, 3])
+
+
+def noted_record(ledger_id, stored_format):
+    record = replace(record_of(ledger_id), format_version=stored_format)
+    return ledger_metadata.parse(ledger_metadata.serialize(record), ledger_id)
+
+
+@EACH_FORMAT
+def test_notes_are_written_with_the_record_and_read_with_it(stored_format):
+    async def scenario():
+        store = MemoryStore()
+        ledgers = LedgerStore(store)
+        record = noted_record(1, stored_format)
+        version = await ledgers.create(record)
+        assert await ledgers.read_with_notes(1) == (record, NO_NOTES, version)
+        later = await ledgers.write_with_notes(record.closed(9, 90), NOTES, version)
+        found, notes, seen = await ledgers.read_with_notes(1)
+        assert (notes, seen) == (NOTES, later)
+        assert (found.last_entry, found.format_version) == (9, stored_format)
+        assert (await store.get(ledger_notes_key(1)) is not None) == (stored_format == 1)
+        with pytest.raises(VersionConflictError, match="version"):
+            await ledgers.write_with_notes(found, NO_NOTES, version)
+        assert (await ledgers.read_with_notes(1))[1] == NOTES
+        less = replace(NOTES, losses=())
+        later = await ledgers.write_with_notes(found, less, later)
+        found, notes, _ = await ledgers.read_with_notes(1)
+        assert notes == less
+        # A writer that knows of no notes leaves them alone.
+        later = await ledgers.write(replace(found, length=91), later)
+        found, notes, _ = await ledgers.read_with_notes(1)
+        assert (notes, found.length) == (less, 91)
+        await ledgers.write_with_notes(found, NO_NOTES, later)
+        assert (await ledgers.read_with_notes(1))[1] == NO_NOTES
+        assert [key for key, _ in await store.list("")] == [ledger_key(1)]
+        await ledgers.delete(1)
+        for attempt in (ledgers.read_with_notes(1), ledgers.write_with_notes(found, NOTES, later)):
+            with pytest.raises(NoSuchLedgerError):
+                await attempt
+        assert await store.list("") == []
+
+    asyncio.run(scenario())
+
+
+@EACH_FORMAT
+@pytest.mark.parametrize("faults", [["before"], ["after"], ["before", "after"], ["after", "before"]])
+def test_a_lost_answer_about_notes_is_settled_by_reading(stored_format, faults):
+    async def scenario():
+        store = ForgetfulStore()
+        ledgers = LedgerStore(store)
+        record = noted_record(1, stored_format)
+        version = await ledgers.create(record)
+        store.lose = list(faults)
+        later = await ledgers.write_with_notes(record, NOTES, version)
+        found, notes, seen = await ledgers.read_with_notes(1)
+        assert (notes, seen, found.fragments) == (NOTES, later, record.fragments)
+
+    asyncio.run(scenario())
+
+
+def test_another_ones_notes_are_not_taken_for_our_own():
+    """The records are equal, the notes are not: the answer that was lost was a no."""
+
+    class Overtaken(ForgetfulStore):
+        async def multi(self, ops):
+            if self.lose:
+                self.lose.clear()
+                await super().multi(
+                    [ops[0], Create(ledger_notes_key(1), encode_notes(replace(NOTES, holes=()), 1))]
+                )
+                raise MetadataUnknownError("lost")
+            return await super().multi(ops)
+
+    async def scenario():
+        store = Overtaken()
+        ledgers = LedgerStore(store)
+        record = noted_record(1, 1)
+        version = await ledgers.create(record)
+        store.lose = ["overtaken"]
+        with pytest.raises(VersionConflictError):
+            await ledgers.write_with_notes(record, NOTES, version)
+        assert (await ledgers.read_with_notes(1))[1] == replace(NOTES, holes=())
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_that_takes_the_id_of_another_does_not_get_its_notes():
+    async def scenario():
+        store = ForgetfulStore()
+        ledgers = LedgerStore(store)
+        record = noted_record(1, 1)
+        await ledgers.write_with_notes(record, NOTES, await ledgers.create(record))
+        with pytest.raises(AlreadyExistsError):
+            await ledgers.create(record)
+        assert (await ledgers.read_with_notes(1))[1] == NOTES
+        await store.delete(ledger_key(1))  # as Java does
+        await ledgers.create(record)
+        assert (await ledgers.read_with_notes(1))[1] == NO_NOTES
+
+    asyncio.run(scenario())
+
+
+def test_notes_of_one_moment_are_read_or_none():
+    """Between the reads another one changes record and notes, each time."""
+
+    class Restless(MemoryStore):
+        changing = False
+
+        async def get(self, key):
+            found = await super().get(key)
+            if self.changing and key == ledger_notes_key(1):
+                record = await super().get(ledger_key(1))
+                await self.multi([Put(ledger_key(1), record.value, record.version)])
+            return found
+
+    async def scenario():
+        store = Restless()
+        ledgers = LedgerStore(store)
+        record = noted_record(1, 1)
+        await ledgers.write_with_notes(record, NOTES, await ledgers.create(record))
+        store.changing = True
+        with pytest.raises(StoreBusyError, match="ledger 1 was changed 5 times"):
+            await ledgers.read_with_notes(1)
+
+    asyncio.run(scenario())
+
+
+@EACH_FORMAT
+def test_notes_that_are_not_possible_change_nothing(stored_format):
+    async def scenario():
+        ledgers = LedgerStore(MemoryStore())
+        record = noted_record(1, stored_format)
+        version = await ledgers.create(record)
+        many = tuple(EntryRange(10 * i, 10 * i + 5, 3, 2) for i in range(5000))
+        for holes, words in (((), "no range"), (many, "may have 65536")):
+            with pytest.raises(MisuseError, match=words):
+                await ledgers.write_with_notes(
+                    record, LedgerNotes((BookieHoles(BookieId("b"), holes),)), version
+                )
+        assert await ledgers.read_with_notes(1) == (record, NO_NOTES, version)
 
     asyncio.run(scenario())

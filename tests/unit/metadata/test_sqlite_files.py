@@ -24,7 +24,7 @@ from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_file import RESTORE_LEAP, SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import filesystem_of
-from quire.metadata.store import Delete, StoreBusyError
+from quire.metadata.store import Create, Delete, StoreBusyError
 
 
 def open_and_close(path, *, create=False):
@@ -101,9 +101,11 @@ def test_the_database_of_another_program_is_refused(path):
 def test_a_newer_format_is_refused(path):
     open_and_close(path, create=True)
     with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     connection.close()
-    refused(path, CorruptMetadataError, "format 2")
+    refused(
+        path, CorruptMetadataError, "metadata format 3; this version of Quire knows 1 and 2: use the version"
+    )
 
 
 def test_a_damaged_page_is_found_at_open(path):
@@ -273,10 +275,7 @@ def test_a_watcher_behind_the_trim_is_told_to_read_everything(path):
             for i in range(100):
                 file.begin()
                 file.reserve_ledger_ids(1)
-                file._connection.execute(
-                    "INSERT INTO entries VALUES (?, x'', ?, NULL)", (f"k/{i}", file.revision + 1)
-                )
-                file.revision += 1
+                file.apply([Create(f"k/{i}", b"")])
                 file.apply([Delete(f"k/{i}")])
                 file.trim()
                 file.commit()

@@ -10,7 +10,9 @@ from crc32c import crc32c
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.doubt import Doubt
 from quire.storage import footer_format as footer
+from quire.storage import record_bodies as bodies
 from quire.storage import segment_format as form
+from quire.storage.state_format import LedgerState, decode_state, encode_state
 from support.storage_disk import FaultyFiles, open_storage
 
 
@@ -78,14 +80,15 @@ def test_a_segment_of_a_newer_version_is_refused_by_name() -> None:
 
 def test_states_lists_and_suspicions_come_back() -> None:
     facts = LedgerFacts(7, b"k" * 20, 5, 3, True, Doubt(4), 2, 99, b"explicit", 12345)
-    assert form.decode_state(7, form.encode_state(facts, 17)) == (facts, 17)
+    state = LedgerState(facts, 17)
+    assert decode_state(7, encode_state(state)) == state
     with pytest.raises(form.FormatError, match="ledger 7"):
-        form.decode_state(7, form.encode_state(facts, 17) + b"x")
-    read = form.decode_segment_list(form.encode_segment_list(3, 40, [1, 2, 3, 7, 9, 10]))
-    assert read == form.SegmentList(3, 40, [(1, 3), (7, 7), (9, 10)])
-    assert form.decode_retirement(form.encode_retirement([1, 5])) == [1, 5]
-    suspicion = form.Suspicion(1 << 40, True)
-    assert form.decode_suspicion(form.encode_suspicion(suspicion)) == suspicion
+        decode_state(7, encode_state(state) + b"x")
+    read = bodies.decode_segment_list(bodies.encode_segment_list(3, 40, [1, 2, 3, 7, 9, 10]))
+    assert read == bodies.SegmentList(3, 40, [(1, 3), (7, 7), (9, 10)])
+    assert bodies.decode_retirement(bodies.encode_retirement([1, 5])) == [1, 5]
+    suspicion = bodies.Suspicion(1 << 40, True, 77)
+    assert bodies.decode_suspicion(bodies.encode_suspicion(suspicion)) == suspicion
 
 
 def test_trailer_and_directory_come_back() -> None:

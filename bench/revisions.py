@@ -1,0 +1,144 @@
+"""CPU per entry of this tree beside an earlier revision of it, by turns: what a change costs.
+
+Both sides are whole clusters of real processes, three bookies and a load client each, up at the same time; their rounds are
+short and alternate. A pair's ratio is ours over theirs, so above 1 we need more. What counts is the median of all pairs, with
+the interval that holds it in 95 of 100 cases (the order statistics of a binomial): it says how much of the figure is noise.
+
+    .venv/bin/python bench/revisions.py --against 9e5fe3a --pairs 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from accounting import load_average
+from peers import ROOT, LoadClient, QuireCluster
+
+PAIRS = 30
+MARGIN = 1.02
+WINDOW = 5000
+READ_ENTRIES = 200_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of work: how a side is made ready for it, and its round."""
+
+    name: str
+    prepare: Callable[[LoadClient], tuple[object, ...]]
+
+
+def adds(size: int) -> Callable[[LoadClient], tuple[object, ...]]:
+    """Adds with a full window."""
+    return lambda _: ("append", size, 1.5, WINDOW)
+
+
+def one_add(_: LoadClient) -> tuple[object, ...]:
+    """One add at a time."""
+    return "latency", 1024, 1500
+
+
+def catch_up(client: LoadClient) -> tuple[object, ...]:
+    """Reads of a closed ledger, many entries at a time."""
+    (ledger_id,) = client.run("fill-ledgers", 1, READ_ENTRIES, 1024, WINDOW)["ledgers"]
+    return "read-ledger", ledger_id, READ_ENTRIES, 1024, 3, "by=run"
+
+
+PARTS = (
+    Part("100 B adds", adds(100)),
+    Part("1 KB adds", adds(1024)),
+    Part("one 1 KB add", one_add),
+    Part("catch-up read, 1 KB", catch_up),
+)
+
+
+def unpack(revision: str, directory: Path) -> None:
+    """Put a revision's source and its load client into a directory."""
+    command = ["git", "-C", str(ROOT), "archive", "--format=zip", revision, "src", "bench"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    with zipfile.ZipFile(io.BytesIO(done.stdout)) as archive:
+        archive.extractall(directory)
+
+
+def interval(ratios: Sequence[float], certainty: float = 0.95) -> tuple[float, float]:
+    """The narrowest pair of order statistics that holds the median with this certainty."""
+    ordered, count = sorted(ratios), len(ratios)
+    covered = 0.0
+    for low in range((count - 1) // 2, -1, -1):
+        covered = sum(math.comb(count, k) for k in range(low + 1, count - low)) / 2**count
+        if covered >= certainty:
+            return ordered[low], ordered[count - 1 - low]
+    return ordered[0], ordered[-1]
+
+
+def compare(part: Part, ours: LoadClient, theirs: LoadClient, pairs: int) -> dict[str, object]:
+    """All pairs of one part; which side is first changes with each."""
+    jobs = {id(side): part.prepare(side) for side in (ours, theirs)}
+    for side in (ours, theirs):
+        side.run(*jobs[id(side)])  # warm
+    ratios: list[float] = []
+    figures: dict[int, list[float]] = {id(ours): [], id(theirs): []}
+    for number in range(pairs):
+        order = (ours, theirs) if number % 2 else (theirs, ours)
+        for side in order:
+            done = side.run(*jobs[id(side)])
+            figures[id(side)].append(float(done["client_cpu_us"]) + float(done["bookies_cpu_us"]))
+        ratios.append(figures[id(ours)][-1] / figures[id(theirs)][-1])
+    low, high = interval(ratios)
+    median = statistics.median(ratios)
+    return {
+        "part": part.name,
+        "ours_us": round(statistics.median(figures[id(ours)]), 3),
+        "theirs_us": round(statistics.median(figures[id(theirs)]), 3),
+        "ratio": round(median, 4),
+        "interval": [round(low, 4), round(high, 4)],
+        "pairs": pairs,
+        "load": load_average(),
+        "within": median <= MARGIN,
+    }
+
+
+def main() -> int:
+    """Compare, print a line a part, and say whether all are within the margin."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", required=True, help="the earlier revision")
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--only", action="append", help="a part by the beginning of its name")
+    parser.add_argument("--json", action="store_true", help="one object per line")
+    parser.add_argument("--save", type=Path, help="keep the results in this file")
+    given = parser.parse_args()
+    wanted = [part for part in PARTS if not given.only or part.name.startswith(tuple(given.only))]
+    results = []
+    with tempfile.TemporaryDirectory(prefix="quire-revision-") as directory, ExitStack() as stack:
+        unpack(given.against, Path(directory))
+        theirs = stack.enter_context(QuireCluster("revision-theirs", root=Path(directory)))
+        ours = stack.enter_context(QuireCluster("revision-ours"))
+        mine, other = (stack.enter_context(side.client()) for side in (ours, theirs))
+        for part in wanted:
+            found = compare(part, mine, other, given.pairs)
+            results.append(found)
+            text = (
+                f"{part.name}: {found['ours_us']} us beside {found['theirs_us']} us at {given.against}: ratio "
+                f"{found['ratio']} (95 % interval {found['interval']}) in {given.pairs} pairs"
+            )
+            sys.stdout.write((json.dumps(found) if given.json else text) + "\n")
+            sys.stdout.flush()
+    if given.save:
+        given.save.write_text(json.dumps({"against": given.against, "parts": results}, indent=1) + "\n")
+    return 0 if all(found["within"] for found in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

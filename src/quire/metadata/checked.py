@@ -1,0 +1,132 @@
+"""Values with a checksum, in the stores whose bytes are Quire's own: SQLite and etcd. Pure.
+
+A sealed value is a mark, the CRC-32C of key and value, the value, and the mark backwards. The mark stands at both ends
+so that one flipped bit, wherever it is, never makes a sealed value look like one that was stored as it is: the other
+mark is still there. The key is under the checksum, so a value that turns up under another key does not verify.
+
+A store of format 1 keeps values as they are. In one of format 2 every value that is written is sealed; one without
+either mark was written before the store was upgraded, and is read as it is.
+
+Source: `docs/formats/metadata.md`, "Checked values"; CRC-32C: RFC 3720, appendix B.4.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from crc32c import crc32c
+
+from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.metadata.store import Versioned
+from quire.wire.layout import REFUSES, Field, Layout, Use
+
+PLAIN_FORMAT: Final = 1
+"""Stores whose values are stored as they are."""
+CHECKED_FORMAT: Final = 2
+"""Stores whose values are sealed."""
+FORMATS: Final = (PLAIN_FORMAT, CHECKED_FORMAT)
+
+HEAD: Final = b"\0QC1"
+TAIL: Final = HEAD[::-1]
+_USE: Final = Use("the drivers for SQLite and etcd", "the same", "2", REFUSES)
+SEAL_FIELDS: Final = Layout(
+    "A checked value, before the value", [Field("magic", "4s", _USE), Field("checksum", "I", _USE)]
+)
+SEAL_END_FIELDS: Final = Layout("A checked value, after the value", [Field("magic backwards", "4s", _USE)])
+SEAL_BYTES: Final = SEAL_FIELDS.size + SEAL_END_FIELDS.size
+
+
+def _checksum(key: str, value: bytes) -> int:
+    return int(
+        crc32c(value, crc32c(key.encode() + b"\0"))
+    )  # no key has a zero byte: nothing moves between them
+
+
+def seal(key: str, value: bytes) -> bytes:
+    """What a store of format 2 keeps under a key."""
+    return SEAL_FIELDS.struct.pack(HEAD, _checksum(key, value)) + value + TAIL
+
+
+def looks_sealed(stored: bytes) -> bool:
+    """Whether a value has a mark at either end."""
+    return stored.startswith(HEAD) or stored.endswith(TAIL)
+
+
+def open_sealed(key: str, stored: bytes) -> bytes:
+    """The value in what is stored under a key; what has no mark at either end is the value itself.
+
+    Raises:
+        CorruptMetadataError: it is damaged, or it was sealed for another key.
+    """
+    if stored.startswith(HEAD) and stored.endswith(TAIL) and len(stored) >= SEAL_BYTES:
+        value = stored[SEAL_FIELDS.size : -len(TAIL)]
+        checksum, found = SEAL_FIELDS.struct.unpack_from(stored)[1], _checksum(key, value)
+        if found == checksum:
+            return value
+        raise _damaged(key, f"its checksum is {checksum:08x}, and key and value have {found:08x}")
+    if not looks_sealed(stored):
+        return stored
+    missing = "end" if stored.startswith(HEAD) else "beginning"
+    raise _damaged(key, f"its {len(stored)} bytes have a mark that is not there at the {missing}")
+
+
+def to_store(key: str, value: bytes, store_format: int) -> bytes:
+    """What a store of a format keeps of a value.
+
+    Raises:
+        MisuseError: in a store of format 1, a value that would look sealed.
+    """
+    if store_format >= CHECKED_FORMAT:
+        return seal(key, value)
+    if looks_sealed(value):
+        msg = (
+            f"the value of {key} begins or ends like a value with a checksum, and this metadata store has format"
+            f" {PLAIN_FORMAT}, which has none: run `quire cluster upgrade` first"
+        )
+        raise MisuseError(msg, key=key)
+    return value
+
+
+class DamagedValue(Versioned):
+    """What a list has in the place of a damaged value: it does not hide the others, and whoever looks at it is told."""
+
+    __slots__ = ("_what",)
+    _what: CorruptMetadataError
+
+    def __init__(self, error: CorruptMetadataError, version: int) -> None:
+        object.__setattr__(self, "version", version)
+        object.__setattr__(self, "_what", error)
+
+    @property
+    def value(self) -> bytes:
+        """Nothing.
+
+        Raises:
+            CorruptMetadataError: always.
+        """
+        error = self._what
+        raise CorruptMetadataError(error.message, **error.ids)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"DamagedValue(version={self.version})"
+
+
+def listed(key: str, stored: bytes, version: int) -> Versioned:
+    """An item of a list; a damaged one raises when its value is looked at."""
+    try:
+        return Versioned(open_sealed(key, stored), version)
+    except CorruptMetadataError as error:
+        return DamagedValue(error, version)
+
+
+def _damaged(key: str, what: str) -> CorruptMetadataError:
+    return CorruptMetadataError(
+        f"the value of {key} in the metadata store is damaged: {what}; put it back from a backup (the owner of a"
+        " registration puts it back when it is started again), and look at the disk that it was on",
+        key=key,
+    )

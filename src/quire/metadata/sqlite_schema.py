@@ -1,0 +1,108 @@
+"""The tables of a metadata file, in both formats, and the way from format 1 to format 2.
+
+In format 2 the row of counters has two fields that SQLite makes of the others at each change, and that are compared
+when the counters are read: one flipped bit in it is found. And a trigger refuses a value without the checksum's mark, so that a program that opened the file
+before it was upgraded, and knows nothing of checksums, is told so at its next change.
+
+Source: `docs/formats/metadata.md`, "The SQLite file"; SQLite documentation, "Generated Columns", "CREATE TRIGGER".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from quire.metadata.checked import CHECKED_FORMAT, HEAD, PLAIN_FORMAT, seal
+
+TOO_OLD: Final = (
+    f"this metadata has format {CHECKED_FORMAT}, and this program is too old to change it: start it again with Quire"
+    " 0.2 or newer"
+)
+PLAIN_FIELDS: Final = 7
+"""So many fields has the row of counters in format 1."""
+_COUNTERS: Final = """CREATE TABLE counters (
+        one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, trimmed INTEGER NOT NULL,
+        next_ledger INTEGER NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL, inode TEXT NOT NULL,
+        total INTEGER NOT NULL GENERATED ALWAYS AS (revision + 3 * trimmed + 5 * next_ledger) STORED,
+        identity TEXT NOT NULL GENERATED ALWAYS AS (instance || ' ' || generation || ' ' || inode) STORED)"""
+_ONLY_CHECKED: Final = f"""CREATE TRIGGER entries_are_checked BEFORE INSERT ON entries
+        WHEN NEW.value IS NOT NULL AND substr(NEW.value, 1, {len(HEAD)}) IS NOT x'{HEAD.hex()}'
+        BEGIN SELECT RAISE(ABORT, '{TOO_OLD}'); END"""
+
+SCHEMA: Final = (
+    _COUNTERS,
+    """CREATE TABLE sessions (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, timeout_ms INTEGER NOT NULL,
+        owner TEXT NOT NULL)""",
+    """CREATE TABLE entries (
+        key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL, session INTEGER REFERENCES sessions (number)
+        ) WITHOUT ROWID""",
+    "CREATE INDEX entries_by_version ON entries (version)",
+    "CREATE INDEX entries_by_session ON entries (session) WHERE session IS NOT NULL",
+    _ONLY_CHECKED,
+)
+"""What makes a file of format 2."""
+
+
+Counters = tuple[int, int, int]
+"""Revision, newest revision whose deletions were trimmed away, next ledger id."""
+
+
+class Identity(NamedTuple):
+    """What the row of counters says that changes only when the file turns out to be a copy."""
+
+    instance: str
+    generation: int
+    inode: str
+
+
+def read_counters(connection: sqlite3.Connection, store_format: int) -> Counters | str | None:
+    """The counters as they are now, what is wrong with them, or None: the file has another format by now.
+
+    Args:
+        connection: to the file.
+        store_format: what the caller takes it for.
+    """
+    if store_format == PLAIN_FORMAT:
+        row = connection.execute("SELECT * FROM counters").fetchone()
+        if row is not None:
+            return row[1:4] if len(row) == PLAIN_FIELDS else None
+    else:
+        row = connection.execute("SELECT revision, trimmed, next_ledger, total FROM counters").fetchone()
+        if row is not None:
+            revision, trimmed, next_ledger, total = row
+            with suppress(TypeError):  # a damaged row may hold anything
+                if total == revision + 3 * trimmed + 5 * next_ledger:
+                    return revision, trimmed, next_ledger
+            return f"its counters {row[:3]!r} do not make {total!r}"
+    return "its counters are missing"
+
+
+def read_identity(connection: sqlite3.Connection, store_format: int) -> Identity | str:
+    """Whose file it is, or what is wrong with that."""
+    row = connection.execute("SELECT * FROM counters").fetchone()
+    if row is None:
+        return "its counters are missing"
+    identity = Identity(*row[PLAIN_FIELDS - 3 : PLAIN_FIELDS])
+    if store_format != PLAIN_FORMAT and row[-1] != " ".join(map(str, identity)):
+        return f"it is of {identity}, and of {row[-1]!r}"
+    return identity
+
+
+def upgrade(connection: sqlite3.Connection) -> int:
+    """Inside a transaction: make format 2 of format 1; no key's version changes.
+
+    Returns:
+        How many values were sealed.
+    """
+    connection.create_function("quire_seal", 2, seal, deterministic=True)
+    run = connection.execute
+    sealed = run("UPDATE entries SET value = quire_seal(key, value) WHERE value IS NOT NULL").rowcount
+    run("ALTER TABLE counters RENAME TO counters_before")
+    run(_COUNTERS)
+    run("INSERT INTO counters SELECT * FROM counters_before")
+    run("DROP TABLE counters_before")
+    run(_ONLY_CHECKED)
+    run(f"PRAGMA user_version = {CHECKED_FORMAT}")
+    return sealed

@@ -1,0 +1,107 @@
+"""Records that are carried over as they are, until a newer one of the same kind and ledger supersedes them.
+
+That is each kind without the critical bit but the marks of starts and stops: copies of metadata records, and whatever a
+later version may add. Nothing here looks into their bodies.
+
+Source: `docs/formats/segment.md`, "Kept records".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from crc32c import crc32c
+
+from quire.storage.findings import Damage
+from quire.storage.footer_format import OFFSET_UNIT, KeptPlace
+from quire.storage.journal import Journal
+from quire.storage.segment import Segment
+from quire.storage.segment_files import SegmentFiles, Space
+from quire.storage.segment_format import RECORD_HEADER_BYTES, decode_record_header
+from quire.wire.entry import Buffer
+
+
+class KeptRecords:
+    """The newest kept record of each kind and ledger, and where it lies.
+
+    Args:
+        segments: those in use, by sequence.
+        files: the segments' files.
+        journal: where records go.
+        damaged: called with what does not verify.
+    """
+
+    def __init__(
+        self,
+        segments: Mapping[int, Segment],
+        files: SegmentFiles,
+        journal: Journal,
+        damaged: Callable[[Damage], None],
+    ) -> None:
+        self._segments = segments
+        self._files = files
+        self._journal = journal
+        self._damaged = damaged
+        self._places: dict[tuple[int, int], tuple[int, KeptPlace]] = {}
+        self._on_their_way: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def found(self, sequence: int, places: Iterable[KeptPlace]) -> None:
+        """Take up what a segment holds."""
+        for place in places:
+            known = self._places.get((place.kind, place.ledger_id))
+            if known is None or known[1].lsn < place.lsn:
+                self._places[place.kind, place.ledger_id] = sequence, place
+
+    def put(self, kind: int, ledger_id: int, body: Buffer, space: Space = Space.STATE) -> None:
+        """Journal a record that is to be kept. Raises StorageError when it cannot be taken."""
+        segment, offset, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
+        place = KeptPlace(ledger_id, lsn, offset // OFFSET_UNIT, len(body), kind)
+        segment.keep_record(place)
+        self.found(segment.sequence, (place,))
+        durable = self._journal.durable_lsn
+        self._on_their_way = {one: kept for one, kept in self._on_their_way.items() if one > durable}
+        self._on_their_way[lsn] = bytes(body)
+
+    def forget(self, ledger_id: int, through: int) -> None:
+        """A ledger was deleted: what was kept of it up to an LSN goes with it."""
+        gone = [key for key, (_, one) in self._places.items() if key[1] == ledger_id and one.lsn <= through]
+        for key in gone:
+            del self._places[key]
+
+    def carry_over(self, sequences: Collection[int]) -> None:
+        """Journal anew whatever only these segments hold. Raises StorageError when it cannot be taken."""
+        for (kind, ledger_id), (sequence, place) in list(self._places.items()):
+            if sequence not in sequences:
+                continue
+            body = self._read(sequence, place)
+            if body is None:
+                del self._places[kind, ledger_id]
+            else:
+                self.put(kind, ledger_id, body)
+
+    def read(self, kind: int, ledger_id: int) -> bytes | None:
+        """The body of the newest record of a kind and ledger; None if there is none that verifies."""
+        known = self._places.get((kind, ledger_id))
+        return None if known is None else self._read(*known)
+
+    def _read(self, sequence: int, place: KeptPlace) -> bytes | None:
+        if place.lsn > self._journal.durable_lsn:
+            return self._on_their_way[place.lsn]
+        offset = place.offset8 * OFFSET_UNIT
+        seed = self._segments[sequence].seed
+        what = "a kept record does not verify: it is not carried over"
+        for read in (self._files.read_at, self._files.read_uncached):
+            try:
+                data = read(sequence, offset, RECORD_HEADER_BYTES + place.body_bytes)
+            except OSError as error:
+                what = f"a kept record cannot be read: {error.strerror or error}"
+                continue
+            header = decode_record_header(data, offset, seed)
+            body = data[RECORD_HEADER_BYTES:]
+            if header is not None and header.lsn == place.lsn and crc32c(body) == header.body_checksum:
+                return body
+        self._damaged(Damage(str(self._files.path(sequence)), offset, place.ledger_id, -1, -1, what))
+        return None

@@ -1,0 +1,82 @@
+"""How long a frame may be, in our own protocol and in BookKeeper's two, and how large an entry then may be.
+
+One setting, `frame_bytes_max`, changes both; a bookie and the clients that speak to it should have the same.
+
+Source: `docs/formats/bookkeeper-protocol.md`, "How long a frame may be".
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from quire.core.errors import MisuseError
+from quire.wire import bookkeeper, native
+
+NATIVE_ROOM: Final = 32 * 1024
+"""What a frame of our own protocol has around an entry is less: 156 bytes in a request, and in an answer up to 1,024
+intervals of entries that are not vouched for."""
+BOOKKEEPER_ROOM: Final = 128
+"""The same in V2 (40 bytes at most, in a batch) and in V3 (82, in an add)."""
+HEADER_ROOM: Final = 96
+"""An entry's own header with its digest is less (52 bytes with MAC)."""
+FRAME_BYTES_LOWEST: Final = 64 * 1024
+FRAME_BYTES_HIGHEST: Final = 1024 * 1024 * 1024 - 64 * 1024
+"""Below 1 GiB, so that lengths stay positive for Java and no frame begins as our own hello does."""
+OPTION: Final = "frame_bytes_max, --frame-bytes-max"
+"""How messages name the setting."""
+
+
+class FrameLimits(NamedTuple):
+    """The longest frames, their length fields included, in bytes.
+
+    Attributes:
+        native: of our own protocol.
+        bookkeeper: of V2 and V3.
+    """
+
+    native: int = native.FRAME_BYTES_MAX
+    bookkeeper: int = bookkeeper.FRAME_BYTES_MAX
+
+    @classmethod
+    def of(cls, frame_bytes_max: int | None) -> FrameLimits:
+        """What a setting means; None: the defaults.
+
+        Frames of our own protocol may be `NATIVE_ROOM` longer than was said: an entry that came in the longest frame
+        of V2 is to leave in one of ours, to a reader or to another bookie.
+        """
+        if frame_bytes_max is None:
+            return cls()
+        return cls(frame_bytes_max + NATIVE_ROOM, frame_bytes_max)
+
+    @property
+    def native_entry(self) -> int:
+        """The largest entry, its header included, that our own protocol carries in any frame."""
+        return self.native - NATIVE_ROOM
+
+    @property
+    def bookkeeper_entry(self) -> int:
+        """The largest entry, its header included, that V2 and V3 carry in any frame."""
+        return self.bookkeeper - BOOKKEEPER_ROOM
+
+
+def check_frame_bytes_max(where: str, value: object, highest: int, why: str) -> None:
+    """Refuse a limit that cannot work.
+
+    Args:
+        where: the setting's place, `BookieConfig` or `ClientConfig`.
+        value: what it says; None is the default and always works.
+        highest: the most that this program can hold.
+        why: what that comes from, and what to raise first.
+
+    Raises:
+        MisuseError: naming the setting, its value, its limits and where they come from.
+    """
+    if value is None:
+        return
+    highest = min(highest, FRAME_BYTES_HIGHEST)
+    if isinstance(value, bool) or not isinstance(value, int) or not FRAME_BYTES_LOWEST <= value <= highest:
+        msg = (
+            f"{where}.frame_bytes_max (--frame-bytes-max) must be an integer from {FRAME_BYTES_LOWEST} to {highest}, "
+            f"got {value!r}{why if isinstance(value, int) and value > highest else ''}"
+        )
+        raise MisuseError(msg)

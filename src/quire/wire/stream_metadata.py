@@ -1,0 +1,168 @@
+"""A stream's record as bytes, and that of a stream's name: protobuf, unknown fields carried over.
+
+Not BookKeeper's bytes: Java has no streams, and must not take one for a ledger. The dataclass is in
+`core/stream_metadata.py`, the keys are in `metadata/keys.py`. Pure.
+
+Source: `docs/formats/metadata.md`, "Streams".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from quire.core.errors import CorruptMetadataError
+from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerState
+from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
+from quire.wire.layout import NEVER_SENT, Message, Use
+from quire.wire.proto import quire_metadata_pb2 as pb
+from quire.wire.records import check_number, check_version, corrupt, parse, serialized, unknown_of
+
+FORMAT_VERSION: Final = 1
+STREAM_BYTES_MAX: Final = 64 * 1024
+"""Each take-over and each change of an ensemble writes the whole record; what lies before the start goes first."""
+NAME_BYTES_MAX: Final = 4096
+
+
+def encode_stream(stream: StreamMetadata) -> bytes:
+    """The record `streams/<stream id>`.
+
+    Raises:
+        CorruptMetadataError: the record is not a possible one.
+        MisuseError: it has more than `STREAM_BYTES_MAX` bytes.
+    """
+    stream.checked()
+    closed = stream.state is LedgerState.CLOSED and stream.last_entry != NO_ENTRY
+    message = pb.Stream(
+        format_version=FORMAT_VERSION,
+        stream_id=stream.stream_id,
+        ensemble_size=stream.ensemble_size,
+        write_quorum=stream.write_quorum,
+        ack_quorum=stream.ack_quorum,
+        digest_type=stream.digest_type,
+        password=stream.password,
+        state=stream.state,
+        fragments=[
+            pb.StreamFragment(first_entry=fragment.first_entry, ensemble=fragment.ensemble)
+            for fragment in stream.fragments
+        ],
+        last_entry=stream.last_entry if closed else None,
+        length=stream.length,
+        created_ms=stream.created_ms,
+        custom=[pb.CustomValue(key=key, value=value) for key, value in stream.custom],
+        creation_token=stream.creation_token,
+        term=stream.term,
+        ranges=[pb.StreamRange(term=each.term, first_entry=each.first_entry) for each in stream.ranges],
+        start=stream.start,
+        first_length=stream.first_length,
+        owner=stream.owner,
+        mode=stream.mode,
+    )
+    return serialized(message, stream.unknown, _where(stream.stream_id), STREAM_BYTES_MAX)
+
+
+def decode_stream(data: bytes, stream_id: int) -> StreamMetadata:
+    """A stream's record.
+
+    Raises:
+        CorruptMetadataError: not such a record, of a later version, of another stream, or not a possible one.
+    """
+    where = _where(stream_id)
+    message = parse(pb.Stream, data, where, STREAM_BYTES_MAX)
+    check_version(message.format_version, FORMAT_VERSION, where)
+    if message.stream_id != stream_id:
+        raise corrupt(where, f"it is of stream {message.stream_id}")
+    for part in (*message.fragments, *message.ranges, *message.custom):
+        if len(UnknownFieldSet(part)):  # it may say which entries are meant, or where they are
+            raise _newer(where, "a part of it has a field")
+    try:
+        digest, state = DigestType(message.digest_type), LedgerState(message.state)
+        mode = StreamMode(message.mode)
+    except ValueError as error:
+        raise _newer(where, f"it has a digest, state or mode ({error})") from error
+    return StreamMetadata(
+        stream_id=LedgerId(stream_id),
+        ensemble_size=message.ensemble_size,
+        write_quorum=message.write_quorum,
+        ack_quorum=message.ack_quorum,
+        digest_type=digest,
+        password=message.password,
+        state=state,
+        fragments=tuple(
+            Fragment(EntryId(each.first_entry), tuple(BookieId(bookie) for bookie in each.ensemble))
+            for each in message.fragments
+        ),
+        term=Term(message.term),
+        ranges=tuple(TermRange(Term(each.term), EntryId(each.first_entry)) for each in message.ranges),
+        owner=message.owner,
+        mode=mode,
+        start=EntryId(message.start),
+        first_length=message.first_length,
+        last_entry=EntryId(message.last_entry) if message.HasField("last_entry") else NO_ENTRY,
+        length=message.length,
+        created_ms=message.created_ms if message.HasField("created_ms") else None,
+        custom=tuple((each.key, each.value) for each in message.custom),
+        creation_token=message.creation_token,
+        unknown=unknown_of(message),
+    ).checked()
+
+
+def encode_stream_name(stream_id: int, unknown: bytes = b"") -> bytes:
+    """The record `stream-names/<name>`.
+
+    Raises:
+        MisuseError: no stream has this id.
+    """
+    number = check_number(stream_id, "the stream's id", "the name of a stream", ID_MAX)
+    message = pb.StreamName(format_version=FORMAT_VERSION, stream_id=number)
+    return serialized(message, unknown, f"the name of stream {stream_id}", NAME_BYTES_MAX)
+
+
+def decode_stream_name(data: bytes, name: str) -> tuple[LedgerId, bytes]:
+    """The id of the stream that a name stands for, and the fields of later versions.
+
+    Raises:
+        CorruptMetadataError: not such a record, or of a later version.
+    """
+    where = f"the record of the stream name {name!r}"
+    message = parse(pb.StreamName, data, where, NAME_BYTES_MAX)
+    check_version(message.format_version, FORMAT_VERSION, where)
+    if message.stream_id > ID_MAX:
+        raise corrupt(where, f"it names the stream {message.stream_id}")
+    return LedgerId(message.stream_id), unknown_of(message)
+
+
+def _where(stream_id: int) -> str:
+    return f"the record of stream {stream_id}"
+
+
+def _newer(where: str, what: str) -> CorruptMetadataError:
+    return CorruptMetadataError(
+        f"{where} cannot be read: {what} that this program does not know: use a newer Quire"
+    )
+
+
+# --- the tables of the pages ------------------------------------------------------------------------------------
+
+_WRITER: Final = Use(
+    "nobody yet; a stream's writer will", "nobody yet; clients and bookies will", "2", NEVER_SENT
+)
+STREAM_FIELDS: Final = Message(
+    "Record of a stream",
+    pb.Stream.DESCRIPTOR,
+    dict.fromkeys((field.name for field in pb.Stream.DESCRIPTOR.fields), _WRITER),
+)
+STREAM_FRAGMENT_FIELDS: Final = Message(
+    "Fragment of a stream", pb.StreamFragment.DESCRIPTOR, dict.fromkeys(("first_entry", "ensemble"), _WRITER)
+)
+STREAM_RANGE_FIELDS: Final = Message(
+    "Range of a term in a stream", pb.StreamRange.DESCRIPTOR, dict.fromkeys(("term", "first_entry"), _WRITER)
+)
+STREAM_CUSTOM_FIELDS: Final = Message(
+    "Custom metadata of a stream", pb.CustomValue.DESCRIPTOR, dict.fromkeys(("key", "value"), _WRITER)
+)
+STREAM_NAME_FIELDS: Final = Message(
+    "Name of a stream", pb.StreamName.DESCRIPTOR, dict.fromkeys(("format_version", "stream_id"), _WRITER)
+)

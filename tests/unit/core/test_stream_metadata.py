@@ -1,0 +1,132 @@
+"""A stream's record that is not possible, of the future or too large is refused, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.core.ids import BookieId, EntryId, LedgerId, Term
+from quire.core.ledger_metadata import DigestType, Fragment, LedgerState
+from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
+from quire.wire.proto import quire_metadata_pb2 as pb
+from quire.wire.stream_metadata import (
+    STREAM_BYTES_MAX,
+    decode_stream,
+    decode_stream_name,
+    encode_stream,
+    encode_stream_name,
+)
+
+
+def stream_of(**changes):
+    stream = StreamMetadata(
+        stream_id=LedgerId(7),
+        ensemble_size=2,
+        write_quorum=2,
+        ack_quorum=1,
+        digest_type=DigestType.CRC32C,
+        password=b"",
+        state=LedgerState.OPEN,
+        fragments=(Fragment(EntryId(0), (BookieId("a"), BookieId("b"))),),
+        term=Term(3),
+        ranges=(TermRange(Term(1), EntryId(0)), TermRange(Term(3), EntryId(9))),
+        owner=5,
+        mode=StreamMode.IDENTIFIERS,
+    )
+    return replace(stream, **changes)
+
+
+def fragment(first, *bookies):
+    return Fragment(EntryId(first), tuple(BookieId(bookie) for bookie in bookies))
+
+
+CLOSED = {"state": LedgerState.CLOSED}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ack_quorum": 3}, "ack quorum"),
+        ({"stream_id": -1}, "its id is -1"),
+        ({"owner": 2**64}, "its owner is"),
+        ({"owner": -1}, "its owner is"),
+        ({"start": 2**63}, "its start is"),
+        ({"first_length": -1}, "its first length is"),
+        ({"created_ms": -1}, "time of creation"),
+        ({"creation_token": 2**63}, "creation token"),
+        ({"fragments": ()}, "no fragment"),
+        ({"fragments": (fragment(1, "a", "b"),)}, "first fragment starts at 1"),
+        ({"fragments": (fragment(0, "a", "b"), fragment(0, "a", "b"))}, "fragment 0 does not come after 0"),
+        ({"fragments": (fragment(0, "a"),)}, "not 2 bookies"),
+        ({"fragments": (fragment(0, "a", "a"),)}, "not 2 bookies"),
+        ({"fragments": (fragment(0, "a", "b"), fragment(2**63, "a", "b"))}, "last fragment"),
+        ({"ranges": ()}, "no range"),
+        ({"ranges": (TermRange(0, 0),)}, "first range is of term 0"),
+        ({"ranges": (TermRange(1, 1),)}, "first range is of term 1, from entry 1"),
+        ({"ranges": (TermRange(1, 0), TermRange(1, 9))}, "does not come after"),
+        ({"ranges": (TermRange(1, 0), TermRange(2, 9), TermRange(3, 8))}, "does not come after"),
+        ({"term": 2}, "in term 2, and its last range is of term 3"),
+        ({"term": 2**63}, "in term"),
+        ({"ranges": (TermRange(1, 0), TermRange(2, 2**63))}, "last range"),
+        ({"last_entry": 3}, "is not closed"),
+        ({"length": 3}, "is not closed"),
+        (CLOSED | {"last_entry": -2}, "ends at -2"),
+        (CLOSED | {"start": 5, "last_entry": 3}, "starts at 5"),
+        (CLOSED | {"start": 5, "first_length": 9, "last_entry": 7, "length": 8}, "with length 8"),
+        ({"custom": (("b", b""), ("a", b""))}, "order of the keys"),
+        ({"custom": (("a", b""), ("a", b""))}, "order of the keys"),
+    ],
+)
+def test_a_stream_that_is_not_possible_is_refused(changes, words):
+    with pytest.raises(CorruptMetadataError, match=words):
+        encode_stream(stream_of(**changes))
+
+
+def test_every_entry_has_the_term_that_wrote_it():
+    stream = stream_of(
+        term=Term(9),
+        ranges=(TermRange(1, 4), TermRange(3, 9), TermRange(4, 9)),
+        start=EntryId(4),
+        fragments=(fragment(2, "a", "b"),),
+    ).checked()
+    assert [stream.term_of(entry) for entry in (4, 8, 9, 10**18)] == [1, 1, 4, 4]
+    with pytest.raises(MisuseError, match="before the first range, 4"):
+        stream.term_of(3)
+
+
+def test_a_stream_of_the_future_is_not_guessed_at():
+    message = pb.Stream.FromString(encode_stream(stream_of()))
+    for name in ("digest_type", "state", "mode"):
+        changed = pb.Stream()
+        changed.CopyFrom(message)
+        setattr(changed, name, 99)
+        with pytest.raises(CorruptMetadataError, match=r"99.*use a newer Quire"):
+            decode_stream(changed.SerializeToString(), 7)
+    for part in ("fragments", "ranges"):
+        changed = pb.Stream()
+        changed.CopyFrom(message)
+        getattr(changed, part)[0].MergeFromString(b"\xf8\x07\x01")
+        with pytest.raises(CorruptMetadataError, match="a part of it has a field"):
+            decode_stream(changed.SerializeToString(), 7)
+
+
+def test_a_stream_that_has_grown_too_large_is_named():
+    many = tuple(TermRange(Term(term), EntryId(term)) for term in range(1, 20_000))
+    with pytest.raises(MisuseError, match=rf"stream 7 would have \d+ bytes; it may have {STREAM_BYTES_MAX}"):
+        encode_stream(stream_of(ranges=(TermRange(Term(1), EntryId(0)), *many[1:]), term=Term(30_000)))
+
+
+def test_a_name_of_a_stream_that_cannot_be_read_is_named():
+    for value in (
+        b"\x08\x02\x10\x01",
+        b"\x10\x01",
+        b"\xff",
+        b"\x08\x01\x10" + b"\xff" * 9 + b"\x01",
+        bytes(9999),
+    ):
+        with pytest.raises(CorruptMetadataError, match="stream name 'n'"):
+            decode_stream_name(value, "n")
+    with pytest.raises(MisuseError, match="-1"):
+        encode_stream_name(-1)

@@ -1,0 +1,186 @@
+"""Records without the critical bit are carried over; critical ones that are not acted on refuse the directory."""
+
+from __future__ import annotations
+
+import pytest
+from crc32c import crc32c
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.errors import DamagedSegmentError
+from quire.storage import record_bodies as bodies
+from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.segment_files import Space
+from quire.storage.segment_format import ALL_LEDGERS, Kind
+from quire.storage.state_format import DeadRange, LedgerState, encode_state
+from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
+
+UNKNOWN_KIND = 0x3C
+KEY = b"k" * 20
+COPY = bodies.encode_record_copy(bodies.RecordCopy(4, 1_000, b"the record of ledger 9"))
+
+
+def fill(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
+    """Entries of a ledger in several segments."""
+    storage.put_facts(LedgerFacts(ledger_id, key=KEY), sink, None)
+    for first in range(0, 120, 10):
+        put(storage, make_run(ledger_id, first, first + 9, payload=b"x" * 1500), sink, lac=first - 1)
+        settle(storage)
+
+
+def reclaim(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
+    """Delete a ledger, and give back the segments that held nothing else."""
+    storage.delete(ledger_id, 10**15, sink, None)
+    settle(storage)
+    assert storage.reclaim() > 0
+    settle(storage)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("kind", [Kind.RECORD_COPY, UNKNOWN_KIND])
+def test_a_kept_record_outlives_its_segment_and_starts(kind: int, clean: bool) -> None:
+    files, sink = FaultyFiles(), Answers()
+    storage = open_storage(files)
+    storage.put_facts(LedgerFacts(9, key=KEY), sink, None)
+    storage.kept.put(kind, 9, b"older")
+    storage.kept.put(kind, 9, COPY)
+    storage.kept.put(kind, 8, b"of another")
+    fill(storage, 1, sink)
+    first = min(storage.segments)
+    reclaim(storage, 1, sink)
+    assert first not in storage.segments
+    assert storage.kept.read(kind, 9) == COPY
+    for round_ in range(3):
+        storage.close(clean=clean)
+        storage = open_storage(files)
+        assert storage.kept.read(kind, 9) == COPY, round_
+        assert storage.kept.read(kind, 8) == b"of another"
+        fill(storage, 2 + round_, sink)
+        reclaim(storage, 2 + round_, sink)
+    storage.close()
+    assert not storage.report.damages
+
+
+def test_a_newer_one_supersedes_and_a_deletion_ends_it() -> None:
+    files, sink = FaultyFiles(), Answers()
+    storage = open_storage(files)
+    storage.put_facts(LedgerFacts(9, key=KEY), sink, None)
+    storage.kept.put(Kind.RECORD_COPY, 9, b"older")
+    settle(storage)
+    storage.close()
+    storage = open_storage(files)
+    storage.kept.put(Kind.RECORD_COPY, 9, COPY)
+    assert storage.kept.read(Kind.RECORD_COPY, 9) == COPY
+    storage.delete(9, 10**15, sink, None)
+    assert storage.kept.read(Kind.RECORD_COPY, 9) is None
+    storage.kept.put(Kind.RECORD_COPY, 7, b"seven")
+    storage.close()
+    again = open_storage(files)
+    assert again.kept.read(Kind.RECORD_COPY, 9) is None
+    assert again.kept.read(Kind.RECORD_COPY, 7) == b"seven"
+    again.close()
+
+
+def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
+    files, sink = FaultyFiles(), Answers()
+    storage = open_storage(files)
+    storage.kept.put(Kind.RECORD_COPY, 9, COPY)
+    fill(storage, 1, sink)
+    sequence, place = storage.kept._places[Kind.RECORD_COPY, 9]
+    files.names_now[str(storage._files.path(sequence))].data[place.offset8 * 8 + 110] ^= 1
+    assert storage.kept.read(Kind.RECORD_COPY, 9) is None
+    reclaim(storage, 1, sink)
+    assert len(storage.kept) == 0
+    assert [damage.ledger_id for damage in storage.report.damages] == [9]
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "what"),
+    [
+        (0xBC, b"", "kind 0xbc from a newer version; start that version"),
+        (
+            Kind.TRUNCATE,
+            bodies.encode_truncation(bodies.Truncation(1, 2)),
+            r"kind 0x84 \(truncate\), which this version does not act on",
+        ),
+        (
+            Kind.DAMAGED,
+            bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 3)]),
+            r"kind 0x8b \(damaged\), which this version does not act on",
+        ),
+        (Kind.LEDGER_STATE, b"\3" + bytes(99), "version 3; this program reads 1 to 2"),
+        (
+            Kind.LEDGER_STATE,
+            encode_state(LedgerState(LedgerFacts(1), 0, 0, (DeadRange(1, 2, 3),))),
+            "dead ranges, which this version does not act on",
+        ),
+        (Kind.SUSPICION, bytes(12), "a suspicion has 12 bytes where 17 belong"),
+        (Kind.TOMBSTONES, b"\0\0\0\7", "a record of tombstones has 4 bytes where 116 belong"),
+    ],
+)
+def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
+    kind: int, body: bytes, what: str
+) -> None:
+    files, sink = FaultyFiles(), Answers()
+    storage = open_storage(files)
+    put(storage, make_run(1, 0, 9), sink)
+    settle(storage)
+    ledger_id = ALL_LEDGERS if kind in {Kind.SUSPICION, Kind.TOMBSTONES} else 1
+    storage._journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
+    settle(storage)
+    put(storage, make_run(1, 10, 19), sink)
+    settle(storage)
+    storage.close()
+    with pytest.raises(DamagedSegmentError, match=what) as told:
+        open_storage(files)
+    assert ".seg" in str(told.value.ids["path"])
+
+
+def test_packed_tombstones_keep_the_dead_dead() -> None:
+    files, sink = FaultyFiles(), Answers()
+    storage = open_storage(files)
+    for ledger_id in (1, 2, 3):
+        put(storage, make_run(ledger_id, 0, 9), sink)
+    settle(storage)
+    through = storage.durable_lsn
+    body = bodies.encode_tombstones([(1, through), (3, through)])
+    storage._journal.put(Kind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+    put(storage, make_run(3, 20, 29), sink)
+    settle(storage)
+    for clean in (True, False, True):
+        storage.close(clean=clean)
+        storage = open_storage(files)
+        assert [storage.last_entry(ledger_id) for ledger_id in (1, 2, 3)] == [-1, 9, 29]
+        assert storage.read(3, 0, 29, 1 << 20).vouched_through == 29
+        assert sum(len(run) for run in storage.read(3, 0, 19, 1 << 20).runs) == 0
+    storage.close()
+
+
+def test_a_loss_without_a_name_is_remembered_after_it_was_settled() -> None:
+    files, sink = FaultyFiles(), Answers()
+    storage = open_storage(files)
+    fill(storage, 1, sink)
+    storage.close(clean=False)
+    lost = sorted(files.segments())[0]
+    del files.names_now[lost]
+    storage = open_storage(files)
+    lost_at = storage._states.suspicion.lost_at
+    assert lost_at == storage.started_lsn > 0
+    assert storage.report.suspects_unknown
+    facts = storage.facts(1)
+    assert facts is not None
+    assert facts.doubt is not None
+    assert facts.doubt.lsn == lost_at, "who ends the doubt names the start that raised it"
+    storage.clear_suspicion(sink, None)
+    settle(storage)
+    for number in (2, 3):
+        fill(storage, number, sink)
+        storage.close()
+        storage = open_storage(files)
+        assert storage._states.suspicion.lost_at == lost_at
+        assert not storage._states.suspicion.unknown
+        known = storage.facts(1)
+        assert known is not None
+        assert known.doubt is not None
+        assert known.doubt.lsn == lost_at
+    storage.close()

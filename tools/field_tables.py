@@ -1,0 +1,65 @@
+"""The tables of docs/formats/fields.md, from the layouts that the codecs declare."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from quire import metadata, storage, wire
+from quire.wire.layout import Layout, Message, Names, Table
+
+ROOMS = (storage, wire, metadata)
+PAGES = {
+    "storage": "On the disk ([segment.md](segment.md))",
+    "wire": "On the wire, and in values of the metadata store",
+    "metadata": "In the metadata store ([metadata.md](metadata.md))",
+}
+HEAD = [
+    "| field | at | written by | read by | since | what an earlier program does |",
+    "| --- | --- | --- | --- | --- | --- |",
+]
+
+
+def declared() -> Iterator[tuple[str, str, Table]]:
+    """(room, module, table) of every table that a module declares, in the order of its lines."""
+    seen: set[int] = set()
+    for room in ROOMS:
+        for found in sorted(pkgutil.iter_modules(room.__path__), key=lambda found: found.name):
+            if found.ispkg:
+                continue
+            module = importlib.import_module(f"{room.__name__}.{found.name}")
+            for table in vars(module).values():
+                # One that is imported is shown where it is made.
+                if isinstance(table, Layout | Message | Names) and id(table) not in seen:
+                    if table.name not in Path(str(module.__file__)).read_text():
+                        continue
+                    seen.add(id(table))
+                    yield room.__name__.removeprefix("quire."), found.name, table
+
+
+def rows_of(table: Table) -> list[str]:
+    """A table of one layout."""
+    lines = [f"**{table.name}**", "", *HEAD]
+    for row in table.rows():
+        use = row.use
+        lines.append(
+            f"| {row.field} | {row.place} | {use.writer} | {use.reader} | {use.since} | {use.older} |"
+        )
+    return [*lines, ""]
+
+
+def fields() -> str:
+    """All of them, by room and file."""
+    lines: list[str] = []
+    room = module = ""
+    for of_room, of_module, table in declared():
+        if of_room != room:
+            room = of_room
+            lines += [f"## {PAGES[room]}", ""]
+        if of_module != module:
+            module = of_module
+            lines += [f"### `{room}/{module}.py`", ""]
+        lines += rows_of(table)
+    return "\n".join(lines)
