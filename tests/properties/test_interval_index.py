@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.bookie.ledgers import Ledgers
 from quire.storage.findings import Scan
 from quire.storage.footer_format import ROW, Row, sort_rows
 from quire.storage.index import IntervalMap, RowTable, dense_pieces, resolve, table_of
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.rebuild import rebuild
+from quire.wire.native_bodies import WHOLE_LIST, decode_held, encode_held
 from quire.wire.run import count_ids, ids_in
 from support.storage_disk import (
     IDENTITY,
@@ -226,6 +228,22 @@ class Model:
             assert read_all(self.storage, ledger_id, low, high, bytes_max) == expected
             held = {i for share in self.storage.held(ledger_id) for i in ids_in(*share)}
             assert held == set(self.entries.get(ledger_id, {}))
+            self.check_pages(ledger_id, low, held)
+
+    def check_pages(self, ledger_id: int, first: int, held: set[int]) -> None:
+        """A list in pages of any size is the list, from whichever id on; and the client takes each page."""
+        ledgers = Ledgers(self.storage, lambda: None)
+        intervals_max = self.chance.choice([1, 2, 7, 1000])
+        found: set[int] = set()
+        at = first
+        while at != WHOLE_LIST:
+            page, following = ledgers.held_page(ledger_id, at, intervals_max)
+            body = memoryview(encode_held(page, following, version=2))
+            assert decode_held(body, at, version=2) == (page, following)
+            assert len(page) >= intervals_max or following == WHOLE_LIST
+            found.update(i for share in page for i in ids_in(*share[:4]))
+            at = following
+        assert found == {entry_id for entry_id in held if entry_id >= first}
 
 
 @pytest.mark.parametrize("seed", range(12))

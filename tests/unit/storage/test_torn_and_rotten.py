@@ -199,6 +199,19 @@ def test_a_read_error_is_unknown() -> None:
     found = read_all(storage, 1, 0, 59)
     assert found[0] is None
     assert "cannot be read" in storage.report.damages[0].what
+    held = storage.read(1, 0, 59, 1 << 20)
+    assert held.unknown
+    assert held.damaged == [], "nobody has seen its bytes"
+
+
+def test_rows_that_cannot_be_read_are_unknown_and_not_damaged() -> None:
+    files = FaultyFiles()
+    fill(files).close(clean=True)
+    storage = open_storage(files)
+    files.bad_reads = "0000000000000001.seg"
+    held = storage.read(1, 0, 59, 1 << 20)
+    assert held.unknown
+    assert held.damaged == []
 
 
 def test_a_bad_footer_costs_a_scan_and_nothing_else() -> None:
