@@ -267,7 +267,7 @@ class Upgrade:
         await self.command(NEW, "cluster", "upgrade")
         if late:
             await self.ended_or_refused(late)
-        commands = (("cluster", "status"), ("ledger", "list"), ("log", "read", LOG))
+        commands = (("cluster", "status"), ("ledger", "list"), ("log", "show", LOG))
         for arguments in commands if self.scale.commands else commands[:1]:
             done = await asyncio.to_thread(self.old.quire, *arguments, "--cluster", self.uri)
             assert done.returncode == int(self.checks_values), done

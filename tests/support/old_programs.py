@@ -69,6 +69,7 @@ class Program:
             cwd=cwd,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=RUN_SECONDS,
             check=False,
         )

@@ -47,14 +47,17 @@ from quire.net.security import BookieKeys
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import native_hello
-from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
+from quire.wire.bookie_service_info import (
+    FEATURES_PROPERTY,
+    NATIVE_PROPERTY,
+    features_property,
+    native_property,
+)
 from quire.wire.entry import master_key
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
-FEATURES_PROPERTY = "quire.features"
-"""Property of a registration: what this bookie can do, as words."""
 SESSIONS_WAITED = 2
 """A predecessor of the same id that was killed keeps its registration for its session's time-out; a server of the store
 that comes back counts it anew."""
@@ -256,7 +259,7 @@ class BookieServer:
             writable=self._writable(),
             properties={
                 NATIVE_PROPERTY: native_property(self._address[1], native_hello.VERSION),
-                FEATURES_PROPERTY: native_hello.feature_names(native_hello.OFFERED),
+                FEATURES_PROPERTY: features_property(native_hello.feature_names(native_hello.OFFERED)),
             },
         )
         wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms

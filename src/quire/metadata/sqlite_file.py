@@ -36,7 +36,15 @@ from quire.metadata.sqlite_place import (
     explain,
     primary_code,
 )
-from quire.metadata.sqlite_schema import SCHEMA, Counters, read_counters, read_identity, upgrade
+from quire.metadata.sqlite_schema import (
+    Counters,
+    Identity,
+    create,
+    read_counters,
+    read_identity,
+    upgrade,
+    write_identity,
+)
 from quire.metadata.sqlite_sessions import SessionRow
 from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
 
@@ -171,11 +179,7 @@ class SqliteFile:
         try:
             if not self._tables():  # another process may have been first
                 run(f"PRAGMA application_id = {APPLICATION_ID}")
-                run(f"PRAGMA user_version = {CHECKED_FORMAT}")
-                for statement in SCHEMA:
-                    run(statement)
-                values = (FIRST_LEDGER_ID, str(uuid.uuid4()), self._inode)
-                run("INSERT INTO counters VALUES (1, 0, 0, ?, ?, 1, ?)", values)
+                create(self._connection, Identity(str(uuid.uuid4()), 1, self._inode), FIRST_LEDGER_ID)
             run("COMMIT")
         except BaseException:
             self.rollback()
@@ -202,23 +206,22 @@ class SqliteFile:
 
     def _identity(self) -> tuple[str, int]:
         """Instance and generation; a file under another inode is a copy, and starts a new generation."""
-        found = self._patiently(lambda: read_identity(self._connection, self.format))
-        if isinstance(found, str):
-            raise damaged(self.path, found)
-        generation = found.generation
+        found = self._patiently(self._read_identity)
         if found.inode != self._inode:
             self.begin()
-            generation = int(
-                str(
-                    self._one(
-                        "UPDATE counters SET generation = generation + 1, inode = ? RETURNING generation",
-                        self._inode,
-                    )
-                )
-            )
-            self._next_ledger += RESTORE_LEAP
+            found = self._read_identity()
+            if found.inode != self._inode:  # no other process was first
+                found = found._replace(inode=self._inode, generation=found.generation + 1)
+                write_identity(self._connection, self.format, found)
+                self._next_ledger += RESTORE_LEAP
             self.commit()
-        return found.instance, generation
+        return found.instance, found.generation
+
+    def _read_identity(self) -> Identity:
+        found = read_identity(self._connection, self.format)
+        if isinstance(found, str):
+            raise damaged(self.path, found)
+        return found
 
     def _one(self, statement: str, *values: object) -> object:
         row = self._connection.execute(statement, values).fetchone()

@@ -1,7 +1,8 @@
 """The tables of a metadata file, in both formats, and the way from format 1 to format 2.
 
-In format 2 the row of counters has two fields that SQLite makes of the others at each change, and that are compared
-when the counters are read: one flipped bit in it is found. And a trigger refuses a value without the checksum's mark, so that a program that opened the file
+In format 2 the row of counters has two fields more, made of the others, that are compared when the counters are read: one
+flipped bit in the row is found. `total` is made by SQLite at each change, because an old program that has the file open
+may still make one, of the counters only. And a trigger refuses a value without the checksum's mark, so that a program that opened the file
 before it was upgraded, and knows nothing of checksums, is told so at its next change.
 
 Source: `docs/formats/metadata.md`, "The SQLite file"; SQLite documentation, "Generated Columns", "CREATE TRIGGER".
@@ -10,7 +11,6 @@ Source: `docs/formats/metadata.md`, "The SQLite file"; SQLite documentation, "Ge
 from __future__ import annotations
 
 import sqlite3
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from quire.metadata.checked import CHECKED_FORMAT, HEAD, PLAIN_FORMAT, seal
@@ -19,15 +19,17 @@ TOO_OLD: Final = (
     f"this metadata has format {CHECKED_FORMAT}, and this program is too old to change it: start it again with Quire"
     " 0.2 or newer"
 )
+_AFTER_HEAD: Final = HEAD[:-1] + bytes([HEAD[-1] + 1])
+"""Greater than every value that begins with the mark."""
 PLAIN_FIELDS: Final = 7
 """So many fields has the row of counters in format 1."""
 _COUNTERS: Final = """CREATE TABLE counters (
         one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, trimmed INTEGER NOT NULL,
         next_ledger INTEGER NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL, inode TEXT NOT NULL,
         total INTEGER NOT NULL GENERATED ALWAYS AS (revision + 3 * trimmed + 5 * next_ledger) STORED,
-        identity TEXT NOT NULL GENERATED ALWAYS AS (instance || ' ' || generation || ' ' || inode) STORED)"""
+        identity TEXT NOT NULL)"""
 _ONLY_CHECKED: Final = f"""CREATE TRIGGER entries_are_checked BEFORE INSERT ON entries
-        WHEN NEW.value IS NOT NULL AND substr(NEW.value, 1, {len(HEAD)}) IS NOT x'{HEAD.hex()}'
+        WHEN NEW.value < x'{HEAD.hex()}' OR NEW.value >= x'{_AFTER_HEAD.hex()}'
         BEGIN SELECT RAISE(ABORT, '{TOO_OLD}'); END"""
 
 SCHEMA: Final = (
@@ -56,6 +58,11 @@ class Identity(NamedTuple):
     generation: int
     inode: str
 
+    @property
+    def text(self) -> str:
+        """What stands beside the fields, to be compared with them."""
+        return f"{self.instance} {self.generation} {self.inode}"
+
 
 def read_counters(connection: sqlite3.Connection, store_format: int) -> Counters | str | None:
     """The counters as they are now, what is wrong with them, or None: the file has another format by now.
@@ -72,9 +79,12 @@ def read_counters(connection: sqlite3.Connection, store_format: int) -> Counters
         row = connection.execute("SELECT revision, trimmed, next_ledger, total FROM counters").fetchone()
         if row is not None:
             revision, trimmed, next_ledger, total = row
-            with suppress(TypeError):  # a damaged row may hold anything
-                if total == revision + 3 * trimmed + 5 * next_ledger:
-                    return revision, trimmed, next_ledger
+            try:
+                fits = total == revision + 3 * trimmed + 5 * next_ledger
+            except TypeError:  # a damaged row may hold anything
+                fits = False
+            if fits:
+                return revision, trimmed, next_ledger
             return f"its counters {row[:3]!r} do not make {total!r}"
     return "its counters are missing"
 
@@ -85,9 +95,26 @@ def read_identity(connection: sqlite3.Connection, store_format: int) -> Identity
     if row is None:
         return "its counters are missing"
     identity = Identity(*row[PLAIN_FIELDS - 3 : PLAIN_FIELDS])
-    if store_format != PLAIN_FORMAT and row[-1] != " ".join(map(str, identity)):
+    if store_format != PLAIN_FORMAT and row[-1] != identity.text:
         return f"it is of {identity}, and of {row[-1]!r}"
     return identity
+
+
+def write_identity(connection: sqlite3.Connection, store_format: int, identity: Identity) -> None:
+    """Say that the file is another one: inside a transaction."""
+    run = connection.execute
+    run("UPDATE counters SET generation = ?, inode = ?", (identity.generation, identity.inode))
+    if store_format != PLAIN_FORMAT:
+        run("UPDATE counters SET identity = ?", (identity.text,))
+
+
+def create(connection: sqlite3.Connection, identity: Identity, first_ledger: int) -> None:
+    """Inside a transaction: make the tables of a new file."""
+    run = connection.execute
+    run(f"PRAGMA user_version = {CHECKED_FORMAT}")
+    for statement in SCHEMA:
+        run(statement)
+    run("INSERT INTO counters VALUES (1, 0, 0, ?, ?, ?, ?, ?)", (first_ledger, *identity, identity.text))
 
 
 def upgrade(connection: sqlite3.Connection) -> int:
@@ -101,7 +128,7 @@ def upgrade(connection: sqlite3.Connection) -> int:
     sealed = run("UPDATE entries SET value = quire_seal(key, value) WHERE value IS NOT NULL").rowcount
     run("ALTER TABLE counters RENAME TO counters_before")
     run(_COUNTERS)
-    run("INSERT INTO counters SELECT * FROM counters_before")
+    run("INSERT INTO counters SELECT *, instance || ' ' || generation || ' ' || inode FROM counters_before")
     run("DROP TABLE counters_before")
     run(_ONLY_CHECKED)
     run(f"PRAGMA user_version = {CHECKED_FORMAT}")

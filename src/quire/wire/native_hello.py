@@ -133,9 +133,9 @@ def version_with(hello: Hello) -> int:
     return version if version >= max(VERSION_MIN, hello.version_min) else 0
 
 
-def feature_names(features: int) -> str:
-    """The words by which a registration says what a bookie can do, in a fixed order, with spaces between."""
-    return " ".join(name for bit, name in _FEATURE_NAMES.items() if features & bit)
+def feature_names(features: int) -> list[str]:
+    """The words by which a registration says what a bookie can do."""
+    return [name for bit, name in _FEATURE_NAMES.items() if features & bit]
 
 
 def encode_hello(hello: Hello) -> bytes:
