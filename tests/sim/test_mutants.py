@@ -26,7 +26,7 @@ FOUND = {
     "X9": 5,
     "X13": 20,
     "X14": 4,
-    "X16": 1,
+    "X16": 22,
     "X17": 21,
 }
 """Mutant -> the first of the seeds from `FIRST_SEED` on that breaks something in mix `hunt`."""
