@@ -120,7 +120,7 @@ class V3Requests:
         answer = Answer.UNAUTHORISED
         if len(add.masterKey) == bookkeeper.KEY_BYTES:
             # What is to be synced later is synced now: an answer never says less than was asked for.
-            adder = Adder(add.ledgerId, add.masterKey, add.flag == v3.RECOVERY_ADD, None)
+            adder = Adder(add.ledgerId, add.masterKey, v3.has_flag(add, v3.RECOVERY_ADD), None)
             answer = adds.add(adder, add.entryId, add.body, txn_id)
         if answer is not Answer.OK:
             self._refuse(request, answer)
@@ -132,7 +132,7 @@ class V3Requests:
         ledger_id, entry_id = read.ledgerId, read.entryId
         if ledger_id < 0 or entry_id < bookkeeper.LAST_ENTRY:
             self._refuse(request, Answer.BAD_REQUEST)
-        elif read.HasField("flag") and read.flag == v3.FENCE_LEDGER:
+        elif v3.has_flag(read, v3.FENCE_LEDGER):
             key = read.masterKey if len(read.masterKey) == bookkeeper.KEY_BYTES else b""
             asked = as_request(Kind.READ, ledger_id, key=key, flags=Flag.FENCE)
             answer_to = self._unless_congested(
@@ -165,7 +165,7 @@ class V3Requests:
 
     def _long_poll(self, request: pb.Request) -> None:
         read = request.readRequest
-        piggyback = read.flag == v3.ENTRY_PIGGYBACK and read.HasField("flag")
+        piggyback = v3.has_flag(read, v3.ENTRY_PIGGYBACK)
         if (piggyback and read.entryId != bookkeeper.LAST_ENTRY) or read.previousLAC < NO_ENTRY:
             self._refuse(request, Answer.BAD_REQUEST)
             return
@@ -184,7 +184,7 @@ class V3Requests:
 
     def _end_poll(self, request: pb.Request, *, waited: bool) -> None:
         read = request.readRequest
-        if read.flag != v3.ENTRY_PIGGYBACK or not read.HasField("flag"):
+        if not v3.has_flag(read, v3.ENTRY_PIGGYBACK):
             self._plain_read(request)
             return
         lac = self._ledgers.lac(read.ledgerId)

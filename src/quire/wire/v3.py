@@ -122,6 +122,14 @@ def decode_response(frame: Buffer) -> Response:
     return message
 
 
+def has_flag(body: AddRequest | ReadRequest, flag: int) -> bool:
+    """Whether an add or a read carries a flag.
+
+    An optional enum that is absent reads as the first of its values: `RECOVERY_ADD`, `FENCE_LEDGER`. So ask here.
+    """
+    return body.HasField("flag") and body.flag == flag
+
+
 def status_of(message: Response) -> int:
     """An answer's status: the outer one unless that is EOK, then the one inside, as Java's client takes them."""
     if message.status:
