@@ -225,7 +225,9 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
     for _ in range(2):
         (length,) = U16.unpack_from(block, position)
         if position + 2 + length + 2 > BLOCK_BYTES - 4:
-            raise FormatError(f"a name of {length} bytes at offset {position} does not fit the segment header")
+            raise FormatError(
+                f"a name of {length} bytes at offset {position} does not fit the segment header"
+            )
         texts.append(bytes(block[position + 2 : position + 2 + length]).decode())
         position += 2 + length
     return SegmentHeader(
