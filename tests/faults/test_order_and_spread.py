@@ -58,7 +58,7 @@ async def copies_by_bookie(client: Any, record: Any) -> dict[str, int]:
     for bookie in record.last_fragment.ensemble:
         answer, intervals = await client.bookies.list_entries(bookie, LedgerAccess.of(record))
         assert answer is Answer.OK
-        held[str(bookie)] = sum(count_ids(*interval) for interval in intervals)
+        held[str(bookie)] = sum(count_ids(*interval[:4]) for interval in intervals)
     return held
 
 

@@ -44,7 +44,7 @@ async def listed(client: Any, record: LedgerMetadata) -> dict[str, int]:
             assert answer is Answer.OK, (bookie, answer)
             held = {
                 number
-                for low, high, period, classes in groups
+                for low, high, period, classes, _ in groups
                 for number in range(low, high + 1)
                 if classes >> number % period & 1
             }
