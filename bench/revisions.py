@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -132,6 +133,23 @@ def compare(part: Part, roots: Mapping[str, Path], pairs: int) -> dict[str, obje
     }
 
 
+def save(against: str, pairs: int, results: Sequence[dict[str, object]]) -> None:
+    """Keep the results beside those of the full rounds of tests."""
+    figures = {
+        f"{found['part']}: ratio and 95 % interval": f"{found['ratio']} {found['interval']}"
+        for found in results
+    }
+    kept = {
+        "proof": f"cpu_per_entry_beside_{against}",
+        "figures": figures,
+        "rows": list(results),
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": f".venv/bin/python bench/revisions.py --against {against} --pairs {pairs} --save",
+    }
+    path = ROOT / "docs" / "proof" / f"cpu_per_entry_beside_{against}.json"
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+
+
 def main() -> int:
     """Compare, print a line a part, and say whether all are within the margin."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -139,7 +157,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--only", action="append", help="a part by the beginning of its name")
     parser.add_argument("--json", action="store_true", help="one object per line")
-    parser.add_argument("--save", type=Path, help="keep the results in this file")
+    parser.add_argument("--save", action="store_true", help="keep the results in docs/proof")
     given = parser.parse_args()
     wanted = [part for part in PARTS if not given.only or part.name.startswith(tuple(given.only))]
     results = []
@@ -155,7 +173,7 @@ def main() -> int:
             sys.stdout.write((json.dumps(found) if given.json else text) + "\n")
             sys.stdout.flush()
     if given.save:
-        given.save.write_text(json.dumps({"against": given.against, "parts": results}, indent=1) + "\n")
+        save(given.against, given.pairs, results)
     return 0 if all(found["within"] for found in results) else 1
 
 
