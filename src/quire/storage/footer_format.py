@@ -69,8 +69,6 @@ _ROW_ORDER = struct.Struct(">qQq8xQ24x")
 _ROW_SPAN = struct.Struct(">q8xqqQ4xI4xB11x")
 _BEFORE_ZERO = 13
 """Fields of a trailer before the one that is zero."""
-_ROW_PERIOD = 52
-_ROW_FLAGS = 53
 
 
 class RowFlag:

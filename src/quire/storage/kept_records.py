@@ -42,18 +42,20 @@ class KeptRecords:
         self._files = files
         self._journal = journal
         self._damaged = damaged
-        self._places: dict[tuple[int, int], tuple[int, KeptPlace]] = {}
+        # By ledger, then by kind: a deletion looks at one ledger only.
+        self._places: dict[int, dict[int, tuple[int, KeptPlace]]] = {}
         self._on_their_way: dict[int, bytes] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return sum(map(len, self._places.values()))
 
     def found(self, sequence: int, places: Iterable[KeptPlace]) -> None:
         """Take up what a segment holds."""
         for place in places:
-            known = self._places.get((place.kind, place.ledger_id))
+            of_ledger = self._places.setdefault(place.ledger_id, {})
+            known = of_ledger.get(place.kind)
             if known is None or known[1].lsn < place.lsn:
-                self._places[place.kind, place.ledger_id] = sequence, place
+                of_ledger[place.kind] = sequence, place
 
     def put(self, kind: int, ledger_id: int, body: Buffer, space: Space = Space.STATE) -> None:
         """Journal a record that is to be kept. Raises StorageError when it cannot be taken."""
@@ -67,24 +69,26 @@ class KeptRecords:
 
     def forget(self, ledger_id: int, through: int) -> None:
         """A ledger was deleted: what was kept of it up to an LSN goes with it."""
-        gone = [key for key, (_, one) in self._places.items() if key[1] == ledger_id and one.lsn <= through]
-        for key in gone:
-            del self._places[key]
+        of_ledger = self._places.pop(ledger_id, {})
+        left = {kind: known for kind, known in of_ledger.items() if known[1].lsn > through}
+        if left:
+            self._places[ledger_id] = left
 
     def carry_over(self, sequences: Collection[int]) -> None:
         """Journal anew whatever only these segments hold. Raises StorageError when it cannot be taken."""
-        for (kind, ledger_id), (sequence, place) in list(self._places.items()):
+        held = [known for of_ledger in self._places.values() for known in of_ledger.values()]
+        for sequence, place in held:
             if sequence not in sequences:
                 continue
             body = self._read(sequence, place)
             if body is None:
-                del self._places[kind, ledger_id]
+                del self._places[place.ledger_id][place.kind]
             else:
-                self.put(kind, ledger_id, body)
+                self.put(place.kind, place.ledger_id, body)
 
     def read(self, kind: int, ledger_id: int) -> bytes | None:
         """The body of the newest record of a kind and ledger; None if there is none that verifies."""
-        known = self._places.get((kind, ledger_id))
+        known = self._places.get(ledger_id, {}).get(kind)
         return None if known is None else self._read(*known)
 
     def _read(self, sequence: int, place: KeptPlace) -> bytes | None:

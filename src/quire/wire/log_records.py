@@ -9,10 +9,9 @@ Source: decisions F-11, F-12, F-29.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import LedgerId
@@ -31,6 +30,7 @@ from quire.core.log_list import (
     Place,
 )
 from quire.wire.proto import quire_log_pb2 as pb
+from quire.wire.records import unknown_of, with_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,7 +84,7 @@ def encode_head(head: LogHead) -> bytes:
     )
     settings, leader = head.settings, head.leader
     message.settings.CopyFrom(
-        _with_unknown(
+        with_unknown(
             pb.LogSettings(
                 ensemble_size=settings.ensemble_size,
                 write_quorum=settings.write_quorum,
@@ -95,14 +95,14 @@ def encode_head(head: LogHead) -> bytes:
         )
     )
     message.leader.CopyFrom(
-        _with_unknown(
+        with_unknown(
             pb.LogLeader(epoch=leader.epoch, holder=leader.holder, host=leader.host, adopts=leader.adopts),
             leader.unknown,
         )
     )
     for adoption in head.adoptions:
         message.adoptions.append(
-            _with_unknown(
+            with_unknown(
                 pb.LogAdoption(
                     items=map(_item, adoption.items), query_id=adoption.query_id, batch_id=adoption.batch_id
                 ),
@@ -111,7 +111,7 @@ def encode_head(head: LogHead) -> bytes:
         )
     for mark in head.marks:
         message.marks.append(
-            _with_unknown(
+            with_unknown(
                 pb.LogMark(
                     query_id=mark.query_id,
                     batch_id=mark.batch_id,
@@ -121,7 +121,7 @@ def encode_head(head: LogHead) -> bytes:
                 mark.unknown,
             )
         )
-    return _with_unknown(message, head.unknown).SerializeToString(deterministic=True)
+    return with_unknown(message, head.unknown).SerializeToString(deterministic=True)
 
 
 def decode_head(record: bytes, log_id: bytes) -> LogHead:
@@ -154,27 +154,27 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
             settings.write_quorum,
             settings.ack_quorum,
             settings.digest,
-            _unknown(settings),
+            unknown_of(settings),
         ),
         message.generation,
-        Leader(leader.epoch, leader.holder, leader.host, leader.adopts, _unknown(leader)),
+        Leader(leader.epoch, leader.holder, leader.host, leader.adopts, unknown_of(leader)),
         message.start_offset,
         message.dropped_items,
         tuple(map(_read_page_ref, message.pages)),
         _read_items(message.items, where),
         tuple(
-            Adoption(_read_items(each.items, where), each.query_id, each.batch_id, _unknown(each))
+            Adoption(_read_items(each.items, where), each.query_id, each.batch_id, unknown_of(each))
             for each in message.adoptions
         ),
         tuple(
-            Mark(each.query_id, each.batch_id, each.time_ms, each.incarnation, _unknown(each))
+            Mark(each.query_id, each.batch_id, each.time_ms, each.incarnation, unknown_of(each))
             for each in message.marks
         ),
         tuple(_read_intent(each, where) for each in message.intents),
         message.created_ms,
         message.marks_dropped,
         message.marks_dropped_ms,
-        _unknown(message),
+        unknown_of(message),
         message.archive,
         message.compacted_below,
     )
@@ -192,7 +192,7 @@ def encode_page(page: LogPage) -> bytes:
         items=map(_item, page.items),
         children=map(_page_ref, page.children),
     )
-    return _with_unknown(message, page.unknown).SerializeToString(deterministic=True)
+    return with_unknown(message, page.unknown).SerializeToString(deterministic=True)
 
 
 def page_name(page: LogPage) -> str:
@@ -222,7 +222,7 @@ def decode_page(record: bytes, log_id: bytes, name: str) -> LogPage:
         message.level,
         _read_items(message.items, where),
         tuple(map(_read_page_ref, message.children)),
-        _unknown(message),
+        unknown_of(message),
     )
 
 
@@ -246,7 +246,7 @@ def _item(item: LogItem) -> pb.LogItem:
         flags=item.flags,
         archive=item.archive,
     )
-    return _with_unknown(message, item.unknown)
+    return with_unknown(message, item.unknown)
 
 
 def _read_items(messages: Iterable[pb.LogItem], where: str) -> tuple[LogItem, ...]:
@@ -266,7 +266,7 @@ def _read_items(messages: Iterable[pb.LogItem], where: str) -> tuple[LogItem, ..
                 each.digest,
                 each.format,
                 each.flags,
-                _unknown(each),
+                unknown_of(each),
                 each.archive,
             )
             for each in messages
@@ -289,7 +289,7 @@ def _page_ref(page: PageRef) -> pb.LogPageRef:
         min_time_ms=page.min_time_ms,
         max_time_ms=page.max_time_ms,
     )
-    return _with_unknown(message, page.unknown)
+    return with_unknown(message, page.unknown)
 
 
 def _read_page_ref(message: pb.LogPageRef) -> PageRef:
@@ -303,7 +303,7 @@ def _read_page_ref(message: pb.LogPageRef) -> PageRef:
         message.payload_bytes,
         _optional(message, "min_time_ms"),
         _optional(message, "max_time_ms"),
-        _unknown(message),
+        unknown_of(message),
     )
 
 
@@ -316,7 +316,7 @@ def _intent(intent: Intent) -> pb.LogIntent:
         pages=map(_page_ref, intent.pages),
         created_ms=intent.created_ms,
     )
-    return _with_unknown(message, intent.unknown)
+    return with_unknown(message, intent.unknown)
 
 
 def _read_intent(message: pb.LogIntent, where: str) -> Intent:
@@ -330,7 +330,7 @@ def _read_intent(message: pb.LogIntent, where: str) -> Intent:
         _read_items(message.items, where),
         tuple(map(_read_page_ref, message.pages)),
         message.created_ms,
-        _unknown(message),
+        unknown_of(message),
     )
 
 
@@ -339,24 +339,6 @@ def _optional(message: Message, name: str) -> int | None:
         return None
     value: int = getattr(message, name)
     return value
-
-
-def _with_unknown(message: _M, unknown: bytes) -> _M:
-    if unknown:
-        message.MergeFromString(unknown)
-    return message
-
-
-def _unknown(message: Message) -> bytes:
-    """The fields of later versions, as they came."""
-    if not len(UnknownFieldSet(message)):
-        return b""
-    rest: Any = type(message)()
-    rest.CopyFrom(message)
-    for name, _ in message.ListFields():
-        rest.ClearField(name.name)
-    found: bytes = rest.SerializeToString(deterministic=True)
-    return found
 
 
 def _parse(message: _M, record: bytes, where: str) -> _M:

@@ -85,7 +85,7 @@ def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
     storage = open_storage(files)
     storage.kept.put(Kind.RECORD_COPY, 9, COPY)
     fill(storage, 1, sink)
-    sequence, place = storage.kept._places[Kind.RECORD_COPY, 9]
+    sequence, place = storage.kept._places[9][Kind.RECORD_COPY]
     files.names_now[str(storage._files.path(sequence))].data[place.offset8 * 8 + 110] ^= 1
     assert storage.kept.read(Kind.RECORD_COPY, 9) is None
     reclaim(storage, 1, sink)
