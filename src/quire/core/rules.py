@@ -197,6 +197,34 @@ def deleted_refuses_adds() -> bool:
     return True
 
 
+# --- collection ---------------------------------------------------------------------------------------------------
+
+
+def store_went_back(*, own_chain: int, own: int, shown_chain: int, shown: int) -> bool:
+    """A store with another chain or fewer passes than the bookie has made is not the one of its last pass (T4)."""
+    return shown_chain != own_chain or shown < own
+
+
+def chain_proves(findings: int) -> bool:
+    """A missing ledger was deleted if it was found before and after a write of the counter: in two passes (T4)."""
+    return findings >= 2
+
+
+def tombstone_counts(*, tombstone_token: int, token: int) -> bool:
+    """A tombstone is of the ledger whose token it names; ids that callers choose come again."""
+    return tombstone_token == token != 0
+
+
+def look_allows_drop(*, record_there: bool, counter_is_own: bool) -> bool:
+    """Only a look that finds no record, and the counter of this very pass, allows the drop."""
+    return counter_is_own and not record_there
+
+
+def drop_covers(through: int, newest: int) -> bool:
+    """What was written after the last finding is no part of the proof."""
+    return newest <= through
+
+
 # --- log ----------------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +280,11 @@ class Rules:
     lac_after_add: Callable[..., int] = lac_after_add
     negative_answer: Callable[..., Answer] = negative_answer
     deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds
+    store_went_back: Callable[..., bool] = store_went_back
+    chain_proves: Callable[[int], bool] = chain_proves
+    tombstone_counts: Callable[..., bool] = tombstone_counts
+    look_allows_drop: Callable[..., bool] = look_allows_drop
+    drop_covers: Callable[[int, int], bool] = drop_covers
     ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence
     may_roll: Callable[[int], bool] = may_roll
     may_serve: Callable[..., bool] = may_serve
