@@ -56,6 +56,9 @@ class StoreName(NamedTuple):
     generation: int
 
 
+NO_STORE: Final = StoreName("", 0)
+
+
 @dataclass(slots=True)
 class Kept:
     """What a bookie keeps on its own disk between passes; lost, it begins a new chain without evidence.
@@ -68,7 +71,7 @@ class Kept:
         missing: ledgers that a chain proves to be deleted, and are not dropped yet, with the LSN before the last finding.
     """
 
-    store: StoreName = StoreName("", 0)
+    store: StoreName = NO_STORE
     chain: int = 0
     passes: int = 0
     found_lsn: int = 0
@@ -117,15 +120,17 @@ class Mark(NamedTuple):
 
 
 class CollectorMachine:
-    """One bookie's collector. The driver makes one pass after the other:
+    """One bookie's collector.
+
+    The driver makes one pass after the other:
 
     1. `begin` with the counter as the store shows it. `Count`: swap, then `counted`. `Hold`: nothing is dropped; the pass may
        go on to tell what is missing.
     2. `look` for one stretch of ledger ids after the other, in any order.
     3. `proof` for each of `missing`. With a proof: one look that reads in one moment that the record is absent, the
        tombstone stands and the counter is this pass's own; if so, and nothing was written to the ledger since
-       `Proof.through`, it is dropped, and `dropped` called. Without one: `doubt`.
-    4. `finish`, if every stretch was looked at; then `kept` goes to the disk.
+       `Proof.through`, it is dropped. `due` says that there is a proof, `dropped` that it was acted on.
+    4. `finish`, if every stretch was looked at, with those that have none; then `kept` goes to the disk.
 
     A pass that ends early, for whatever reason, changes no evidence.
 
