@@ -325,7 +325,7 @@ class Ledgers:
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
         """The intervals of entries that this bookie holds."""
-        return list(self._storage.held(ledger_id))
+        return self._storage.held(ledger_id)
 
     def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
         """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`.
@@ -392,16 +392,29 @@ class Ledgers:
 
         self._journal_facts(machine, then)
 
-    def delete(self, ledger_id: int, until_ms: int) -> None:
-        """Drop a ledger's entries and refuse adds to it until the wall clock passes `until_ms`."""
+    def delete(self, ledger_id: int, until_ms: int, then: Callable[..., None] = lambda _error: None) -> None:
+        """Drop a ledger's entries, and refuse adds to it until the wall clock passes `until_ms`.
+
+        `then` is called once that is durable, or with the error: then the ledger is as it was.
+        """
         machine = self._machine(ledger_id)
         machine.facts.deleted_until_ms = until_ms
         machine.dirty = False
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
-        self._storage.delete(ledger_id, until_ms, NOBODY, None)
+
+        def durable(error: StorageError | None) -> None:
+            if error is not None:
+                machine.facts.deleted_until_ms = 0
+            then(error)
+
+        self._storage.delete(ledger_id, until_ms, WHEN_DURABLE, durable)
         self.followers.tell(ledger_id, EVERY_LAC)
         self.flush_soon()
+
+    def forget(self, ledger_id: int) -> None:
+        """A deleted ledger's time is over, and storage has forgotten its facts."""
+        self._machines.pop(ledger_id, None)
 
     def save_lacs(self) -> None:
         """Journal the explicit LACs that only memory holds (before a clean stop)."""

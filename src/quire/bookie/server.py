@@ -46,14 +46,14 @@ from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import native_hello
+from quire.wire import native_bodies, native_hello
 from quire.wire.bookie_service_info import (
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
     features_property,
     native_property,
 )
-from quire.wire.entry import master_key
+from quire.wire.entry import Buffer, master_key
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,7 @@ class BookieServer:
         self.holding = False
         self.storage: LedgerStorage
         self.ledgers: Ledgers
+        self.collector: GarbageCollector
         self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
@@ -165,6 +166,19 @@ class BookieServer:
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self.digest_types = DigestTypes(LedgerStore(self.store))
             self._suspicious = self.storage.report.suspects_unknown
+            self.collector = GarbageCollector(
+                self.config,
+                self.bookie_id,
+                self.storage,
+                self.ledgers,
+                self.store,
+                clock=self.clock,
+                files=self._files,
+                worker=self._worker,
+                chance=self._chance,
+                rules=self._rules,
+            )
+            await self.collector.prepare()
             await self._listen()
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
@@ -173,12 +187,9 @@ class BookieServer:
             await self._let_go(clean=False)
             raise
         loop = asyncio.get_running_loop()
-        collector = GarbageCollector(
-            self.config, self.bookie_id, self.storage, self.ledgers, LedgerStore(self.store)
-        )
         self._tasks = [
             loop.create_task(self._look_after(), name="look after connections and the disk"),
-            loop.create_task(collector.run(self.clock), name="collect deleted ledgers"),
+            loop.create_task(self.collector.run(), name="collect deleted ledgers"),
         ]
         if self._suspicious:
             self._tasks.append(
@@ -428,7 +439,13 @@ class BookieServer:
             "durable_lsn": storage.durable_lsn,
             "storage": storage.statistics(),
             "damages": [str(damage) for damage in storage.report.damages],
+            "collector": self.collector.info(),
         }
+
+    def answer_info(self, body: Buffer) -> dict[str, Any]:
+        """What this bookie says of itself, or of the ledgers that it keeps without a record."""
+        after = native_bodies.decode_info_question(body)
+        return self.info() if after is None else {"orphans": self.collector.orphans(after)}
 
 
 def _settle(future: asyncio.Future[None], error: StorageError | None) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from quire.cli.options import (
     ClusterOption,
+    CollectOption,
     FrameOption,
     JsonOption,
     SecurityOption,
@@ -30,6 +31,7 @@ def bookie(
     ] = None,
     security: SecurityOption = None,
     frame_bytes_max: FrameOption = None,
+    collect_every: CollectOption = 60.0,
     create: Annotated[
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
@@ -64,6 +66,7 @@ def bookie(
         name=stable,
         unknown_is_error=unknown_is_error,
         frame_bytes_max=frame_bytes_max,
+        garbage_seconds=collect_every,
     )
     RealFiles().make_directory(directory)
     run(serve(config, uri, create=create, until_eof=False, on_ready=ready, security=security))

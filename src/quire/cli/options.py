@@ -46,6 +46,16 @@ FrameOption = Annotated[
         show_default=False,
     ),
 ]
+CollectOption = Annotated[
+    float,
+    typer.Option(
+        "--collect-every",
+        envvar="QUIRE_COLLECT_EVERY",
+        metavar="SECONDS",
+        min=0,
+        help="How often deleted ledgers are looked for; 0: never.",
+    ),
+]
 PasswordOption = Annotated[
     str,
     typer.Option(

@@ -342,6 +342,13 @@ class BookieClient:
         except MalformedFrameError:
             return Answer.ERROR, {}
 
+    async def orphans(
+        self, bookie: BookieId, after: int = -1, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> tuple[Answer, shapes.Orphans | None]:
+        """A page of the ledgers that it keeps without a record, those above an id; None if it is too old to tell."""
+        frame, _ = await self._request(bookie, Kind.INFO, shapes.orphans(after), timeout_ms)
+        return shapes.orphans_of(frame)
+
     async def clear_limbo(
         self, bookie: BookieId, access: LedgerAccess, lsn: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> Answer:

@@ -180,6 +180,8 @@ class CollectorMachine:
         self.holding = why = self._why_hold(shown, store)
         if why:
             at = shown or PassCount(0, 0)
+            if at.held and at.own == own.passes:
+                self.holding = why = at.held  # said when it began, of the store as it was then
             value = PassCount(at.chain, at.passes, own.passes, why)
             return Hold(why, None if shown == value else value)
         passes = 0 if shown is None else shown.passes

@@ -167,7 +167,6 @@ class SimBookie:
                 inline_items_max=inline,
             ),
             garbage_seconds=3.0,
-            garbage_grace_seconds=1.0,
             long_poll_seconds_max=2.0,
         )
 
