@@ -22,6 +22,7 @@ BOOTS: Final = "boots/"
 PASSES: Final = "passes/"
 STREAMS: Final = "streams/"
 STREAM_NAMES: Final = "stream-names/"
+LEDGER_IDS_ABOVE: Final = "ledger-ids/above"
 
 
 def ledger_notes_key(ledger_id: int) -> str:
@@ -101,6 +102,10 @@ KEYS: Final = Names(
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",
             Use("the bookie's collector; operators", "the same", "2", IGNORES),
+        ),
+        LEDGER_IDS_ABOVE: (
+            "later ledger ids are above this number",
+            Use("whoever raises the ids; not in memory", "whoever has ids ready; in etcd all", "2", IGNORES),
         ),
         f"{STREAMS}<19 digits>": ("a stream's record", _LATER),
         f"{STREAM_NAMES}<name>": ("a stream's id", _LATER),
