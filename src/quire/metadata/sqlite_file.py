@@ -89,7 +89,7 @@ class Row:
         Raises:
             CorruptMetadataError: the value is damaged.
         """
-        return Versioned(self.value, self.version)
+        return Versioned(self.value, self.version, self.version)
 
     @property
     def listed(self) -> Versioned:

@@ -37,6 +37,8 @@ VALUE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper takes one mebibyte with everything around it; the other drivers refuse the same values."""
 KEY_LENGTH_MAX: Final = 512
 LIST_LIMIT: Final = 1000
+RAISED_MAX: Final = 2**60
+"""Ledger ids are raised above this one at most; every store can count on from there."""
 SESSION_TIMEOUT_MS: Final = 10_000
 PENDING_KEYS_MAX: Final = 10_000
 """A watcher that is this far behind is told to read everything again."""
@@ -70,10 +72,18 @@ class StoreAwayError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A value and the version that a compare-and-swap must name."""
+    """A value and the version that a compare-and-swap must name.
+
+    Attributes:
+        value: what was written last.
+        version: of the key.
+        revision: of the store, at the key's last change: of two changes, whatever their keys, the later one has the
+            greater revision. A store that was restored from a backup may show any.
+    """
 
     value: bytes
     version: int
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +459,23 @@ class MetadataStore(ABC):
     @abstractmethod
     async def next_ledger_id(self) -> LedgerId:
         """An id that nobody was given before and nobody will be given again. Ids may be skipped."""
+
+    @abstractmethod
+    async def raise_ledger_ids(self, above: int) -> None:
+        """Give out only greater ledger ids from now on: by every handle, whatever ids it has ready.
+
+        For a store that went back in time, and would give out ids a second time. Doing it twice is doing it once; a
+        number below the ids that are given out changes nothing for those. What other programs do is in
+        `docs/formats/metadata.md`, "Ledger ids".
+
+        Args:
+            above: from 0 to `RAISED_MAX`.
+
+        Raises:
+            MisuseError: it is beyond these.
+            RefusedError: the cluster's layout has no ids above this one; nothing was changed.
+            MetadataUnknownError: nobody can tell; ask again.
+        """
 
     @abstractmethod
     async def close(self) -> None:
