@@ -70,6 +70,7 @@ class CollectorStore:
         self._bookie_id = bookie_id
         self._passes_key = passes_key(bookie_id)
         self._revision = 0
+        self._unknown = b""
         self.records = LedgerStore(store)
         self._registry = BookieRegistry(store)
 
@@ -98,6 +99,7 @@ class CollectorStore:
         if found is None:
             return None, 0
         says = decode_passes(found.value, self._bookie_id)
+        self._unknown = says.unknown
         return PassCount(says.chain, says.passes, says.own, says.held, says.accepted), found.version
 
     async def swap_passes(self, value: PassCount, version: int) -> int | None:
@@ -110,6 +112,7 @@ class CollectorStore:
                 own=value.own,
                 held=value.held,
                 accepted=value.accepted,
+                unknown=self._unknown,
             )
         )
         try:

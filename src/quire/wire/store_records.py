@@ -105,6 +105,7 @@ class Passes:
         own: the bookie's own number when it found that the store had gone back; 0 while it holds nothing back.
         held: why it drops nothing at present; empty while it does. At most `HELD_LENGTH_MAX` characters are written.
         accepted: the `own` with which a person accepted the store as it is; 0: nobody did.
+        chain: a random number that stays as long as the counter goes on from its own last value.
         unknown: fields of later versions.
     """
 
@@ -113,6 +114,7 @@ class Passes:
     own: int = 0
     held: str = ""
     accepted: int = 0
+    chain: int = 0
     unknown: bytes = b""
 
 
@@ -254,6 +256,7 @@ def encode_passes(passes: Passes) -> bytes:
         # An error's text may hold what is no Unicode, such as a path; it must not stop the record.
         held=passes.held[:HELD_LENGTH_MAX].encode(errors="replace").decode(),
         accepted=check_number(passes.accepted, "the accepted number of passes", where, U64_MAX),
+        chain=check_number(passes.chain, "the chain", where, U64_MAX),
     )
     return serialized(message, passes.unknown, where, RECORD_BYTES_MAX)
 
@@ -268,7 +271,13 @@ def decode_passes(data: bytes, bookie: str) -> Passes:
     message = parse(pb.Passes, data, where, RECORD_BYTES_MAX)
     _check(message.format_version, message.bookie, bookie, where)
     return Passes(
-        BookieId(bookie), message.passes, message.own, message.held, message.accepted, unknown_of(message)
+        BookieId(bookie),
+        message.passes,
+        message.own,
+        message.held,
+        message.accepted,
+        message.chain,
+        unknown_of(message),
     )
 
 
@@ -320,7 +329,7 @@ PASSES_FIELDS: Final = Message(
     "Pass counter of a bookie",
     pb.Passes.DESCRIPTOR,
     {
-        **dict.fromkeys(("format_version", "bookie", "passes"), _COLLECTOR),
+        **dict.fromkeys(("format_version", "bookie", "passes", "chain"), _COLLECTOR),
         **dict.fromkeys(("own", "held"), _HOLD),
         "accepted": Use("a person, with `quire cluster accept-store`", "the collector", "2", IGNORES),
     },

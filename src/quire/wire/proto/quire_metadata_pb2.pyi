@@ -115,20 +115,22 @@ class Boot(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., boot: _Optional[int] = ..., durable_lsn: _Optional[int] = ..., marker_inode: _Optional[int] = ..., marker_changed_ns: _Optional[int] = ..., clean: _Optional[bool] = ...) -> None: ...
 
 class Passes(_message.Message):
-    __slots__ = ("format_version", "bookie", "passes", "own", "held", "accepted")
+    __slots__ = ("format_version", "bookie", "passes", "own", "held", "accepted", "chain")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOKIE_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     bookie: str
     passes: int
     own: int
     held: str
     accepted: int
-    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., passes: _Optional[int] = ..., own: _Optional[int] = ..., held: _Optional[str] = ..., accepted: _Optional[int] = ...) -> None: ...
+    chain: int
+    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., passes: _Optional[int] = ..., own: _Optional[int] = ..., held: _Optional[str] = ..., accepted: _Optional[int] = ..., chain: _Optional[int] = ...) -> None: ...
 
 class StreamFragment(_message.Message):
     __slots__ = ("first_entry", "ensemble")
