@@ -97,7 +97,6 @@ class SqliteStore(MetadataStore):
 
     @property
     def generation(self) -> int:
-        """Grows when the file was found to be a copy: what was deleted or given away meanwhile is not known to it."""
         return self._thread.file.generation
 
     @property

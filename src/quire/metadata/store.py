@@ -355,6 +355,15 @@ class MetadataStore(ABC):
         """
         return None
 
+    @property
+    def generation(self) -> int:
+        """How often the store was found to be a copy, or to have gone back in time, plus 1; 0 where it cannot tell.
+
+        Of one open store it stays the same. Who meets a greater number than before knows that what was done in between
+        may be forgotten, and that the store may say again what is no longer so.
+        """
+        return 0
+
     async def upgrade(self) -> Upgraded | None:
         """Bring the store to the newest format. Older programs refuse it from then on; nothing takes that back.
 
