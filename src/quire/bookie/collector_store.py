@@ -63,15 +63,21 @@ class Tombstones:
 
 
 class CollectorStore:
-    """The metadata store as one bookie's collector needs it."""
+    """The metadata store as one bookie's collector needs it.
 
-    def __init__(self, store: MetadataStore, bookie_id: BookieId) -> None:
+    Args:
+        store: the cluster's.
+        bookie_id: whose collector.
+        records: of the ledgers, in the same store; made here if None.
+    """
+
+    def __init__(self, store: MetadataStore, bookie_id: BookieId, records: LedgerStore | None = None) -> None:
         self._store = store
-        self._bookie_id = bookie_id
+        self.bookie_id = bookie_id
         self._passes_key = passes_key(bookie_id)
         self._revision = 0
         self._unknown = b""
-        self.records = LedgerStore(store)
+        self.records = records or LedgerStore(store)
         self._registry = BookieRegistry(store)
 
     @property
@@ -98,7 +104,7 @@ class CollectorStore:
         found = await self._store.get(self._passes_key)
         if found is None:
             return None, 0
-        says = decode_passes(found.value, self._bookie_id)
+        says = decode_passes(found.value, self.bookie_id)
         self._unknown = says.unknown
         return PassCount(says.chain, says.passes, says.own, says.held, says.accepted), found.version
 
@@ -106,7 +112,7 @@ class CollectorStore:
         """Replace the counter that has a version (0: there is none). The new version; None if somebody was faster."""
         record = encode_passes(
             Passes(
-                self._bookie_id,
+                self.bookie_id,
                 value.passes,
                 chain=value.chain,
                 own=value.own,
@@ -177,8 +183,8 @@ class CollectorStore:
     def _check_own(self, error: RefusedError) -> None:
         if error.ids.get("key") == self._passes_key:
             raise StoreBusyError(
-                f"the pass counter of bookie {self._bookie_id} was changed during the pass; nothing more is dropped in it",
-                bookie=self._bookie_id,
+                f"the pass counter of bookie {self.bookie_id} was changed during the pass; nothing more is dropped in it",
+                bookie=self.bookie_id,
             ) from error
 
     # --- watermarks ----------------------------------------------------------------------------------------------
@@ -187,14 +193,14 @@ class CollectorStore:
         """Everything deleted before this pass is dropped, durably. Written only where that ends a tombstone."""
         if not tombstones:
             return
-        key = watermark_key(self._bookie_id)
+        key = watermark_key(self.bookie_id)
         found = await self._store.get(key)
         instance, generation = self.name
-        value = encode_watermark(Watermark(self._bookie_id, self._revision, instance, generation))
+        value = encode_watermark(Watermark(self.bookie_id, self._revision, instance, generation))
         if found is None:
             op: Op = Create(key, value)
         else:
-            told = decode_watermark(found.value, self._bookie_id).revision
+            told = decode_watermark(found.value, self.bookie_id).revision
             if all(revision <= told for _, revision, _ in tombstones):
                 return
             op = Put(key, value, found.version)
@@ -210,10 +216,10 @@ class CollectorStore:
         cookies = await self._registry.list_cookies()
         collects = await self._names(PASSES)
         bookies = sorted(str(bookie) for bookie in cookies if bookie in collects)
-        if self._bookie_id not in bookies:
+        if self.bookie_id not in bookies:
             return
         watermarks = [await self._watermark(bookie) for bookie in bookies]
-        rank = bookies.index(str(self._bookie_id))
+        rank = bookies.index(str(self.bookie_id))
         over = set(tombstones_over([one[:2] for one in tombstones], watermarks))
         share = [
             (LedgerId(ledger_id), version)

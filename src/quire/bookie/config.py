@@ -13,6 +13,7 @@ from quire.storage.segment_format import GROUP_HEADER_BYTES
 from quire.wire.frame_limits import NATIVE_ROOM, FrameLimits, check_frame_bytes_max
 
 GARBAGE_SECONDS: Final = 60.0
+TOMBSTONE_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class BookieConfig:
     partial_frame_seconds: float = 30.0
     long_poll_seconds_max: float = 60.0
     garbage_seconds: float = GARBAGE_SECONDS
-    tombstone_seconds: float = 7 * 24 * 3600.0
+    tombstone_seconds: float = TOMBSTONE_SECONDS
     connections_max: int = 10_000
     security: BookieSecurity = field(default_factory=BookieSecurity)
     opening_seconds: float = 15.0

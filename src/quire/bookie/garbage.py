@@ -28,10 +28,10 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
 from quire.core.errors import QuireError, StorageError
 from quire.core.garbage import By, CollectorMachine, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
-from quire.core.ids import ID_MAX, BookieId, LedgerId
+from quire.core.ids import ID_MAX, LedgerId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
-from quire.metadata.store import LIST_LIMIT, MetadataStore, StoreBusyError
+from quire.metadata.store import LIST_LIMIT, StoreBusyError
 from quire.storage.collector_file import CollectorFile
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_format import FormatError
@@ -74,10 +74,9 @@ class GarbageCollector:
     def __init__(
         self,
         config: BookieConfig,
-        bookie_id: BookieId,
         storage: LedgerStorage,
         ledgers: Ledgers,
-        store: MetadataStore,
+        store: CollectorStore,
         *,
         clock: Clock,
         files: Files,
@@ -87,10 +86,10 @@ class GarbageCollector:
     ) -> None:
         self.told = Told()
         self._config = config
-        self._bookie_id = bookie_id
+        self._bookie_id = store.bookie_id
         self._storage = storage
         self._ledgers = ledgers
-        self._store = CollectorStore(store, bookie_id)
+        self._store = store
         self._clock = clock
         self._worker = worker
         self._chance = chance

@@ -18,6 +18,7 @@ from typing import Any
 
 from quire.bookie.client_connection import ClientConnection
 from quire.bookie.closing_log import ClosingLog
+from quire.bookie.collector_store import CollectorStore
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.digest_types import DigestTypes
@@ -168,10 +169,9 @@ class BookieServer:
             self._suspicious = self.storage.report.suspects_unknown
             self.collector = GarbageCollector(
                 self.config,
-                self.bookie_id,
                 self.storage,
                 self.ledgers,
-                self.store,
+                CollectorStore(self.store, self.bookie_id),
                 clock=self.clock,
                 files=self._files,
                 worker=self._worker,

@@ -56,6 +56,16 @@ CollectOption = Annotated[
         help="How often deleted ledgers are looked for; 0: never.",
     ),
 ]
+TombstonesOption = Annotated[
+    float,
+    typer.Option(
+        "--tombstones-for",
+        envvar="QUIRE_TOMBSTONES_FOR",
+        metavar="SECONDS",
+        min=0,
+        help="How long a ledger that was deleted refuses late adds.",
+    ),
+]
 PasswordOption = Annotated[
     str,
     typer.Option(
