@@ -91,7 +91,7 @@ class Client:
     ) -> None:
         self.store = store
         self.bookies = bookies
-        self.ledger_store = LedgerStore(store)
+        self.ledger_store = LedgerStore(store, clock)
         self.clock = clock
         self.chance = chance
         self.config = config or ClientConfig()
@@ -226,7 +226,7 @@ class Client:
         return RecoveryReport(record, already_closed, recovered, limbo)
 
     async def delete_ledger(self, ledger_id: int, *, fence: bool = True) -> None:
-        """Delete a ledger's record; bookies drop its entries when they see that it is gone.
+        """Delete a ledger's record and leave a tombstone; bookies drop its entries when they see that.
 
         A ledger that is not closed is recovered first: until the bookies notice, a writer that nobody stopped would
         go on hearing that its entries are safe.

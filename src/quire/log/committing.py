@@ -210,7 +210,9 @@ class LogCommitter:
         for item in items:
             self._at("delete")
             with contextlib.suppress(QuireError):
-                await delete_unlisted(self._client.store, self._heads, log_id, item.ledger_id)
+                await delete_unlisted(
+                    self._client.store, self._client.ledger_store, self._heads, log_id, item.ledger_id
+                )
 
     async def _carry_out_truncations(self) -> None:
         """The ledgers that an overwrite took out of the list go; if not now, then with the next truncation."""
@@ -329,7 +331,9 @@ async def discard(
     for ledger_id in ledger_ids:
         at("delete")
         try:
-            gone = await delete_unlisted(client.store, heads, log_id, ledger_id, looks=looks)
+            gone = await delete_unlisted(
+                client.store, client.ledger_store, heads, log_id, ledger_id, looks=looks
+            )
         except QuireError:
             gone = False
         if not gone:

@@ -226,6 +226,7 @@ def test_notes_are_written_with_the_record_and_read_with_it(stored_format):
         assert (await ledgers.read_with_notes(1))[1] == NO_NOTES
         assert [key for key, _ in await store.list("")] == [ledger_key(1)]
         await ledgers.delete(1)
+        await ledgers.end_tombstones([(1, (await ledgers.read_tombstone(1))[1])])
         for attempt in (ledgers.read_with_notes(1), ledgers.write_with_notes(found, NOTES, later)):
             with pytest.raises(NoSuchLedgerError):
                 await attempt
