@@ -21,6 +21,7 @@ from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
+from quire.client.reused import reused_id
 from quire.client.writer import LedgerWriter
 from quire.client.writer_driver import ticks_for
 from quire.core.answers import Answer
@@ -192,6 +193,7 @@ class Client:
             NoSuchLedgerError: there is none.
             WrongPasswordError: the password is another; no bookie was asked.
             RecoveryInconclusiveError: too few bookies answered to tell where the ledger ends.
+            LedgerIdReusedError: too few could tell, and those that could not hold another ledger's entries.
 
         Source: protocol document (001): "to read like this, the ledger should be opened with a non-fencing open".
         """
@@ -307,6 +309,12 @@ class Client:
             result = await recovery.run()
             if isinstance(result, RecoveryClosed):
                 return result, recovery.recovered
+            if (
+                isinstance(result, RecoveryInconclusive)
+                and result.silent
+                and recovery.reused.keys() >= {*result.silent}
+            ):
+                raise reused_id(record.ledger_id, result.silent)
             if isinstance(result, RecoveryFailed) or self.clock.now_ms() >= deadline_ms:
                 raise _recovery_error(record.ledger_id, result, self.bookies.troubles())
             # A bookie that restarts is back in a moment, and its connection is not tried at once.

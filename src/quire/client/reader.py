@@ -21,6 +21,7 @@ from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.lac_read import newest_lac, trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
+from quire.client.reused import reused_id
 from quire.core.answers import Answer
 from quire.core.effects import ReadFailed
 from quire.core.errors import (
@@ -311,6 +312,8 @@ class LedgerReader:
         asked = {bookie for bookie, _ in failure.answers}
         if not asked <= set(self._record.ensemble_of(failure.entry_id)):
             return
+        if not {answer for _, answer in failure.answers} - {Answer.WRONG_TOKEN}:
+            raise reused_id(self.ledger_id, (bookie for bookie, _ in failure.answers))
         if failure.vouched or self._clock.now_ms() - since_ms >= self._config.read_timeout_ms:
             raise self._unreadable(failure)
         await asyncio.sleep(_RETRY_PAUSE_MS / 1000)

@@ -175,6 +175,12 @@ class ListChangedError(RefusedError):
     code = "list_changed"
 
 
+class LedgerIdReusedError(RefusedError):
+    """The ledger's id was used before by another ledger, and bookies hold that one's entries. Make the ledger again."""
+
+    code = "ledger_id_reused"
+
+
 class StagedLedgerGoneError(RefusedError):
     """A ledger that was written for a batch was deleted before the batch was committed: write the batch again."""
 

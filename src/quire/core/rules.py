@@ -34,6 +34,7 @@ class AddOutcome(Enum):
     FENCED = "fenced"
     SUPERSEDED = "superseded"
     DELETED = "deleted"
+    REUSED = "reused"
     REFUSED = "refused"
     RESEND = "resend"
     BOOKIE_FAILED = "bookie failed"
@@ -46,6 +47,7 @@ _ADD_OUTCOMES = {
     Answer.FENCED: AddOutcome.FENCED,
     Answer.INVALID_TERM: AddOutcome.SUPERSEDED,
     Answer.DELETED: AddOutcome.DELETED,
+    Answer.WRONG_TOKEN: AddOutcome.REUSED,
     Answer.UNAUTHORISED: AddOutcome.REFUSED,
     Answer.BAD_REQUEST: AddOutcome.REFUSED,
     Answer.DAMAGED_IN_TRANSIT: AddOutcome.RESEND,

@@ -96,7 +96,8 @@ def damaged(path: Path, what: str) -> CorruptMetadataError:
     """The error for a file that cannot be used any more."""
     return CorruptMetadataError(
         f"the metadata file {path} is damaged or is not one: {what}; stop the cluster, keep a copy of the file with"
-        f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves",
+        f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves; bookies then keep what it lacks until"
+        " `quire cluster accept-store`",
         path=str(path),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.errors import MisuseError, NotWritingError
+from quire.core.errors import LedgerIdReusedError, MisuseError, NotWritingError
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import LEGAL, Legality, Status
@@ -99,10 +99,12 @@ def test_every_answer_to_an_unconfirmed_add_is_decided(answer):
     machine = machine_in(Status.WRITING)
     machine.add_failed(0, "b1", 0, answer)
     machine.check()
-    fatal = {Answer.FENCED, Answer.UNAUTHORISED, Answer.BAD_REQUEST, Answer.INVALID_TERM, Answer.DELETED}
-    if answer in fatal:
+    reused = {Answer.WRONG_TOKEN, Answer.DELETED}
+    closing = {Answer.UNAUTHORISED, Answer.BAD_REQUEST, *reused}
+    if answer in {Answer.FENCED, Answer.INVALID_TERM, *closing}:
         assert machine.problem is not None
-        closes = answer in (Answer.UNAUTHORISED, Answer.BAD_REQUEST)
+        assert (machine.problem.kind is LedgerIdReusedError) == (answer in reused)
+        closes = answer in closing
         assert machine.status is (Status.CLOSING if closes else Status.ENDED)
     elif answer is Answer.DAMAGED_IN_TRANSIT:
         assert machine.status is Status.WRITING
