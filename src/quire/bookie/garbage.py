@@ -248,7 +248,8 @@ class GarbageCollector:
         return doomed, unknown
 
     def _covers(self, ledger_id: int, through: int) -> bool:
-        return self._rules.drop_covers(through, self._storage.newest_lsn(ledger_id, above=through))
+        newest = through + 1 if self._storage.written_since(ledger_id, through) else through
+        return self._rules.drop_covers(through, newest)
 
     async def _drop(self, doomed: Sequence[Doomed], mine: int) -> None:
         """Look once more, and drop; returns when all of that is on the disk."""
@@ -289,9 +290,11 @@ class GarbageCollector:
             )
 
     async def _clean_disk(self) -> None:
-        for ledger_id in await self._storage.shrink_tombstones(self._clock.wall_ms()):
-            self._ledgers.forget(ledger_id)
-        await self._storage.reclaim_in_slices()
+        for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
+            self._ledgers.forget(ledger_ids)
+            await asyncio.sleep(0)
+        for _ in self._storage.reclaim_slices():
+            await asyncio.sleep(0)
 
     async def _leap(self, above: int) -> None:
         await self._store.raise_ledger_ids(LedgerId(above))

@@ -9,7 +9,7 @@ Source: protocol document (001), "Writing to the ledger", "Closing a ledger as a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -412,9 +412,12 @@ class Ledgers:
         self.followers.tell(ledger_id, EVERY_LAC)
         self.flush_soon()
 
-    def forget(self, ledger_id: int) -> None:
-        """A deleted ledger's time is over, and storage has forgotten its facts."""
-        self._machines.pop(ledger_id, None)
+    def forget(self, ledger_ids: Iterable[int]) -> None:
+        """Forget deleted ledgers whose tombstones storage has shrunk: nothing is refused for them any more."""
+        for ledger_id in ledger_ids:
+            machine = self._machines.get(ledger_id)
+            if machine is not None and machine.facts.deleted_until_ms:
+                del self._machines[ledger_id]
 
     def save_lacs(self) -> None:
         """Journal the explicit LACs that only memory holds (before a clean stop)."""
