@@ -131,8 +131,6 @@ def test_a_ledger_that_java_makes_and_deletes_between_passes_is_an_orphan(tmp_pa
     """No pass has found it, so there is no proof: it is kept, and a person may delete it."""
 
     async def run() -> None:
-        from quire.metadata.orphans import delete_by_hand
-
         uri = uri_of("zookeeper", tmp_path)
         bare = uri.removesuffix(PATIENT)
         async with bookies_on(uri, tmp_path) as servers, or_skip(shared_peers()).client() as java:
@@ -146,7 +144,7 @@ def test_a_ledger_that_java_makes_and_deletes_between_passes_is_an_orphan(tmp_pa
                 assert await passes(servers, PASSES) == 0
                 orphans = [server.collector.orphans(-1) for server in servers]
                 assert all(one["unknown"] == [ledger_id] for one in orphans), orphans
-                await delete_by_hand(store, ledger_id)
+                await LedgerStore(store).delete_orphan(ledger_id)
                 assert await passes(servers, 1) == BOOKIES
                 assert all(server.collector.orphans(-1)["unknown"] == [] for server in servers)
 

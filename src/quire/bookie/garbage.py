@@ -27,11 +27,11 @@ from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
 from quire.core.errors import QuireError, StorageError
-from quire.core.garbage import By, CollectorMachine, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
+from quire.core.garbage import CollectorMachine, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
-from quire.metadata.store import LIST_LIMIT, StoreBusyError
+from quire.metadata.store import LIST_LIMIT, RAISED_MAX, StoreBusyError
 from quire.storage.collector_file import CollectorFile
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_format import FormatError
@@ -43,8 +43,6 @@ SLICE: Final = 256
 LOOKED_AT_ONCE: Final = 40
 """Ledgers in one look before the drop: etcd takes 128 operations at a time."""
 ATTEMPTS_MAX: Final = 5
-DRAWN_ID_MAX: Final = 1 << 62
-"""Higher ids were chosen by callers."""
 ORPHANS_TOLD_MAX: Final = 10_000
 """So many ids go into one answer."""
 
@@ -114,7 +112,7 @@ class GarbageCollector:
         Raises:
             QuireError: the metadata store cannot be asked.
         """
-        drawn = [ledger_id for ledger_id in self._storage.ledger_ids() if ledger_id <= DRAWN_ID_MAX]
+        drawn = [ledger_id for ledger_id in self._storage.ledger_ids() if ledger_id <= RAISED_MAX]
         highest = max(drawn, default=-1)
         if highest >= 0 and not await self._store.has_record(highest):
             await self._leap(highest)
@@ -175,13 +173,13 @@ class GarbageCollector:
         stones = await store.tombstones(set(machine.missing))
         doomed, unknown = await self._judge(stones.marks)
         if mine is None:
-            self.told.due = sorted(one.ledger_id for one in doomed if one.proof.by is not By.CHAIN)
+            self.told.due = sorted(one.ledger_id for one in doomed)
         else:
             self.told.due = ()
             await self._drop(doomed, mine)
         machine.finish(unknown)
         self._warn(len(unknown))
-        leap = id_to_leap_over(unknown, highest, DRAWN_ID_MAX)
+        leap = id_to_leap_over(unknown, highest, RAISED_MAX)
         if leap is not None and leap > self._leapt:
             await self._leap(leap)
         if mine is not None:

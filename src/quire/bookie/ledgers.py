@@ -415,9 +415,7 @@ class Ledgers:
     def forget(self, ledger_ids: Iterable[int]) -> None:
         """Forget deleted ledgers whose tombstones storage has shrunk: nothing is refused for them any more."""
         for ledger_id in ledger_ids:
-            machine = self._machines.get(ledger_id)
-            if machine is not None and machine.facts.deleted_until_ms:
-                del self._machines[ledger_id]
+            self._machines.pop(ledger_id, None)
 
     def save_lacs(self) -> None:
         """Journal the explicit LACs that only memory holds (before a clean stop)."""

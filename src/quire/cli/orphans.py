@@ -78,7 +78,7 @@ def accept_store(
 
     async def work() -> None:
         from quire.cli.toolbox import open_toolbox
-        from quire.metadata import orphans as library
+        from quire.metadata import accepting as library
 
         async with open_toolbox(uri) as tools:
             holding = await library.bookies_that_hold(tools.store)
@@ -163,8 +163,6 @@ async def _delete(
     *,
     yes: bool,
 ) -> None:
-    from quire.metadata.orphans import delete_by_hand
-
     chosen = [ledger_id for ledger_id in sorted(found) if any(ledger_id in part for part in wanted)]
     singles = [part[0] for part in wanted if len(part) == 1]
     strangers = [ledger_id for ledger_id in singles if ledger_id not in found]
@@ -184,7 +182,7 @@ async def _delete(
         )
     with out.progress("deleting", len(chosen), "ledgers") as progress:
         for ledger_id in chosen:
-            await delete_by_hand(tools.store, ledger_id)
+            await tools.ledgers.delete_orphan(ledger_id)
             progress.advance(1)
     out.result(
         {"deleted": chosen},

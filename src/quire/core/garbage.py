@@ -256,6 +256,8 @@ class CollectorMachine:
         if mark is not None and self._rules.tombstone_counts(tombstone_token=mark.token, token=token):
             return Proof(By.TOMBSTONE)
         own = self.kept
+        if self.holding:
+            return None  # what was found in another store proves nothing in this one
         if ledger_id in own.missing:
             return Proof(By.CHAIN, own.missing[ledger_id])
         if self._rules.chain_proves(own.findings.get(ledger_id, 0)):

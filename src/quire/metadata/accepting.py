@@ -1,31 +1,18 @@
-"""What a person decides when bookies cannot: which ledgers without a record go, and that a store is the one to go on with.
+"""What a person decides when bookies cannot: that a metadata store that went back is the one to go on with.
 
 Source: `docs/protocol/collection.md`.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.core.errors import AlreadyExistsError, RefusedError
-from quire.core.ids import BookieId, LedgerId
-from quire.metadata.keys import PASSES, tombstone_key
-from quire.metadata.ledgers import ledger_key
-from quire.metadata.store import (
-    LIST_LIMIT,
-    Create,
-    MetadataStore,
-    Op,
-    Put,
-    Require,
-    StoreBusyError,
-    VersionConflictError,
-)
-from quire.wire.store_records import Passes, Tombstone, decode_passes, encode_passes, encode_tombstone
-
-ATTEMPTS_MAX = 5
+from quire.core.errors import RefusedError
+from quire.core.ids import BookieId
+from quire.metadata.keys import PASSES
+from quire.metadata.store import LIST_LIMIT, MetadataStore, VersionConflictError
+from quire.wire.store_records import Passes, decode_passes, encode_passes
 
 
 class Held(NamedTuple):
@@ -91,29 +78,3 @@ async def accept_store(store: MetadataStore) -> list[Held]:
             why = f"the store is accepted already; {', '.join(one.bookie for one in holding)} will see it with the next pass"
         raise RefusedError(f"there is nothing to accept: {why}")
     return told
-
-
-async def delete_by_hand(store: MetadataStore, ledger_id: int) -> None:
-    """Let bookies drop a ledger that has no record: a tombstone that counts whatever they know of the ledger.
-
-    Raises:
-        RefusedError: the ledger has a record; nothing was changed.
-        StoreBusyError: its tombstone was changed again and again.
-    """
-    key = tombstone_key(ledger_id)
-    tombstone = Tombstone(LedgerId(ledger_id), 0, time.time_ns() // 1_000_000, 0, by_hand=True)
-    value = encode_tombstone(tombstone)
-    for _ in range(ATTEMPTS_MAX):
-        found = await store.get(key)
-        op: Op = Create(key, value) if found is None else Put(key, value, found.version)
-        try:
-            await store.multi([Require(ledger_key(ledger_id), None), op])
-        except (VersionConflictError, AlreadyExistsError) as error:
-            if error.ids.get("key") == ledger_key(ledger_id):
-                raise RefusedError(
-                    f"ledger {ledger_id} has a record, so it is no orphan; delete it with `quire ledger delete {ledger_id}`",
-                    ledger_id=ledger_id,
-                ) from error
-        else:
-            return
-    raise StoreBusyError(f"the tombstone of ledger {ledger_id} is being changed by others; try again")
