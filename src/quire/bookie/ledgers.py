@@ -183,10 +183,8 @@ class Ledgers:
             then(answer)
             return
         self._unsaved_lacs.pop(request.ledger_id, None)
-        self._journal_facts(
-            self._machine(request.ledger_id),
-            lambda error: then(Answer.OK if error is None else Answer.ERROR),
-        )
+        machine = self._machine(request.ledger_id)
+        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def force(self, ledger_id: int, then: Callable[[Answer], None]) -> None:
         """Call `then` when everything that was put of a ledger before is durable; at once for one never heard of."""
@@ -415,7 +413,8 @@ class Ledgers:
     def forget(self, ledger_ids: Iterable[int]) -> None:
         """Forget deleted ledgers whose tombstones storage has shrunk: nothing is refused for them any more."""
         for ledger_id in ledger_ids:
-            self._machines.pop(ledger_id, None)
+            if (machine := self._machines.get(ledger_id)) is not None and machine.facts.deleted_until_ms:
+                del self._machines[ledger_id]
 
     def save_lacs(self) -> None:
         """Journal the explicit LACs that only memory holds (before a clean stop)."""
