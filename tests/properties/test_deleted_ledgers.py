@@ -197,7 +197,7 @@ def held_on_disk(storage: LedgerStorage) -> dict[int, set[int]]:
         if body[1] != 128 and not any(body[32:40]):
             held[sequence].add(ledger_id)
     for segment in storage._reclaimer._recycled:
-        held.setdefault(segment.sequence, set()).update(segment.contents.held)
+        held.setdefault(segment.sequence, set()).update(*segment.contents.held)
     return held
 
 

@@ -15,21 +15,28 @@ class Contents(NamedTuple):
     """The ledgers of one segment, each id once in a column.
 
     Attributes:
-        held: those with entries, kept records or the state of a living ledger here: all that could come back if a newer
-            tombstone were lost. The state of a deleted ledger and a shrunk tombstone cannot.
+        entries: those with entries here, dead or not.
+        others: the rest of those with kept records or the state of a living ledger here. That, and entries, could come back
+            if a newer tombstone were lost. The state of a deleted ledger and a shrunk tombstone cannot.
         stated: those with a state here that is no shrunk tombstone.
         shrunk: those with a shrunk tombstone here.
         kept: those with records here that are carried over as they are; -1 if they concern all.
     """
 
-    held: array[int]
+    entries: array[int]
+    others: array[int]
     stated: array[int]
     shrunk: array[int]
     kept: array[int]
 
+    @property
+    def held(self) -> tuple[array[int], array[int]]:
+        """The ledgers of which something is here that could come back, in two columns."""
+        return self.entries, self.others
+
 
 _NONE: Final = array("q")
-NOTHING: Final = Contents(_NONE, _NONE, _NONE, _NONE)
+NOTHING: Final = Contents(_NONE, _NONE, _NONE, _NONE, _NONE)
 """Of a segment that is not sealed. Never changed."""
 
 
@@ -39,11 +46,12 @@ def contents_of(
     """The contents of a segment.
 
     Args:
-        ledgers: those with entries in it.
+        ledgers: those with entries in it, each once.
         states: (ledger or -1 for the suspicion, body) of the newest state of each.
         kept: the ledgers of its kept records.
     """
-    held = set(ledgers)
+    of_kept = set(kept)
+    others = set(of_kept)
     stated, shrunk = array("q"), array("q")
     for ledger_id, body in states:
         if ledger_id == ALL_LEDGERS:
@@ -53,8 +61,8 @@ def contents_of(
             continue
         stated.append(ledger_id)
         if brings_life(body):
-            held.add(ledger_id)
-    of_kept = set(kept)
-    held |= of_kept
-    held.discard(ALL_LEDGERS)
-    return Contents(array("q", held), stated, shrunk, array("q", of_kept))
+            others.add(ledger_id)
+    entries = array("q", ledgers)
+    others.discard(ALL_LEDGERS)
+    others.difference_update(entries)
+    return Contents(entries, array("q", others), stated, shrunk, array("q", of_kept))

@@ -574,7 +574,7 @@ class LedgerStorage:
         entries = list(read_directory(directory))
         self._files.sealed(segment.sequence)
         self.unsealed.pop(segment.sequence, None)
-        self._states.hold(segment.contents.held)
+        self._states.hold(segment.contents.others)
         segment.live = add_directory(self._states.with_entries, segment.sequence, entries)
 
     def rescan(self, segment: Segment) -> RowTable:
@@ -587,13 +587,14 @@ class LedgerStorage:
         read = segment_of(segment.header, scan)
         table = read.table
         assert table is not None
-        for ledger_id in segment.contents.held:
+        for ledger_id in segment.contents.entries:
             ledger = self._states.get(ledger_id)
             if ledger is not None:
                 ledger.drop_span(segment.sequence)
         self._reader.cache.forget(segment.sequence)
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = read
-        self._states.release(segment.contents.held)
+        for held in segment.contents.held:
+            self._states.release(held)
         self._states.doubts |= scan.named
         self._states.doubts_all = self._states.doubts_all or scan.all_suspect
         # With records missing the bad footer stays: the next start finds it, looks again and writes its doubts down.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from crc32c import crc32c
@@ -122,8 +123,11 @@ class Reclaimer:
         return len(dead)
 
     def _worth_it(self, part: Slice) -> Generator[None, None, list[Segment]]:
-        """The segments in which nothing lives but states, and of these not too many."""
-        found: list[Segment] = []
+        """The segments in which nothing lives but states, and of these not too many.
+
+        On a full disk those with the fewest, one at least: what is carried over needs space before it gives any back.
+        """
+        found: list[tuple[int, Segment]] = []
         for segment in list(self._segments.values()):
             trailer = segment.trailer
             if trailer is None or segment.live or segment.sequence in self.retiring:
@@ -138,8 +142,15 @@ class Reclaimer:
             carried = states * (RECORD_HEADER_BYTES + body + body)
             carried += len(segment.contents.shrunk) * (TOMBSTONE.size + STATE_HEAD.size + SHRUNK_STATE.size)
             if self._journal.full or carried <= CARRIED_SHARE_MAX * segment.header.segment_bytes:
-                found.append(segment)
-        return found
+                found.append((carried, segment))
+        if not self._journal.full:
+            return [segment for _, segment in found]
+        found.sort(key=itemgetter(0))
+        fitting, total = 0, 0
+        for carried, segment in found:
+            total += carried
+            fitting += total <= CARRIED_SHARE_MAX * segment.header.segment_bytes
+        return [segment for _, segment in found[: max(fitting, 1)]]
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -181,12 +192,12 @@ class Reclaimer:
     def _forget_recycled(self, part: Slice) -> Generator[None, None, None]:
         """What recycled segments held cannot come back: tombstones that only they kept go."""
         while self._recycled:
-            held = self._recycled[0].contents.held
-            while held:
-                some = held[-LOOKED_AT:]
-                del held[-LOOKED_AT:]
-                self._states.release(some)
-                if part.over:
-                    yield
-                    part.begin()
+            for held in self._recycled[0].contents.held:
+                while held:
+                    some = held[-LOOKED_AT:]
+                    del held[-LOOKED_AT:]
+                    self._states.release(some)
+                    if part.over:
+                        yield
+                        part.begin()
             self._recycled.popleft()

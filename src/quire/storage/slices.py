@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 from quire.env.interfaces import Clock
 
-SLICE_NS: Final = 2_000_000
-"""Shorter than the loop may be held, 5 ms: the last step of a slice, and what else the loop does, come on top."""
+SLICE_NS: Final = 1_000_000
+"""Shorter than the loop may be held, 5 ms: the last step of a slice, which may make a dictionary grow, comes on top."""
 LOOKED_AT: Final = 256
 """So many ledgers are looked at between two looks at the clock: a fraction of a millisecond."""
 

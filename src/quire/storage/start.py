@@ -436,14 +436,17 @@ def add_directory(
     """Note which ledgers a sealed segment holds; returns how many of them have entries in it that live.
 
     Args:
-        find: the ledger with an id, None if all of it is dead.
+        find: the ledger with an id, None if all of it is dead; that the segment holds it is counted, there else.
         sequence: the segment's.
         entries: its directory.
     """
     live = 0
     for entry in entries:
         ledger = find(entry.ledger_id)
-        if ledger is None or entry.highest_lsn <= ledger.dead_through:
+        if ledger is None:
+            continue
+        ledger.holders += 1
+        if entry.highest_lsn <= ledger.dead_through:
             continue
         ledger.add_span(sequence, entry)
         raise_lac(ledger, entry.lac)

@@ -73,7 +73,7 @@ class States:
         self.doubts_all = False
         for segment in segments.values():
             if segment.trailer is not None:
-                self.hold(segment.contents.held)
+                self.hold(segment.contents.others)  # entries were counted with the directory
         self._sort_out()
 
     def _sort_out(self) -> None:
@@ -127,9 +127,15 @@ class States:
         some.append(ledger_id)
 
     def with_entries(self, ledger_id: int) -> StoredLedger | None:
-        """The ledger of entries in a segment, a new one if it was never heard of; None if they are dead for sure."""
+        """The ledger of entries that a footer names, for `add_directory`, which counts that a sealed segment holds it.
+
+        Returns:
+            A new one if it was never heard of; None if the entries are dead for sure: it is counted here then.
+        """
         ledger = self.get(ledger_id)
-        if ledger is None and ledger_id not in self.shrunk:
+        if ledger is None and ledger_id in self.shrunk:
+            self.shrunk[ledger_id] += 1
+        elif ledger is None:
             ledger = self.new(ledger_id)
             self.place(ledger_id, ledger)
         return ledger
@@ -150,7 +156,7 @@ class States:
     # --- what keeps tombstones ------------------------------------------------------------------------------------------
 
     def hold(self, ledger_ids: Iterable[int]) -> None:
-        """A sealed segment holds something of these ledgers."""
+        """A sealed segment holds something of these ledgers, other than entries."""
         for ledger_id in ledger_ids:
             ledger = self.ledgers.get(ledger_id) or self.tombstones.get(ledger_id)
             if ledger is not None:
