@@ -75,8 +75,6 @@ class Versioned:
     """A value and the version that a compare-and-swap must name.
 
     Attributes:
-        value: what was written last.
-        version: of the key.
         revision: of the store, at the key's last change: of two changes, whatever their keys, the later one has the
             greater revision. A store that was restored from a backup may show any.
     """
@@ -473,9 +471,8 @@ class MetadataStore(ABC):
     async def raise_ledger_ids(self, above: int) -> None:
         """Give out only greater ledger ids from now on: by every handle, whatever ids it has ready.
 
-        For a store that went back in time, and would give out ids a second time. Doing it twice is doing it once; a
-        number below the ids that are given out changes nothing for those. What other programs do is in
-        `docs/formats/metadata.md`, "Ledger ids".
+        For a store that went back in time, and would give out ids a second time. Doing it twice is doing it once. What
+        other programs do is in `docs/formats/metadata.md`, "Ledger ids".
 
         Args:
             above: from 0 to `RAISED_MAX`.
@@ -483,7 +480,6 @@ class MetadataStore(ABC):
         Raises:
             MisuseError: it is beyond these.
             RefusedError: the cluster's layout has no ids above this one; nothing was changed.
-            MetadataUnknownError: nobody can tell; ask again.
         """
 
     @abstractmethod
