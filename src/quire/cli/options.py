@@ -46,6 +46,16 @@ FrameOption = Annotated[
         show_default=False,
     ),
 ]
+MinPresentOption = Annotated[
+    int | None,
+    typer.Option(
+        "--min-present",
+        metavar="N",
+        help="Bookies of a new ledger that must be there, Qa to E; places of the others are absent slots, which name "
+        "bookies that are away [default: Qa].",
+        show_default=False,
+    ),
+]
 PasswordOption = Annotated[
     str,
     typer.Option(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -123,6 +123,15 @@ class WriterDriver(ABC):
     def ledger_id(self) -> LedgerId:
         """The ledger's id."""
         return self._machine.record.ledger_id
+
+    def began_without(self, slots: Sequence[int]) -> None:
+        """The bookies of these slots were away when the ledger was created; to be said before the first entry.
+
+        Raises:
+            MisuseError: something was appended already.
+        """
+        self._machine.began_without(slots, self._clock.now_ms())
+        self._perform()
 
     # --- what the user's side does about it --------------------------------------------------------------------------
 
@@ -255,6 +264,7 @@ class WriterDriver(ABC):
         log.info("ledger %d: from entry %d on %s", self.ledger_id, effect.first, ", ".join(effect.ensemble))
 
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
+        self._outgoing.retire(effect.slot)
         log.warning(
             "ledger %d: no bookie can replace %s, going on without it from entry %d",
             self.ledger_id,

@@ -26,7 +26,7 @@ from quire.core.log import LogMachine
 from quire.core.log_commit import Batch, Part
 from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
 from quire.core.log_trimming import TrimMachine
-from quire.core.quorum import check_quorums
+from quire.core.quorum import check_min_present, check_quorums
 from quire.log.committing import LogCommitter, election_of
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
@@ -85,19 +85,38 @@ class Log:
     # --- the log itself ----------------------------------------------------------------------------------------
 
     async def create(
-        self, *, ensemble_size: int = 3, write_quorum: int = 3, ack_quorum: int = 2, digest: str = "crc32c"
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: str = "crc32c",
+        min_present: int | None = None,
     ) -> None:
         """Make the log, empty. Its ledgers are made with these quorums.
 
+        Args:
+            ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
+            digest: crc32c, crc32, mac or dummy.
+            min_present: how many bookies of each new ledger must be there, Qa to E; None: `Client.create_ledger` says.
+
         Raises:
             AlreadyExistsError: there is one with this name.
-            InvalidQuorumError: unless E >= Qw >= Qa >= 1.
+            InvalidQuorumError: unless E >= Qw >= Qa >= 1 and E >= `min_present` >= Qa.
         """
         check_quorums(ensemble_size, write_quorum, ack_quorum)
+        if min_present is not None:
+            check_min_present(min_present, ensemble_size, ack_quorum)
         old = await self._find()
         if old is not None and old.is_being_deleted:
             await self._delete(old)  # its deletion was cut off: carry it out
-        settings = LogSettings(ensemble_size, write_quorum, ack_quorum, digest_type_of(digest))
+        settings = LogSettings(
+            ensemble_size,
+            write_quorum,
+            ack_quorum,
+            digest_type_of(digest),
+            min_present=min_present or 0,
+        )
         log_id = self._client.chance.getrandbits(8 * LOG_ID_BYTES).to_bytes(LOG_ID_BYTES, "big")
         await self._heads.create(
             LogHead(log_id, self.name, settings, created_ms=self._client.clock.wall_ms())
