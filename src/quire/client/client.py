@@ -162,7 +162,7 @@ class Client:
                 version = await self.ledger_store.create(record)
             except AlreadyExistsError:
                 continue
-            writer = LedgerWriter(
+            return LedgerWriter(
                 record,
                 version,
                 LedgerAccess.of(record),
@@ -174,10 +174,8 @@ class Client:
                 self._quarantine,
                 self._ticks,
                 self.machines,
+                placed.absent,
             )
-            if placed.absent:
-                writer.began_without(placed.absent)
-            return writer
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)
 

@@ -64,6 +64,7 @@ class WriterDriver(ABC):
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
         machines: makes the machine.
+        absent: slots whose bookies were away when the ledger was created.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -100,6 +101,7 @@ class WriterDriver(ABC):
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
+        absent: Sequence[int] = (),
     ) -> None:
         self._machine = machines.writer(record, version, _limits_of(config))
         self._access = access
@@ -118,20 +120,14 @@ class WriterDriver(ABC):
         self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
+        if absent:
+            self._machine.began_without(absent, clock.now_ms())
+            self._perform()
 
     @property
     def ledger_id(self) -> LedgerId:
         """The ledger's id."""
         return self._machine.record.ledger_id
-
-    def began_without(self, slots: Sequence[int]) -> None:
-        """The bookies of these slots were away when the ledger was created; to be said before the first entry.
-
-        Raises:
-            MisuseError: something was appended already.
-        """
-        self._machine.began_without(slots, self._clock.now_ms())
-        self._perform()
 
     # --- what the user's side does about it --------------------------------------------------------------------------
 

@@ -261,12 +261,11 @@ class Writer(Program):
                 FirstOfAll(),
                 BY_STEPS,
                 machines=self.recorder.machines,
+                absent=list(absent),
             )
         )
         log = self.recorder.logs[-1]
         self.client = self.driver.new(_plain(log.made()))  # type: ignore[attr-defined]
-        if absent:
-            self.act(lambda: self.writer.began_without(list(absent)))
 
     def append(self) -> None:
         """Its caller appends one entry."""
