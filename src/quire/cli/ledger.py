@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli import ledger_show
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.options import (
+    ClusterOption,
+    FrameOption,
+    JsonOption,
+    MinPresentOption,
+    PasswordOption,
+    cluster_uri,
+    run,
+)
 from quire.cli.output import Output, human_bytes, payload_facts
 from quire.core.errors import MisuseError
 
@@ -44,6 +52,7 @@ def create(
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
+    min_present: MinPresentOption = None,
     digest: DigestOption = "crc32c",
     password: PasswordOption = "",
     leave_open: Annotated[
@@ -58,7 +67,7 @@ def create(
     append_to_new(
         iter(()),
         cluster,
-        (ensemble_size, write_quorum, ack_quorum),
+        (ensemble_size, write_quorum, ack_quorum, min_present),
         digest,
         password,
         leave_open,
@@ -74,6 +83,7 @@ def append(
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
+    min_present: MinPresentOption = None,
     digest: DigestOption = "crc32c",
     password: PasswordOption = "",
     delimited: DelimitedOption = False,
@@ -86,7 +96,7 @@ def append(
     from quire.cli.records import read_records
 
     records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
-    quorums = (ensemble_size, write_quorum, ack_quorum)
+    quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     out = Output(as_json=as_json)
     append_to_new(records, cluster, quorums, digest, password, leave_open, out, frame_bytes_max)
 
@@ -220,7 +230,7 @@ def delete(
 def append_to_new(
     records: Iterator[bytes],
     cluster: str | None,
-    quorums: tuple[int, int, int],
+    quorums: tuple[int, int, int, int | None],
     digest: str,
     password: str,
     leave_open: bool,
@@ -234,7 +244,7 @@ def append_to_new(
         import quire
         from quire.cli.feed import append_all
 
-        ensemble_size, write_quorum, ack_quorum = quorums
+        ensemble_size, write_quorum, ack_quorum, min_present = quorums
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             writer = await client.create_ledger(
                 ensemble_size=ensemble_size,
@@ -242,6 +252,7 @@ def append_to_new(
                 ack_quorum=ack_quorum,
                 password=password.encode(),
                 digest=digest,
+                min_present=min_present,
             )
             try:
                 with out.progress(f"ledger {writer.ledger_id}") as progress:

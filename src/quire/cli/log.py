@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
+from quire.cli.options import ClusterOption, FrameOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes, payload_facts
 from quire.core.errors import MisuseError
 
@@ -36,6 +36,7 @@ def create(
         int, typer.Option("--write-quorum", "-w", help="Bookies that get each entry.")
     ] = 3,
     ack_quorum: Annotated[int, typer.Option("--ack-quorum", "-a", help="How many make it durable.")] = 2,
+    min_present: MinPresentOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create an empty log; the quorums are those of its ledgers."""
@@ -46,7 +47,10 @@ def create(
 
         async with quire.connect(uri) as client:
             await client.log(name).create(
-                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                min_present=min_present,
             )
         out.result({"log": name, "created": True}, f"Log {name} is there, empty.")
 

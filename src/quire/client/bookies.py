@@ -129,6 +129,11 @@ class BookieClient:
         """The bookies that take new entries, by the last list seen, in a fixed order."""
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
 
+    async def away(self) -> list[BookieId]:
+        """The cluster's bookies of which there is a cookie and no registration, both read now, in a fixed order."""
+        registered = {*await self.bookies(), *self.writable()}
+        return sorted((await self._registry.list_cookies()).keys() - registered)
+
     def speaks_native(self, bookie: BookieId) -> bool:
         """Whether a bookie is spoken to in our own protocol, as far as its registration was seen."""
         return self._channels.speaks_native(self._known.get(bookie))

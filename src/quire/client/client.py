@@ -17,6 +17,7 @@ from typing import Self
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.creating import place, shape_of
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
@@ -38,8 +39,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import NO_ENTRY, LedgerId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
-from quire.core.placement import Quarantine, choose_ensemble
-from quire.core.quorum import check_quorums
+from quire.core.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.ledgers import LedgerStore
@@ -114,8 +114,12 @@ class Client:
         password: bytes = b"",
         digest: str | DigestType = "crc32c",
         custom: Mapping[str, bytes] | None = None,
+        min_present: int | None = None,
     ) -> LedgerWriter:
         """Create a ledger and open it for writing; its creator is the only one who writes it.
+
+        With fewer than E bookies there it begins with absent slots, of bookies that are away: it lacks copies there
+        (`writer.holes`), until these are back or others are there to take their place.
 
         Args:
             ensemble_size: E, bookies that share the ledger.
@@ -124,31 +128,28 @@ class Client:
             password: bookies and readers must know it; kept in the metadata, so it guards against mistakes only.
             digest: crc32c, crc32, mac or dummy.
             custom: the caller's own metadata.
+            min_present: how many of the E bookies must take entries now, Qa to E; E: none may be away. None: what
+                `ClientConfig.min_present` says, else Qa.
 
         Raises:
-            InvalidQuorumError: unless E >= Qw >= Qa >= 1.
-            NotEnoughBookiesError: fewer than E bookies take entries.
+            InvalidQuorumError: unless E >= Qw >= Qa >= 1 and E >= `min_present` >= Qa.
+            NotEnoughBookiesError: fewer than `min_present` take entries, or than Qa of a write set, or the cluster
+                has no E bookies in all.
 
         Source: protocol document (001), "Ledgers": "When creating the ledger, the following invariant must hold".
         """
-        check_quorums(ensemble_size, write_quorum, ack_quorum)
+        shape = shape_of(ensemble_size, write_quorum, ack_quorum, min_present, self.config.min_present)
         digest_type = digest_type_of(digest)
         _check_bytes("password", password)
         for key, value in (custom or {}).items():
             _check_bytes(f"custom metadata {key!r}", value)
-        if len(self.bookies.writable()) < ensemble_size:
-            await self.bookies.bookies()
         for _ in range(_IDS_TRIED_MAX):
-            ensemble = choose_ensemble(
-                self.bookies.writable(),
-                ensemble_size,
-                self.chance,
-                quarantined=self._quarantine.bookies(self.clock.now_ms()),
-            )
+            quarantined = self._quarantine.bookies(self.clock.now_ms())
+            placed = await place(shape, self.bookies, self.chance, quarantined)
             token = self.chance.getrandbits(64) | 1
             record = new_ledger(
                 await self.ledger_store.next_id(),
-                ensemble,
+                placed.ensemble,
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 digest_type=digest_type,
@@ -174,6 +175,7 @@ class Client:
                 self._quarantine,
                 self._ticks,
                 self.machines,
+                placed.absent,
             )
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)

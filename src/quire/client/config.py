@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from quire.core.errors import MisuseError
+from quire.core.ids import ENSEMBLE_MAX
 from quire.net.security import ClientSecurity
 from quire.wire.frame_limits import HEADER_ROOM, NATIVE_ROOM, FrameLimits, check_frame_bytes_max
 
@@ -40,7 +41,9 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "recovery_read_bytes_max": (1, 64 * MIB),
     "recovery_attempts_max": (1, 1000),
     "recovery_patience_ms": (0, 3_600_000),
+    "min_present": (1, ENSEMBLE_MAX),
 }
+_MAY_BE_NONE = ("entry_bytes_max", "min_present")
 PROTOCOLS = ("auto", "auto-v2", "v2", "v3")
 
 
@@ -85,6 +88,8 @@ class ClientConfig:
             lost connection takes to be tried again.
         short_circuit_reads: long runs of a bookie on this machine are read out of its files where the system allows
             that, not received from it.
+        min_present: how many of a new ledger's E bookies must be there where its creation does not say it, as far as
+            its Qa and E allow; None: Qa. The others are absent slots: bookies of the cluster that are away.
         protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
             V2 with the others; "v2" and "v3" speak that with every bookie.
         protocol_of: ("host:port", protocol) of bookies that are spoken to otherwise.
@@ -117,6 +122,7 @@ class ClientConfig:
     recovery_attempts_max: int = 20
     recovery_patience_ms: int = 3_000
     short_circuit_reads: bool = True
+    min_present: int | None = None
     protocol: str = "auto"
     protocol_of: tuple[tuple[str, str], ...] = ()
     security: ClientSecurity | None = None
@@ -136,7 +142,7 @@ class ClientConfig:
                 continue
             low, high = _LIMITS[field.name]
             value = getattr(self, field.name)
-            if value is None and field.name == "entry_bytes_max":
+            if value is None and field.name in _MAY_BE_NONE:
                 continue
             if not isinstance(value, int) or not low <= value <= high:
                 msg = f"ClientConfig.{field.name} must be an integer from {low} to {high}, got {value!r}"

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, takewhile
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -67,6 +67,7 @@ class LedgerWriter(WriterDriver):
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
         machines: makes the machine.
+        absent: slots whose bookies were away when the ledger was created.
     """
 
     __slots__ = (
@@ -100,9 +101,21 @@ class LedgerWriter(WriterDriver):
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
+        absent: Sequence[int] = (),
     ) -> None:
         super().__init__(
-            record, version, access, bookies, ledgers, clock, chance, config, quarantine, ticks, machines
+            record,
+            version,
+            access,
+            bookies,
+            ledgers,
+            clock,
+            chance,
+            config,
+            quarantine,
+            ticks,
+            machines,
+            absent,
         )
         self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
         # Read for every entry.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -64,6 +64,7 @@ class WriterDriver(ABC):
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
         machines: makes the machine.
+        absent: slots whose bookies were away when the ledger was created.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -100,6 +101,7 @@ class WriterDriver(ABC):
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
+        absent: Sequence[int] = (),
     ) -> None:
         self._machine = machines.writer(record, version, _limits_of(config))
         self._access = access
@@ -118,6 +120,9 @@ class WriterDriver(ABC):
         self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
+        if absent:
+            self._machine.began_without(absent, clock.now_ms())
+            self._perform()
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -255,6 +260,7 @@ class WriterDriver(ABC):
         log.info("ledger %d: from entry %d on %s", self.ledger_id, effect.first, ", ".join(effect.ensemble))
 
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
+        self._outgoing.retire(effect.slot)
         log.warning(
             "ledger %d: no bookie can replace %s, going on without it from entry %d",
             self.ledger_id,

@@ -74,6 +74,20 @@ def can_still_confirm(absent: int, write_set_mask: int, ack_quorum: int) -> bool
     return (write_set_mask & ~absent).bit_count() >= ack_quorum
 
 
+def may_create(present: int, write_set_masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
+    """A ledger may begin with absent slots while its stated minimum is there, and Qa of every write set.
+
+    Args:
+        present: mask of the slots whose bookie takes entries.
+        write_set_masks: every write set that the ensemble has.
+        ack_quorum: Qa.
+        min_present: how many bookies of the ensemble must be there, whatever their slots.
+    """
+    return present.bit_count() >= min_present and all(
+        can_still_confirm(~present, mask, ack_quorum) for mask in write_set_masks
+    )
+
+
 def may_acknowledge_while_changing() -> bool:
     """Nobody is told anything while an ensemble change is in flight: the new fragment starts at LAC + 1."""
     return False
@@ -259,6 +273,7 @@ class Rules:
     may_go_on_after_unknown: Callable[[int, int], bool] = may_go_on_after_unknown
     confirms: Callable[[int, int, int], bool] = confirms
     can_still_confirm: Callable[[int, int, int], bool] = can_still_confirm
+    may_create: Callable[[int, Sequence[int], int, int], bool] = may_create
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
     new_fragment_start: Callable[[int, int], int] = new_fragment_start
     acks_to_unset: Callable[[int], int] = acks_to_unset
