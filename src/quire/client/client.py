@@ -330,7 +330,17 @@ class Client:
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End all connections and let go of the metadata store. Writers that are open end without closing."""
+        """End all connections and let go of the metadata store. Writers that are open end without closing.
+
+        What was appended is confirmed first, and sent to every bookie; one that acknowledges nothing for
+        `ClientConfig.flush_ms` is given up, and what it lacks of acknowledged entries stands in the ledger's record.
+        """
+        writers = self._ticks.unfinished
+        if writers:
+            bound_ms = self.config.add_timeout_ms + self.config.metadata_timeout_ms
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(bound_ms / 1000):
+                    await asyncio.gather(*(writer.leave() for writer in writers), return_exceptions=True)
         tasks = list(self._background)
         for task in tasks:
             task.cancel()

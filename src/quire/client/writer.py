@@ -36,7 +36,7 @@ from quire.core.errors import (
 from quire.core.ids import EntryId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import Quarantine
-from quire.core.writer_state import Hole, Status
+from quire.core.writer_state import Status
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.wire.frame_limits import OPTION
@@ -150,11 +150,6 @@ class LedgerWriter(WriterDriver):
     def held_bytes(self) -> int:
         """Bytes that count against the window: collected, unconfirmed, or not yet sent to some bookie."""
         return self._window.used_bytes
-
-    @property
-    def holes(self) -> tuple[Hole, ...]:
-        """Entries that bookies of the record lack because they were away while it was written."""
-        return self._machine.holes
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -389,13 +384,24 @@ class LedgerWriter(WriterDriver):
     def _collects(self) -> bool:
         return bool(self._payloads)
 
+    async def _confirm(self) -> None:
+        self._taking = False
+        before = None
+        while before != self._machine.lac:  # it moves
+            before = self._machine.lac
+            with contextlib.suppress(TimeoutError, QuireError):
+                async with asyncio.timeout(self._config.flush_ms / 1000):
+                    await self.drain()
+                    return
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close the ledger at its last acknowledged entry; entries that are not acknowledged yet fail.
 
-        `await drain()` first to keep them; leaving `async with` does. Needs no bookie, only the metadata store. Again
-        is allowed.
+        `await drain()` first to keep them; leaving `async with` does. Needs no bookie, only the metadata store. Returns
+        when every bookie has what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what
+        it lacks. Again is allowed.
 
         Raises:
             LedgerFencedError: another client recovers the ledger and decides where it ends.
@@ -405,6 +411,8 @@ class LedgerWriter(WriterDriver):
         """
         machine = self._machine
         if machine.status is Status.CLOSED:
+            if self._finished is not None:
+                await asyncio.shield(self._finished)
             return
         if machine.status is Status.ENDED:
             raise self.problem or self._not_taking()
@@ -420,7 +428,7 @@ class LedgerWriter(WriterDriver):
         self._machine.abandon()
         problem = e.Problem(LedgerClosedError, f"ledger {self.ledger_id} was abandoned")
         self._stopped(problem)
-        self._finish(problem)
+        self._finish(None if self._machine.status is Status.CLOSED else problem)
         for task in [task for task in self._tasks if task is not asyncio.current_task()]:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -462,13 +470,19 @@ class LedgerWriter(WriterDriver):
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(error)
         self._window.give_back(cost)
-        self._outgoing.retire_all()
+        if self._machine.status is Status.CLOSING:
+            self._begin_flush()
+        elif self._flush is None:
+            self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
 
     def _finish(self, problem: e.Problem | None) -> None:
         """The ledger is closed, or it cannot be by this writer."""
         problem = self._machine.problem or problem
+        if self._flush is not None:
+            self._flush.stop()
+        self._outgoing.retire_all()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
