@@ -267,9 +267,13 @@ class Client:
     async def verify_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReport:
         """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing."""
         reader = await self.open_ledger(ledger_id, password, recover=False)
-        return await LedgerVerifier(
-            reader, LedgerAccess.of(reader.metadata), self.bookies, self.config
-        ).verify()
+        access = LedgerAccess.of(reader.metadata)
+        report = await LedgerVerifier(reader, access, self.bookies, self.config).verify()
+        _, notes, _ = await self.ledger_store.read_with_notes(ledger_id)
+        report.recorded = [
+            (hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges
+        ]
+        return report
 
     async def available_bookies(self) -> list[BookieInfo]:
         """Every registered bookie, writable or read-only, by id."""

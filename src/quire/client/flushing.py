@@ -7,23 +7,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.outgoing import Outgoing, Place
 from quire.core.answers import Answer
 from quire.core.effects import SetTimer
+from quire.core.errors import NoSuchLedgerError
 from quire.core.flush import BookieGivenUp, FlushMachine
-from quire.core.ids import BookieId
+from quire.core.ids import BookieId, LedgerId
 from quire.core.placement import Quarantine
 from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
+from quire.metadata.ledgers import LedgerStore
 
 log = logging.getLogger(__name__)
 
 KNOWN_SILENT = 10
 """A bookie that failed lately is given this part of the usual patience: with many closes in a row, one waits for it."""
+
+
+async def record_holes(
+    ledgers: LedgerStore, ledger_id: LedgerId, holes: Sequence[Hole], timeout_ms: int
+) -> None:
+    """Put into a ledger's record what its bookies lack. If that fails nobody is told but the log: the ledger is closed."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await ledgers.add_holes(ledger_id, holes)
+    except NoSuchLedgerError:
+        log.info("ledger %d was deleted", ledger_id)
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises, nobody knows what it did
+        some = ", ".join(f"{hole.bookie} may lack {hole.first}..{hole.last}" for hole in holes[:8])
+        more = f" and {len(holes) - 8} more" if len(holes) > 8 else ""
+        log.error("ledger %d: its record may not say that %s%s: %r", ledger_id, some, more, error)  # noqa: TRY400
 
 
 class LedgerFlush:
@@ -60,7 +77,7 @@ class LedgerFlush:
         self._quarantine = quarantine
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
-        self._when_done: Callable[[], None] | None = None
+        self._when_done: tuple[Callable[[], None], ...] = ()
         copies = outgoing.unacknowledged(now_ms, patience)
         self._machine = FlushMachine(lac, copies, now_ms, latest_ms=config.add_timeout_ms)
         self._perform()
@@ -76,15 +93,8 @@ class LedgerFlush:
         return self._machine.done
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call this when no bookie is waited for any more; only while one is."""
-        self._when_done = call
-
-    async def wait(self) -> None:
-        """Return when no bookie is waited for."""
-        if not self.done:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._when_done = lambda: None if done.done() else done.set_result(None)
-            await done
+        """Call this too when no bookie is waited for any more; only while one is."""
+        self._when_done += (call,)
 
     def answered(self, place: Place, run: int, answer: Answer) -> None:
         """A bookie's answer to a run."""
@@ -132,5 +142,5 @@ class LedgerFlush:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._when_done is not None:
-            self._when_done()
+        for call in self._when_done:
+            call()

@@ -257,6 +257,21 @@ class Outgoing:
         """The bookie at a slot."""
         return (self._places or self._make_places())[slot]
 
+    @property
+    def all_sent(self) -> bool:
+        """Whether bookies were sent all that they have not acknowledged: it reaches them also if this process ends."""
+        bookies = self._bookies
+        return all(
+            bookies.all_sent(place.bookie, place)
+            for place in self._places
+            if place.unacked and not place.retired
+        )
+
+    @property
+    def lags(self) -> bool:
+        """Whether a bookie has owed the same acknowledgement since it was last looked at."""
+        return any(place.oldest in place.unacked for place in self._places if not place.retired)
+
     def unacknowledged(
         self, now_ms: int, patience_ms: Callable[[BookieId], int]
     ) -> list[UnacknowledgedCopies]:
@@ -298,7 +313,9 @@ class Outgoing:
     def retire_all(self) -> None:
         """The writer is done."""
         for place in self._places:
-            self.retire(place.slot)
+            if place.answers < place.sent_runs:
+                self.retire(place.slot)
+            place.retired = True
 
     def renew(self, slot: int, bookie: BookieId) -> None:
         """A bookie takes a slot, or comes back to it."""

@@ -36,7 +36,11 @@ class Share:
     @property
     def count(self) -> int:
         """How many ids it has."""
-        return max(self.last - self.first + 1, 0) if self.is_whole else sum(1 for _ in self.ids())
+        if self.last < self.first:
+            return 0
+        rounds, rest = divmod(self.last - self.first + 1, self.period)
+        tail = (self.residues >> (self.first + place) % self.period & 1 for place in range(rest))
+        return rounds * self.residues.bit_count() + sum(tail)
 
     def ids(self) -> Iterable[int]:
         """The ids of the share, ascending."""

@@ -34,7 +34,7 @@ from quire.core.errors import (
     WindowFullError,
 )
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.placement import Quarantine
 from quire.core.writer_state import Status
 from quire.env.interfaces import Chance, Clock
@@ -399,9 +399,8 @@ class LedgerWriter(WriterDriver):
     async def close(self) -> None:
         """Close the ledger at its last acknowledged entry; entries that are not acknowledged yet fail.
 
-        `await drain()` first to keep them; leaving `async with` does. Needs no bookie, only the metadata store. Returns
-        when every bookie has what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what
-        it lacks. Again is allowed.
+        `await drain()` first to keep them; leaving `async with` does. Needs only the metadata store. Returns when every
+        bookie was sent what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what it lacks.
 
         Raises:
             LedgerFencedError: another client recovers the ledger and decides where it ends.
@@ -410,25 +409,24 @@ class LedgerWriter(WriterDriver):
             NotWritingError: it was abandoned.
         """
         machine = self._machine
-        if machine.status is Status.CLOSED:
-            if self._finished is not None:
-                await asyncio.shield(self._finished)
-            return
         if machine.status is Status.ENDED:
             raise self.problem or self._not_taking()
         machine.close()
         if self._finished is None:
             self._finished = self._loop.create_future()
-        message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
-        self._stopped(e.Problem(LedgerClosedError, message))
+        if machine.status is not Status.CLOSED:
+            message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
+            self._stopped(e.Problem(LedgerClosedError, message))
         await asyncio.shield(self._finished)
 
     async def abandon(self) -> None:
         """Stop at once and leave the ledger to whoever recovers it; unacknowledged entries fail. Again is allowed."""
+        if self.metadata.state is LedgerState.CLOSED:
+            return
         self._machine.abandon()
         problem = e.Problem(LedgerClosedError, f"ledger {self.ledger_id} was abandoned")
         self._stopped(problem)
-        self._finish(None if self._machine.status is Status.CLOSED else problem)
+        self._finish(problem)
         for task in [task for task in self._tasks if task is not asyncio.current_task()]:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -471,15 +469,15 @@ class LedgerWriter(WriterDriver):
         self._window.end(error)
         self._window.give_back(cost)
         if self._machine.status is Status.CLOSING:
-            self._begin_flush()
+            self._ticks.keep(self)
+            if self._outgoing.lags:  # what is given up at once stands in the closing record
+                self._begin_flush()
         elif self._flush is None:
             self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
 
     def _finish(self, problem: e.Problem | None) -> None:
-        """The ledger is closed, or it cannot be by this writer."""
-        problem = self._machine.problem or problem
         if self._flush is not None:
             self._flush.stop()
         self._outgoing.retire_all()
@@ -490,6 +488,10 @@ class LedgerWriter(WriterDriver):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+        self._tell(problem)
+
+    def _tell(self, problem: e.Problem | None) -> None:
+        problem = self._machine.problem or problem
         if self._finished is None or self._finished.done():
             return
         if problem is None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.flushing import LedgerFlush
+from quire.client.flushing import LedgerFlush, record_holes
 from quire.client.lac_news import LacNews
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import Outgoing, Place
@@ -164,8 +164,12 @@ class WriterDriver(ABC):
         """No entry goes out any more."""
 
     @abstractmethod
+    def _tell(self, problem: e.Problem | None) -> None:
+        """Whoever closes: the ledger is closed, or it cannot be by this writer."""
+
+    @abstractmethod
     def _finish(self, problem: e.Problem | None) -> None:
-        """The ledger is closed, or it cannot be by this writer."""
+        """Everything is over: nothing is sent, awaited or looked after any more."""
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -411,20 +415,24 @@ class WriterDriver(ABC):
     # --- the end: what bookies lack ----------------------------------------------------------------------------------
 
     def _begin_flush(self) -> None:
-        """Nothing more is sent; bookies that have not acknowledged all are waited for."""
-        if self._flush is None and not self._outgoing.owed:
-            self._outgoing.retire_all()
-        elif self._flush is None:
-            self._ticks.keep(self)
+        """Wait from now on for the bookies that have not acknowledged all."""
+        if self._flush is None:
             self._flush = LedgerFlush(
                 self._access, self._machine.lac, self._outgoing, self._quarantine, self._clock, self._config
             )
 
     def _closed(self) -> None:
-        """The record is closed; bookies may still be waited for, and lack what it does not say yet."""
+        """The record is closed; bookies may still be waited for, and lack what it does not say yet.
+
+        Who closes does not wait for what every bookie was sent: the client does, when it is closed.
+        """
+        if self._flush is None and self._outgoing.owed:
+            self._begin_flush()
         flush = self._flush
         if flush is not None and not flush.done:
             flush.when_done(self._closed)
+            if self._outgoing.all_sent:
+                self._tell(None)
         elif self.holes != self._recorded:
             self._start(self._record_and_finish(None))
         else:
@@ -434,15 +442,8 @@ class WriterDriver(ABC):
         """Put into the record what it does not say yet of what bookies lack."""
         holes = self.holes
         if holes != self._recorded:
-            try:
-                async with asyncio.timeout(self._config.metadata_timeout_ms / 1000):
-                    await self._ledgers.add_holes(self.ledger_id, holes)
-                self._recorded = holes
-            except NoSuchLedgerError:
-                log.info("ledger %d was deleted", self.ledger_id)
-            except Exception as error:  # noqa: BLE001 - whatever a driver raises, nobody knows what it did
-                what = _said(holes)
-                log.error("ledger %d: its record may not say that %s: %r", self.ledger_id, what, error)  # noqa: TRY400
+            await record_holes(self._ledgers, self.ledger_id, holes, self._config.metadata_timeout_ms)
+            self._recorded = holes
         self._finish(problem)
 
     async def leave(self) -> None:
@@ -456,11 +457,19 @@ class WriterDriver(ABC):
             msg = f"ledger {self.ledger_id} was left open: its client was closed"
             problem = e.Problem(LedgerClosedError, msg)
             self._stopped(problem)
-            if self._flush is not None:
-                await self._flush.wait()
+            await self._flushed()
             await self._record_and_finish(problem)
+        elif self._flush is not None:
+            await self._flushed()
         while self._tasks:  # it is being closed
             await asyncio.wait(self._tasks)
+
+    async def _flushed(self) -> None:
+        flush = self._flush
+        if flush is not None and not flush.done:
+            done: asyncio.Future[None] = self._loop.create_future()
+            flush.when_done(lambda: None if done.done() else done.set_result(None))
+            await done
 
     # --- what is done about each effect ------------------------------------------------------------------------------
 
@@ -482,9 +491,3 @@ class WriterDriver(ABC):
         e.Closed: lambda self, _: self._closed(),
         e.CloseFailed: lambda self, effect: self._finish(effect.problem),
     }
-
-
-def _said(holes: tuple[Hole, ...]) -> str:
-    """The first of these holes, in words."""
-    some = ", ".join(f"{hole.bookie} may lack {hole.first}..{hole.last}" for hole in holes[:8])
-    return some if len(holes) <= 8 else f"{some} and {len(holes) - 8} more"
