@@ -91,7 +91,10 @@ def not_held(share: Share, held: Sequence[Interval]) -> list[int]:
 
 
 def gaps(share: Share, held: Sequence[Interval]) -> list[Share]:
-    """The parts of a share that no interval holds, by first id; the work goes with the intervals, not the entries."""
+    """The parts of a share that no interval holds, by first id; the work goes with the intervals, not the entries.
+
+    Intervals are whole, or have the share's period.
+    """
     if share.is_whole and all(each.period == 1 for each in held):
         return [Share(share.bookie, low, high, 1, 1) for low, high in _between(share, held)]
     found: list[Share] = []

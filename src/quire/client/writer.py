@@ -317,6 +317,7 @@ class LedgerWriter(WriterDriver):
         self._take(payload, cost, future)
         if not self._turn_due:
             self._turn_due = True
+            self._schedule_tick()
             self._loop.call_soon(self._turn_ended)
 
     def _take(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
@@ -385,14 +386,12 @@ class LedgerWriter(WriterDriver):
         return bool(self._payloads)
 
     async def _confirm(self) -> None:
-        self._taking = False
-        before = None
-        while before != self._machine.lac:  # it moves
-            before = self._machine.lac
+        self._taking, before = False, None
+        while before != (before := self._machine.lac):  # it moves
             with contextlib.suppress(TimeoutError, QuireError):
                 async with asyncio.timeout(self._config.flush_ms / 1000):
-                    await self.drain()
-                    return
+                    return await self.drain()
+        return None
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
