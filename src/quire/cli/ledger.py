@@ -92,7 +92,10 @@ def append(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it."""
+    """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it.
+
+    Ends when every bookie has all entries, or was given up: what one lacks is a hole in the ledger's record.
+    """
     from quire.cli.records import read_records
 
     records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
@@ -268,19 +271,23 @@ def append_to_new(
                 await writer.abandon()
             else:
                 await writer.close()
-            state = "open" if leave_open else "closed"
-            facts = {
-                "ledger_id": writer.ledger_id,
-                "state": state,
-                "entries": count,
-                "bytes": size,
-                "last_entry": last,
-                "entries_per_s": round(rate),
-            }
-            out.result(
-                facts,
-                f"Ledger {writer.ledger_id}: {count:,} entries, {human_bytes(size)}, {state} ({rate:,.0f} entries/s).",
-            )
+        # Only when the client is closed is it known what bookies lack.
+        state = "open" if leave_open else "closed"
+        facts = {
+            "ledger_id": writer.ledger_id,
+            "state": state,
+            "entries": count,
+            "bytes": size,
+            "last_entry": last,
+            "entries_per_s": round(rate),
+            "holes": [
+                {"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in writer.holes
+            ],
+        }
+        text = f"Ledger {writer.ledger_id}: {count:,} entries, {human_bytes(size)}, {state} ({rate:,.0f} entries/s)."
+        for hole in writer.holes:
+            text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}; others have them."
+        out.result(facts, text)
 
     run(work())
 

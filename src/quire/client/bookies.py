@@ -213,6 +213,11 @@ class BookieClient:
         peer = self._peers.get(bookie)
         return 0 if peer is None or peer.channel is None else peer.channel.unsent_bytes(sink)
 
+    def all_sent(self, bookie: BookieId, sink: AddSink) -> bool:
+        """Whether all of this writer's runs to a bookie have left this process."""
+        channel = self._peers[bookie].channel if bookie in self._peers else None
+        return channel is None or not (channel.unsent_bytes(sink) or channel.buffered_bytes)
+
     def is_followed(self, sink: AddSink) -> bool:
         """Whether the last answer to this writer's adds said that a reader waits for the LAC there."""
         return sink.followed

@@ -271,9 +271,13 @@ class Client:
     async def verify_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReport:
         """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing."""
         reader = await self.open_ledger(ledger_id, password, recover=False)
-        return await LedgerVerifier(
-            reader, LedgerAccess.of(reader.metadata), self.bookies, self.config
-        ).verify()
+        access = LedgerAccess.of(reader.metadata)
+        report = await LedgerVerifier(reader, access, self.bookies, self.config).verify()
+        _, notes, _ = await self.ledger_store.read_with_notes(ledger_id)
+        report.recorded = [
+            (hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges
+        ]
+        return report
 
     async def available_bookies(self) -> list[BookieInfo]:
         """Every registered bookie, writable or read-only, by id."""
@@ -340,7 +344,17 @@ class Client:
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End all connections and let go of the metadata store. Writers that are open end without closing."""
+        """End all connections and let go of the metadata store. Writers that are open end without closing.
+
+        What was appended is confirmed first, and sent to every bookie; one that acknowledges nothing for
+        `ClientConfig.flush_ms` is given up, and what it lacks of acknowledged entries stands in the ledger's record.
+        """
+        writers = self._ticks.unfinished
+        if writers:
+            bound_ms = self.config.add_timeout_ms + self.config.metadata_timeout_ms
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(bound_ms / 1000):
+                    await asyncio.gather(*(writer.leave() for writer in writers), return_exceptions=True)
         tasks = list(self._background)
         for task in tasks:
             task.cancel()

@@ -24,6 +24,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "slot_unsent_bytes_max": (16 * KIB, 16 * 1024 * MIB),
     "slow_after_ms": (1, 3_600_000),
     "add_timeout_ms": (1, 3_600_000),
+    "flush_ms": (0, 3_600_000),
     "quarantine_ms": (0, 3_600_000),
     "change_retry_ms_min": (1, 3_600_000),
     "change_retry_ms_max": (1, 3_600_000),
@@ -65,6 +66,9 @@ class ClientConfig:
             the others keep up, counts as failed before its add timeout.
         slow_after_ms: see above.
         add_timeout_ms: how long a bookie may take to answer an add.
+        flush_ms: closing a ledger, a log or the client waits until every bookie has what was acknowledged. One that
+            acknowledges nothing for so long is given up, and what it lacks stands in the ledger's record as a hole;
+            one that failed lately gets a tenth of it. After `add_timeout_ms` no bookie is waited for. 0: none ever is.
         quarantine_ms: how long a failed bookie is chosen for new ensembles only when nothing else is left.
         change_retry_ms_min: first wait before another bookie is looked for when a slot is absent, and before another
             that failed lately is tried where nothing else is left; doubles.
@@ -104,6 +108,7 @@ class ClientConfig:
     slot_unsent_bytes_max: int = 16 * MIB
     slow_after_ms: int = 500
     add_timeout_ms: int = 10_000
+    flush_ms: int = 1_000
     quarantine_ms: int = 5_000
     change_retry_ms_min: int = 200
     change_retry_ms_max: int = 5_000

@@ -34,9 +34,9 @@ from quire.core.errors import (
     WindowFullError,
 )
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.placement import Quarantine
-from quire.core.writer_state import Hole, Status
+from quire.core.writer_state import Status
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.wire.frame_limits import OPTION
@@ -163,11 +163,6 @@ class LedgerWriter(WriterDriver):
     def held_bytes(self) -> int:
         """Bytes that count against the window: collected, unconfirmed, or not yet sent to some bookie."""
         return self._window.used_bytes
-
-    @property
-    def holes(self) -> tuple[Hole, ...]:
-        """Entries that bookies of the record lack because they were away while it was written."""
-        return self._machine.holes
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -335,6 +330,7 @@ class LedgerWriter(WriterDriver):
         self._take(payload, cost, future)
         if not self._turn_due:
             self._turn_due = True
+            self._schedule_tick()
             self._loop.call_soon(self._turn_ended)
 
     def _take(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
@@ -402,13 +398,21 @@ class LedgerWriter(WriterDriver):
     def _collects(self) -> bool:
         return bool(self._payloads)
 
+    async def _confirm(self) -> None:
+        self._taking, before = False, None
+        while before != (before := self._machine.lac):  # it moves
+            with contextlib.suppress(TimeoutError, QuireError):
+                async with asyncio.timeout(self._config.flush_ms / 1000):
+                    return await self.drain()
+        return None
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close the ledger at its last acknowledged entry; entries that are not acknowledged yet fail.
 
-        `await drain()` first to keep them; leaving `async with` does. Needs no bookie, only the metadata store. Again
-        is allowed.
+        `await drain()` first to keep them; leaving `async with` does. Needs only the metadata store. Returns when every
+        bookie was sent what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what it lacks.
 
         Raises:
             LedgerFencedError: another client recovers the ledger and decides where it ends.
@@ -417,19 +421,20 @@ class LedgerWriter(WriterDriver):
             NotWritingError: it was abandoned.
         """
         machine = self._machine
-        if machine.status is Status.CLOSED:
-            return
         if machine.status is Status.ENDED:
             raise self.problem or self._not_taking()
         machine.close()
         if self._finished is None:
             self._finished = self._loop.create_future()
-        message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
-        self._stopped(e.Problem(LedgerClosedError, message))
+        if machine.status is not Status.CLOSED:
+            message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
+            self._stopped(e.Problem(LedgerClosedError, message))
         await asyncio.shield(self._finished)
 
     async def abandon(self) -> None:
         """Stop at once and leave the ledger to whoever recovers it; unacknowledged entries fail. Again is allowed."""
+        if self.metadata.state is LedgerState.CLOSED:
+            return
         self._machine.abandon()
         problem = e.Problem(LedgerClosedError, f"ledger {self.ledger_id} was abandoned")
         self._stopped(problem)
@@ -475,13 +480,19 @@ class LedgerWriter(WriterDriver):
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(error)
         self._window.give_back(cost)
-        self._outgoing.retire_all()
+        if self._machine.status is Status.CLOSING:
+            self._ticks.keep(self)
+            if self._outgoing.lags:  # what is given up at once stands in the closing record
+                self._begin_flush()
+        elif self._flush is None:
+            self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
 
     def _finish(self, problem: e.Problem | None) -> None:
-        """The ledger is closed, or it cannot be by this writer."""
-        problem = self._machine.problem or problem
+        if self._flush is not None:
+            self._flush.stop()
+        self._outgoing.retire_all()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -489,6 +500,10 @@ class LedgerWriter(WriterDriver):
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
+        self._tell(problem)
+
+    def _tell(self, problem: e.Problem | None) -> None:
+        problem = self._machine.problem or problem
         if self._finished is None or self._finished.done():
             return
         if problem is None:

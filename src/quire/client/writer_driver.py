@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.flushing import LedgerFlush, record_holes
 from quire.client.lac_news import LacNews
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import Outgoing, Place
@@ -26,11 +27,17 @@ from quire.client.ticks import Ticks
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
-from quire.core.errors import LedgerClosedError, NoSuchLedgerError, QuorumLostError
+from quire.core.errors import (
+    LedgerClosedError,
+    MisuseError,
+    NoSuchLedgerError,
+    QuorumLostError,
+)
+from quire.core.holes import holes_of_runs, joined
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.placement import Quarantine, choose_replacements
-from quire.core.writer_state import Status, WriterLimits
+from quire.core.writer_state import Hole, Status, WriterLimits
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import KeyMissingError, VersionConflictError
@@ -75,12 +82,15 @@ class WriterDriver(ABC):
         "_clock",
         "_config",
         "_doubted",
+        "_flush",
         "_ledgers",
         "_loop",
+        "_lost",
         "_machine",
         "_news",
         "_outgoing",
         "_quarantine",
+        "_recorded",
         "_tasks",
         "_ticking",
         "_ticks",
@@ -120,9 +130,20 @@ class WriterDriver(ABC):
         self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
+        self._lost: tuple[Hole, ...] = ()  # what bookies had not acknowledged when they failed
+        self._recorded: tuple[Hole, ...] = ()  # what the ledger's record says of `holes`
+        self._flush: LedgerFlush | None = None  # from the end on
         if absent:
             self._machine.began_without(absent, clock.now_ms())
             self._perform()
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """Entries up to the LAC that bookies of the record may lack: they were away, or never acknowledged them."""
+        flushed = self._flush.holes if self._flush is not None else ()
+        if not (self._lost or flushed):
+            return self._machine.holes
+        return joined((*self._machine.holes, *self._lost, *flushed))
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -140,12 +161,20 @@ class WriterDriver(ABC):
         """Whether entries wait for the end of this loop turn."""
 
     @abstractmethod
+    async def _confirm(self) -> None:
+        """Take no more entries; confirm those that were taken, as long as bookies go on acknowledging them."""
+
+    @abstractmethod
     def _stopped(self, problem: e.Problem) -> None:
         """No entry goes out any more."""
 
     @abstractmethod
+    def _tell(self, problem: e.Problem | None) -> None:
+        """Whoever closes: the ledger is closed, or it cannot be by this writer."""
+
+    @abstractmethod
     def _finish(self, problem: e.Problem | None) -> None:
-        """The ledger is closed, or it cannot be by this writer."""
+        """Everything is over: nothing is sent, awaited or looked after any more."""
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -158,6 +187,8 @@ class WriterDriver(ABC):
             self._machine.add_failed(place.slot, place.bookie, run, answer)
         if self._machine.out:
             self._perform()
+        if self._flush is not None:
+            self._flush.answered(place, run, answer)
         news = self._news
         if news is not None and news.untold is not None:
             news.answered(place)
@@ -195,6 +226,11 @@ class WriterDriver(ABC):
 
     def _drop(self, effect: e.DropUnsent) -> None:
         self._quarantine.failed(effect.bookie, self._clock.now_ms())
+        place = self._outgoing.place_at(effect.slot)
+        if not place.retired:
+            runs = place.unacked.values()
+            self._lost += holes_of_runs(effect.slot, effect.bookie, runs, self._machine.lac)
+            self._ticks.keep(self)
         self._outgoing.retire(effect.slot)
         self._outgoing.release()
 
@@ -294,7 +330,9 @@ class WriterDriver(ABC):
     def tick(self) -> bool:
         """While anything is held, a few times a second: which bookie does not keep up?"""
         outgoing = self._outgoing
-        if outgoing.holds or self._window.waiters:
+        if self._flush is not None:
+            return False  # it has a timer of its own
+        if outgoing.holds or outgoing.owed or self._window.waiters:
             for place in outgoing.slow_places():
                 log.warning(
                     "ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie
@@ -304,7 +342,7 @@ class WriterDriver(ABC):
             outgoing.release()
             if self._news is not None:
                 self._news.tell_all_after(self._config.explicit_lac_after_ms)
-        self._ticking = outgoing.holds or bool(self._window.waiters)
+        self._ticking = outgoing.holds or outgoing.owed or bool(self._window.waiters)
         return self._ticking
 
     def quiet(self) -> None:
@@ -325,7 +363,7 @@ class WriterDriver(ABC):
         machine = self._machine
         try:
             async with asyncio.timeout(self._config.metadata_timeout_ms / 1000):
-                version = await self._ledgers.write(effect.record, effect.version)
+                version = await self._swap(effect)
         except (NoSuchLedgerError, KeyMissingError):
             machine.metadata_missing()
         except VersionConflictError:
@@ -336,6 +374,19 @@ class WriterDriver(ABC):
         else:
             machine.metadata_written(version)
         self._perform()
+
+    async def _swap(self, effect: e.WriteMetadata) -> int:
+        """Replace the record; the closing one says at once which holes are known."""
+        holes = self.holes if effect.record.state is LedgerState.CLOSED else ()
+        if holes:
+            try:
+                version = await self._ledgers.write_with_holes(effect.record, holes, effect.version)
+            except MisuseError as error:
+                log.error("ledger %d: its record does not say what bookies lack: %s", self.ledger_id, error)  # noqa: TRY400
+            else:
+                self._recorded = holes
+                return version
+        return await self._ledgers.write(effect.record, effect.version)
 
     async def _read_metadata(self) -> None:
         machine = self._machine
@@ -367,6 +418,65 @@ class WriterDriver(ABC):
         self._stopped(problem)
         self._finish(problem)
 
+    # --- the end: what bookies lack ----------------------------------------------------------------------------------
+
+    def _begin_flush(self) -> None:
+        """Wait from now on for the bookies that have not acknowledged all."""
+        if self._flush is None:
+            self._flush = LedgerFlush(
+                self._access, self._machine.lac, self._outgoing, self._quarantine, self._clock, self._config
+            )
+
+    def _closed(self) -> None:
+        """The record is closed; bookies may still be waited for, and lack what it does not say yet.
+
+        Who closes does not wait for what every bookie was sent: the client does, when it is closed.
+        """
+        if self._flush is None and self._outgoing.owed:
+            self._begin_flush()
+        flush = self._flush
+        if flush is not None and not flush.done:
+            flush.when_done(self._closed)
+            if self._outgoing.all_sent:
+                self._tell(None)
+        elif self.holes != self._recorded:
+            self._start(self._record_and_finish(None))
+        else:
+            self._finish(None)
+
+    async def _record_and_finish(self, problem: e.Problem | None) -> None:
+        """Put into the record what it does not say yet of what bookies lack."""
+        holes = self.holes
+        if holes != self._recorded:
+            await record_holes(self._ledgers, self.ledger_id, holes, self._config.metadata_timeout_ms)
+            self._recorded = holes
+        self._finish(problem)
+
+    async def leave(self) -> None:
+        """The client is about to be closed: confirm and flush within the bound, record holes, leave the ledger open."""
+        machine = self._machine
+        if machine.status in (Status.WRITING, Status.CHANGING):
+            await self._confirm()
+        if machine.status in (Status.WRITING, Status.CHANGING):
+            self._begin_flush()
+            machine.abandon()
+            msg = f"ledger {self.ledger_id} was left open: its client was closed"
+            problem = e.Problem(LedgerClosedError, msg)
+            self._stopped(problem)
+            await self._flushed()
+            await self._record_and_finish(problem)
+        elif self._flush is not None:
+            await self._flushed()
+        while self._tasks:  # it is being closed
+            await asyncio.wait(self._tasks)
+
+    async def _flushed(self) -> None:
+        flush = self._flush
+        if flush is not None and not flush.done:
+            done: asyncio.Future[None] = self._loop.create_future()
+            flush.when_done(lambda: None if done.done() else done.set_result(None))
+            await done
+
     # --- what is done about each effect ------------------------------------------------------------------------------
 
     _handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
@@ -384,6 +494,6 @@ class WriterDriver(ABC):
         e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),
         e.SetTimer: _set_timer,
         e.Ended: _ended,
-        e.Closed: lambda self, _: self._finish(None),
+        e.Closed: lambda self, _: self._closed(),
         e.CloseFailed: lambda self, effect: self._finish(effect.problem),
     }

@@ -104,7 +104,7 @@ class Run(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Entries that a bookie of the record may lack because its slot was absent: under-replication to repair."""
+    """Entries that a bookie of the record may lack: its slot was absent, or it never acknowledged them."""
 
     slot: int
     bookie: BookieId
