@@ -217,8 +217,11 @@ def deleted_refuses_adds() -> bool:
 
 
 def store_went_back(*, own_chain: int, own: int, shown_chain: int, shown: int) -> bool:
-    """A store with another chain or fewer passes than the bookie has made is not the one of its last pass (T4)."""
-    return shown_chain != own_chain or shown < own
+    """A store with fewer passes than the bookie has made, or as many of another chain, is not that of its last pass (T4).
+
+    More passes are the bookie's own writes that it never heard of; they begin a chain without evidence.
+    """
+    return shown < own or (shown == own and shown_chain != own_chain)
 
 
 def chain_proves(findings: int) -> bool:
@@ -229,6 +232,11 @@ def chain_proves(findings: int) -> bool:
 def tombstone_counts(*, tombstone_token: int, token: int) -> bool:
     """A tombstone is of the ledger whose token it names; ids that callers choose come again."""
     return tombstone_token == token != 0
+
+
+def order_counts(*, was_told: bool) -> bool:
+    """A person's order is about what this bookie had told of before; nobody knew of what was written since."""
+    return was_told
 
 
 def look_allows_drop(*, record_there: bool, counter_is_own: bool) -> bool:
@@ -300,6 +308,7 @@ class Rules:
     store_went_back: Callable[..., bool] = store_went_back
     chain_proves: Callable[[int], bool] = chain_proves
     tombstone_counts: Callable[..., bool] = tombstone_counts
+    order_counts: Callable[..., bool] = order_counts
     look_allows_drop: Callable[..., bool] = look_allows_drop
     drop_covers: Callable[[int, int], bool] = drop_covers
     ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence
