@@ -198,10 +198,11 @@ class GarbageCollector:
             if isinstance(step, Hold) and not seen_twice:
                 seen_twice = True  # a server of the store that is behind may have answered
                 continue
-            if isinstance(step, Count):
-                await self._write_file()
+            if isinstance(step, Count) and not await self._may_count(step):
+                return version if self._machine.is_own(shown) else None
             counted = version if step.value is None else await self._store.swap_passes(step.value, version)
             if counted is None:
+                self._machine.not_counted()
                 continue
             if isinstance(step, Hold):
                 return None
@@ -212,6 +213,18 @@ class GarbageCollector:
             " is another bookie started on a copy of this directory?",
             bookie=self._bookie_id,
         )
+
+    async def _may_count(self, step: Count) -> bool:
+        """Have the disk know of the write of the counter before it is asked for."""
+        try:
+            await self._write_file()
+        except StorageError as error:
+            self._machine.not_counted()
+            log.warning(
+                "%s; what is to go goes, and nothing is found anew: pass %d waits", error, step.value.passes
+            )
+            return False
+        return True
 
     async def _look(self) -> int:
         """Compare all ledgers here with the records. The highest id that has one, -1 if none has."""

@@ -152,7 +152,7 @@ class CollectorMachine:
     """
 
     __slots__ = (
-        "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_rules", "holding", "kept", "missing", "unknown",
+        "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_rules", "holding", "kept", "missing", "unknown",
     )  # fmt: skip
 
     def __init__(self, kept: Kept, rules: Rules = RULES) -> None:
@@ -162,6 +162,7 @@ class CollectorMachine:
         self.unknown: list[int] = []
         self._begun: tuple[StoreName, PassCount] | None = None
         self._fresh = False
+        self._before = False
         self._looking: dict[int, int] = {}
         self._due: dict[int, int] = {}
         self._by_hand: list[int] = []
@@ -217,9 +218,22 @@ class CollectorMachine:
         return ""
 
     def _count(self, store: StoreName, value: PassCount, *, fresh: bool) -> Count:
-        self._begun, self._fresh = (store, value), fresh
+        self._begun, self._fresh, self._before = (store, value), fresh, self.kept.asked
         self.kept.asked = True
         return Count(value)
+
+    def not_counted(self) -> None:
+        """The swap of `begin` was refused, or never asked for: nothing was written, and this pass finds nothing anew."""
+        self._begun = None
+        self.kept.asked = self._before
+
+    def is_own(self, shown: PassCount | None) -> bool:
+        """Whether the store shows this bookie's last counter as it was written: a pass may drop without another one.
+
+        So it collects on a disk that is too full to keep the next counter.
+        """
+        own = self.kept
+        return bool(own.passes) and not own.asked and shown == PassCount(own.chain, own.passes)
 
     def counted(self) -> None:
         """The swap of `begin` succeeded: the store has the counter of this pass, which may look now."""
