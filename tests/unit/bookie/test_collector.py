@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -12,91 +11,17 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.server import BookieServer
-from quire.client.client import Client
 from quire.core.answers import Answer
-from quire.core.errors import CorruptMetadataError, RefusedError, StorageError
+from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import LedgerId
 from quire.metadata.accepting import accept_store, bookies_that_hold
 from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.store import Create, Op, Put, StoreBusyError
-from quire.storage.collector_file import COLLECTOR_FILE, decode_collector
-from quire.wire.store_records import decode_passes, encode_passes
-from support.small_cluster import SmallCluster, small_cluster
-
-Scenario = Callable[["At"], Coroutine[Any, Any, None]]
-
-
-class At:
-    """One bookie, a client, and the store that both use."""
-
-    def __init__(self, cluster: SmallCluster, client: Client) -> None:
-        self.cluster, self.client = cluster, client
-        self.store = MemoryStore(cluster.space)
-        self.records = LedgerStore(self.store)
-
-    @property
-    def server(self) -> BookieServer:
-        (server,) = self.cluster.servers.values()
-        return server
-
-    async def write(self, count: int = 1) -> list[int]:
-        """Closed ledgers of one entry."""
-        made: list[int] = []
-        for _ in range(count):
-            async with await self.client.create_ledger(
-                ensemble_size=1, write_quorum=1, ack_quorum=1
-            ) as ledger:
-                await ledger.append(b"entry")
-                made.append(int(ledger.ledger_id))
-        return made
-
-    async def passes(self, count: int = 1) -> int:
-        return sum([await self.server.collector.collect() for _ in range(count)])
-
-    def holds(self, ledger_id: int) -> bool:
-        return bool(self.server.storage.held(ledger_id))
-
-    async def forget_record(self, ledger_id: int) -> None:
-        """As Java deletes: without a tombstone."""
-        await self.store.delete(ledger_key(ledger_id))
-
-    async def restart(self) -> None:
-        name = await self.cluster.stop_bookie(self.server.bookie_id)
-        await self.cluster.start_bookie(name)
-
-    async def kept(self) -> dict[str, bytes]:
-        """A backup of the records and of what collectors wrote."""
-        found: dict[str, bytes] = {}
-        for prefix in ("ledgers/", "tombstones/", "passes/", "watermarks/"):
-            found |= {key: value.value for key, value in await self.store.list(prefix)}
-        return found
-
-    async def put_back(self, backup: dict[str, bytes]) -> None:
-        """The store as it was."""
-        now = await self.kept()
-        for key in now.keys() - backup.keys():
-            await self.store.delete(key)
-        for key, value in backup.items():
-            found = await self.store.get(key)
-            op: Op = Create(key, value) if found is None else Put(key, value, found.version)
-            await self.store.multi((op,))
-
-    @property
-    def unknown(self) -> list[int]:
-        return self.server.collector.orphans(-1)["unknown"]
-
-
-def with_bookie(directory: Path, scenario: Scenario, **settings: Any) -> None:
-    async def run() -> None:
-        async with small_cluster(directory, bookies=1, **({"garbage_seconds": 0} | settings)) as cluster:
-            at = At(cluster, await cluster.client())
-            await scenario(at)
-            await at.store.close()
-
-    asyncio.run(run())
+from quire.metadata.store import StoreBusyError
+from quire.storage.collector_file import COLLECTOR_FILE
+from support.one_collector import At, with_bookie
+from support.small_cluster import small_cluster
 
 
 def test_a_tombstone_is_enough_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,39 +87,6 @@ def test_without_its_file_a_collector_finds_everything_anew(
         assert await at.passes(3) == 0
         assert at.unknown == [ledger_id]
         assert ("found anew" in caplog.text) == (spoilt is not None)
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_the_counter_is_swapped_once_the_disk_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write of which nobody hears may stand in a copy of the store: the chain does not go on through it."""
-
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        await at.passes(2)
-        collector = at.server.collector
-        before = await at.store.get(passes_key(at.server.bookie_id))
-
-        async def unheard(*_: object) -> None:
-            raise StorageError("the store is gone")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(collector._store, "swap_passes", unheard)
-            with pytest.raises(StorageError, match="the store is gone"):
-                await collector.collect()
-        assert decode_collector((at.server.config.directory / COLLECTOR_FILE).read_bytes()).asked
-
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(collector._file, "write", full)
-            assert await collector.collect() == 0
-        assert await at.store.get(passes_key(at.server.bookie_id)) == before, "the store was not asked"
-        await at.restart()
-        await at.forget_record(ledger_id)
-        assert await at.passes(2) == 0
-        assert at.unknown == [ledger_id]
 
     with_bookie(tmp_path, scenario)
 
@@ -402,60 +294,6 @@ def test_a_tombstone_of_another_life_of_the_id_proves_nothing(tmp_path: Path) ->
     with_bookie(tmp_path, scenario)
 
 
-def test_a_disk_too_full_for_the_counter_still_gets_space_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def scenario(at: At) -> None:
-        ours, by_chain, young = await at.write(3)
-        await at.passes(2)
-        (later,) = await at.write()
-
-        def full(_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(at.server.collector._file, "write", full)
-        await at.client.delete_ledger(ours)
-        await at.forget_record(by_chain)
-        assert await at.passes() == 2
-        assert "No space left" in caplog.text
-        await at.passes(3)
-        await at.forget_record(later)
-        assert await at.passes() == 0, "a pass that was not counted finds nothing"
-        assert at.holds(young)
-        monkeypatch.undo()
-        await at.passes()
-        await at.restart()
-        await at.forget_record(young)
-        assert await at.passes() == 1
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_a_swap_that_was_refused_costs_no_evidence(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        (ledger_id,) = await at.write()
-        await at.passes(2)
-        await at.forget_record(ledger_id)
-        key = passes_key(at.server.bookie_id)
-        asked = at.server.collector._store
-        passes = asked.passes
-
-        async def overtaken() -> Any:
-            """Somebody writes the counter between the look at it and the swap."""
-            monkey.undo()
-            shown = await passes()
-            found = await at.store.get(key)
-            assert found is not None
-            await at.store.put(key, found.value, found.version)
-            return shown
-
-        with pytest.MonkeyPatch.context() as monkey:
-            monkey.setattr(asked, "passes", overtaken)
-            assert await at.passes() == 1
-
-    with_bookie(tmp_path, scenario)
-
-
 class Failing(MemoryStore):
     """A store that fails in a way that nobody foresaw, until it is told not to."""
 
@@ -533,21 +371,5 @@ def test_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 break
             after = page.through
         assert told == ids
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_a_counter_of_a_later_version_keeps_its_fields(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        await at.passes()
-        key = passes_key(at.server.bookie_id)
-        found = await at.store.get(key)
-        assert found is not None
-        later = replace(decode_passes(found.value, at.server.bookie_id), unknown=b"\xa2\x06\x03abc")
-        await at.store.put(key, encode_passes(later), found.version)
-        await at.passes()
-        found = await at.store.get(key)
-        assert found is not None
-        assert decode_passes(found.value, at.server.bookie_id).unknown == b"\xa2\x06\x03abc"
 
     with_bookie(tmp_path, scenario)
