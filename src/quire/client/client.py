@@ -17,6 +17,7 @@ from typing import Self
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_frames import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
@@ -98,6 +99,7 @@ class Client:
         self.machines = machines
         self._quarantine = Quarantine(self.config.quarantine_ms)
         self._ticks = ticks_for(self.config)
+        self._lacs = LacFrames(bookies, self.config)
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self._quarantine.forgive
         self._background: dict[asyncio.Task[None], None] = {}
@@ -173,6 +175,7 @@ class Client:
                 self._quarantine,
                 self._ticks,
                 self.machines,
+                self._lacs,
             )
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)

@@ -59,6 +59,11 @@ def lacs(items: Sequence[LacItem]) -> Shape:
     )
 
 
+def packed_lacs(items: Sequence[bytes]) -> Shape:
+    """The body of a WRITE_LACS of items that are encoded already."""
+    return lambda _version, features: native_bodies.join_lacs(items) if features & native_hello.LACS else None
+
+
 class HeldList:
     """What a bookie lists of a ledger, page after page.
 

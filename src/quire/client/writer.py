@@ -20,6 +20,7 @@ from typing import Any, Final, Self, TypeAlias
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_frames import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import HeldRun
 from quire.client.run_sealer import sealer_of
@@ -67,6 +68,7 @@ class LedgerWriter(WriterDriver):
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
         machines: makes the machine.
+        lacs: tells their LACs together, shared too.
     """
 
     __slots__ = (
@@ -100,10 +102,10 @@ class LedgerWriter(WriterDriver):
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
+        lacs: LacFrames | None = None,
     ) -> None:
-        super().__init__(
-            record, version, access, bookies, ledgers, clock, chance, config, quarantine, ticks, machines
-        )
+        shared = (quarantine, ticks, machines, lacs)
+        super().__init__(record, version, access, bookies, ledgers, clock, chance, config, *shared)
         self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
@@ -371,6 +373,7 @@ class LedgerWriter(WriterDriver):
         machine = self._machine
         number, lac, length_before = machine.next_run, machine.lac, machine.length
         first = machine.append(len(payloads), size)
+        self._lacs.carried(self._access.ledger_id)
         shares = self._sealer.seal(self._access.ledger_id, first, lac, length_before, payloads)
         run = HeldRun(first, machine.lap, shares, futures)
         self._window.used_bytes += run.cost - cost
@@ -380,6 +383,7 @@ class LedgerWriter(WriterDriver):
 
     def _confirmed(self, effect: e.Confirmed) -> None:
         self._outgoing.confirm(effect.last)
+        self._lacs.confirmed(self._access.ledger_id, self)
         drains = self._drains
         while drains and drains[0][0] <= effect.last:
             _, drained = drains.popleft()
@@ -462,6 +466,7 @@ class LedgerWriter(WriterDriver):
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(error)
         self._window.give_back(cost)
+        self._lacs.carried(self._access.ledger_id)
         self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()

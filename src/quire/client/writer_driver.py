@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_frames import LacFrames
 from quire.client.lac_news import LacNews
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import Outgoing, Place
@@ -64,6 +65,7 @@ class WriterDriver(ABC):
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
         machines: makes the machine.
+        lacs: tells their LACs together, shared too.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -74,6 +76,7 @@ class WriterDriver(ABC):
         "_clock",
         "_config",
         "_doubted",
+        "_lacs",
         "_ledgers",
         "_loop",
         "_machine",
@@ -100,6 +103,7 @@ class WriterDriver(ABC):
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
+        lacs: LacFrames | None = None,
     ) -> None:
         self._machine = machines.writer(record, version, _limits_of(config))
         self._access = access
@@ -114,6 +118,7 @@ class WriterDriver(ABC):
         self._outgoing = Outgoing(access, bookies, self._window, config, self._machine.ensemble, self, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = ticks or ticks_for(config)
+        self._lacs = lacs or LacFrames(bookies, config)
         self._ticking = False
         self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -162,6 +167,15 @@ class WriterDriver(ABC):
             timeout_ms = self._config.explicit_lac_timeout_ms
             self._news = LacNews(self._access, self._bookies, self._outgoing, self, timeout_ms)
         self._news.due(effect)
+
+    @property
+    def access(self) -> LedgerAccess:
+        """What the ledger's bookies want to be told."""
+        return self._access
+
+    def lac_places(self) -> tuple[int, Iterator[Place]]:
+        """How far the ledger is confirmed, and the places of the bookies that entries are sent to."""
+        return self._machine.lac, map(self._outgoing.place_at, self._machine.live_slots)
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""
