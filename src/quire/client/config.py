@@ -37,6 +37,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "read_bytes_max": (1, 64 * MIB),
     "read_ahead_bytes_max": (1, 16 * 1024 * MIB),
     "long_poll_wait_ms": (1, 3_600_000),
+    "idle_poll_wait_ms": (1, 3_600_000),
     "recovery_timeout_ms": (1, 3_600_000),
     "recovery_read_bytes_max": (1, 64 * MIB),
     "recovery_attempts_max": (1, 1000),
@@ -80,8 +81,10 @@ class ClientConfig:
         speculative_read_ms: after this without an answer the next bookie is asked as well.
         read_bytes_max: bytes that one range read asks for.
         read_ahead_bytes_max: bytes that a scan may fetch ahead of its consumer.
-        long_poll_wait_ms: how long a bookie may hold a tail reader's request; then another is asked too, so this
-            is also about how long one that hangs holds a tail up.
+        long_poll_wait_ms: how long a bookie may hold a tail reader's request while entries come; then others are asked
+            too, so this is also about how long one that hangs holds a tail up.
+        idle_poll_wait_ms: how long each bookie may hold the request of a tail to which nothing came for that time; at
+            most 60,000 with a bookie's default.
         recovery_timeout_ms: how long a bookie may take to answer a request of a recovery.
         recovery_read_bytes_max: bytes that one recovery read asks for.
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
@@ -117,6 +120,7 @@ class ClientConfig:
     read_bytes_max: int = 4 * MIB
     read_ahead_bytes_max: int = 16 * MIB
     long_poll_wait_ms: int = 1_000
+    idle_poll_wait_ms: int = 35_000
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20
