@@ -433,9 +433,9 @@ class Ledgers:
 
     def _forget_machines(self) -> None:
         """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
-        storage, evidence = self._storage, self._evidence
+        storage, evidence, told = self._storage, self._evidence, self.told_lacs
         for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
-            if not machine.settled or storage.facts(ledger_id) != machine.facts:
+            if ledger_id in told or not machine.settled or storage.facts(ledger_id) != machine.facts:
                 continue
             del self._machines[ledger_id]
             if evidence.get(ledger_id) == storage.last_entry(ledger_id):

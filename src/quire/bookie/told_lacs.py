@@ -9,7 +9,7 @@ Source: `docs/formats/native-protocol.md`, WRITE_LACS; guide (003), "Last Add Co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
@@ -17,7 +17,7 @@ from quire.bookie.followers import Followers
 from quire.bookie.lac_bodies import plain_lac_body
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
-from quire.wire.native_bodies import LacItem
+from quire.wire.native_bodies import LacFields, LacItem
 
 SWEEPS_UNSAVED: Final = 5
 """A LAC is saved at the so many-th call of `settled` after it was told."""
@@ -45,40 +45,43 @@ class ToldLacs:
         self._machines = machines
         self._followers = followers
         self._take_one = take_one
-        # In the order in which they were told, each with the calls of `settled` before.
+        # Each with the calls of `settled` before, about in their order: one that was told anew keeps its place.
         self._told: dict[int, int] = {}
         self._sweeps = 0
 
-    def take(self, items: Sequence[LacItem]) -> list[tuple[int, Answer]]:
+    def take(self, items: Iterable[LacFields]) -> list[tuple[int, Answer]]:
         """Take the LACs of a frame.
 
         Returns:
             (ledger id, answer) of those that were refused.
         """
         refused: list[tuple[int, Answer]] = []
-        machines, told, followers, sweeps = self._machines, self._told, self._followers, self._sweeps
+        machine_of, told, sweeps = self._machines.get, self._told, self._sweeps
+        followers, waited = self._followers, self._followers.waited
         for item in items:
             ledger_id, token, lac, term, digest_type, key, body = item
-            machine = machines.get(ledger_id)
+            machine = machine_of(ledger_id)
             if (
                 machine is None
                 or body
                 or term
                 or not machine.lac_told(lac, key=key, token=token, digest_type=digest_type)
             ):
-                answer = self._take_one(item)
+                answer = self._take_one(LacItem._make(item))
                 if answer is not Answer.OK:
                     refused.append((ledger_id, answer))
                 continue
-            told.pop(ledger_id, None)
             told[ledger_id] = sweeps
-            if followers.waits(ledger_id):
+            if ledger_id in waited:
                 followers.tell(ledger_id, machine.facts.lac)
         return refused
 
+    def __contains__(self, ledger_id: int) -> bool:
+        """Whether memory knows more of a ledger's LAC than the disk."""
+        return ledger_id in self._told
+
     def note(self, ledger_id: int) -> None:
         """A LAC was told that only memory holds."""
-        self._told.pop(ledger_id, None)
         self._told[ledger_id] = self._sweeps
 
     def forget(self, ledger_id: int) -> None:

@@ -340,6 +340,7 @@ class Client:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        self._lacs.close()
         await self.bookies.close()
         await self.store.close()
 

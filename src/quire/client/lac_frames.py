@@ -8,7 +8,7 @@ Source: `docs/formats/native-protocol.md`, WRITE_LACS.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from quire.client.access import LedgerAccess
@@ -18,19 +18,19 @@ from quire.client.outgoing import Place
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType
 from quire.core.untold_lacs import UntoldLacs
-from quire.wire.native_bodies import LacItem, encode_lac_item
+from quire.wire.native_bodies import encode_lac_item
 
 FRAME_ITEMS: Final = 512
 """LACs in one frame: with bodies they fit the shortest frame that a client may be limited to."""
-PAUSE_SHARE: Final = 0.4
+PAUSE_SHARE: Final = 0.5
 """Frames leave at most every so large a part of what a LAC waits, so that ledgers share them."""
 
 
 class Teller(Protocol):
     """A writer, as the frames see it."""
 
-    def lac_places(self) -> tuple[int, Iterator[Place]]:
-        """The LAC, and the places of the bookies to be told."""
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+        """The LAC, the slots of the bookies to be told, and the places at all slots."""
 
     @property
     def access(self) -> LedgerAccess:
@@ -45,10 +45,11 @@ class LacFrames:
         config: times.
     """
 
-    __slots__ = ("_bookies", "_tellers", "_timeout_ms", "_timer", "_untold")
+    __slots__ = ("_bookies", "_loop", "_tellers", "_timeout_ms", "_timer", "_untold")
 
     def __init__(self, bookies: BookieClient, config: ClientConfig) -> None:
         self._bookies = bookies
+        self._loop = asyncio.get_running_loop()
         self._timeout_ms = config.explicit_lac_timeout_ms
         self._untold = UntoldLacs(config.lac_after_ms, int(config.lac_after_ms * PAUSE_SHARE))
         self._tellers: dict[int, Teller] = {}
@@ -58,57 +59,57 @@ class LacFrames:
         """A ledger's LAC has risen."""
         if ledger_id in self._tellers:
             return
-        loop = asyncio.get_running_loop()
         self._tellers[ledger_id] = teller
-        self._untold.confirmed(ledger_id, _now_ms(loop))
+        loop = self._loop
+        self._untold.confirmed(ledger_id, int(loop.time() * 1000) + 1)
         if self._timer is None:
-            self._set_timer(loop)
+            self._set_timer()
 
     def carried(self, ledger_id: int) -> None:
         """An add carries a ledger's LAC, or its writer has ended."""
         if self._tellers.pop(ledger_id, None) is not None:
             self._untold.carried(ledger_id)
 
-    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+    def close(self) -> None:
+        """Tell nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for ledger_id in list(self._tellers):
+            self.carried(ledger_id)
+
+    def _set_timer(self) -> None:
         at_ms = self._untold.next_ms
-        self._timer = None if at_ms is None else loop.call_at(at_ms / 1000, self._fired)
+        self._timer = None if at_ms is None else self._loop.call_at(at_ms / 1000, self._fired)
 
     def _fired(self) -> None:
-        loop = asyncio.get_running_loop()
         self._timer = None
         frames: dict[BookieId, list[bytes]] = {}
         takes: dict[BookieId, bool] = {}
-        for ledger_id in self._untold.due(_now_ms(loop)):
-            self._gather(self._tellers.pop(ledger_id), frames, takes)
+        # Times are rounded up, so that nothing is told before its time.
+        for ledger_id in self._untold.due(int(self._loop.time() * 1000) + 1):
+            teller = self._tellers.pop(ledger_id)
+            lac, slots, places = teller.lac_places()
+            item = b""
+            for slot in slots:
+                place = places[slot]
+                bookie = place.bookie
+                if bookie not in takes:
+                    takes[bookie] = self._bookies.takes_lacs(bookie)
+                    frames[bookie] = []
+                if takes[bookie] and place.told_lac != lac and not place.retired:
+                    place.told_lac = lac
+                    item = item or _item(teller.access, lac)
+                    frames[bookie].append(item)
         for bookie, items in frames.items():
             for start in range(0, len(items), FRAME_ITEMS):
-                self._bookies.tell_lacs(
-                    bookie, items[start : start + FRAME_ITEMS], timeout_ms=self._timeout_ms
-                )
-        self._set_timer(loop)
-
-    def _gather(
-        self, teller: Teller, frames: dict[BookieId, list[bytes]], takes: dict[BookieId, bool]
-    ) -> None:
-        """Put a ledger's LAC into the frames of its bookies that take them and were not told."""
-        lac, places = teller.lac_places()
-        encoded = b""
-        for place in places:
-            bookie = place.bookie
-            if bookie not in takes:
-                takes[bookie] = self._bookies.takes_lacs(bookie)
-            if takes[bookie] and not place.retired and place.told_lac != lac:
-                place.told_lac = lac
-                encoded = encoded or _item(teller.access, lac)
-                frames.setdefault(bookie, []).append(encoded)
-
-
-def _now_ms(loop: asyncio.AbstractEventLoop) -> int:
-    """Rounded up, so that nothing is told before its time."""
-    return int(loop.time() * 1000) + 1
+                part = items[start : start + FRAME_ITEMS]
+                self._bookies.tell_lacs(bookie, part, timeout_ms=self._timeout_ms)
+        self._set_timer()
 
 
 def _item(access: LedgerAccess, lac: int) -> bytes:
     digest, ledger_id = access.digest, access.ledger_id
-    body = digest.lac_body(ledger_id, lac) if digest.digest_type is DigestType.HMAC else b""
-    return encode_lac_item(LacItem(ledger_id, access.token, lac, 0, digest.digest_type, access.key, body))
+    digest_type = digest.digest_type
+    body = digest.lac_body(ledger_id, lac) if digest_type is DigestType.HMAC else b""
+    return encode_lac_item(ledger_id, access.token, lac, 0, digest_type, access.key, body)

@@ -237,9 +237,14 @@ class Outgoing:
 
     # --- places ------------------------------------------------------------------------------------------------------
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The bookies at all slots."""
+        return self._places or self._make_places()
+
     def place_at(self, slot: int) -> Place:
         """The bookie at a slot."""
-        return (self._places or self._make_places())[slot]
+        return self.places[slot]
 
     def rest(self) -> None:
         """Let go of the places while they know nothing that a new one would not: nobody failed, everything is answered."""

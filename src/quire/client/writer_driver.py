@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -173,9 +173,9 @@ class WriterDriver(ABC):
         """What the ledger's bookies want to be told."""
         return self._access
 
-    def lac_places(self) -> tuple[int, Iterator[Place]]:
-        """How far the ledger is confirmed, and the places of the bookies that entries are sent to."""
-        return self._machine.lac, map(self._outgoing.place_at, self._machine.live_slots)
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+        """How far the ledger is confirmed, the slots that entries are sent to, and the places at all slots."""
+        return self._machine.lac, self._machine.live_slots, self._outgoing.places
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
@@ -192,6 +192,10 @@ def decode_truncate(body: Buffer) -> int:
     return int(first)
 
 
+LacFields: TypeAlias = tuple[int, int, int, int, int, bytes, bytes]
+"""The fields of a `LacItem`, in their order."""
+
+
 class LacItem(NamedTuple):
     """One ledger's LAC in a WRITE_LACS.
 
@@ -211,12 +215,14 @@ class LacItem(NamedTuple):
 
 def encode_lacs(items: Sequence[LacItem]) -> bytes:
     """The body of a WRITE_LACS, of `LACS_MAX` items at most."""
-    return join_lacs([encode_lac_item(item) for item in items])
+    return join_lacs([encode_lac_item(*item) for item in items])
 
 
-def encode_lac_item(item: LacItem) -> bytes:
-    """One item of a WRITE_LACS; it is the same for every bookie."""
-    return _LACS_ITEM.pack(*item[:-1], len(item.body)) + item.body
+def encode_lac_item(
+    ledger_id: int, token: int, lac: int, term: int, digest_type: int, key: bytes, body: bytes = b""
+) -> bytes:
+    """One item of a WRITE_LACS, with the fields of a `LacItem`; it is the same for every bookie."""
+    return _LACS_ITEM.pack(ledger_id, token, lac, term, digest_type, key, len(body)) + body
 
 
 def join_lacs(items: Sequence[bytes]) -> bytes:
@@ -224,8 +230,8 @@ def join_lacs(items: Sequence[bytes]) -> bytes:
     return b"".join((_U32.pack(len(items)), *items))
 
 
-def decode_lacs(body: Buffer) -> list[LacItem]:
-    """The items of a WRITE_LACS.
+def decode_lacs(body: Buffer) -> Sequence[LacFields]:
+    """The items of a WRITE_LACS, as plain tuples: a bookie looks at one once, and makes a `LacItem` of few.
 
     Raises:
         MalformedFrameError: too many, cut, or an item that cannot be.
@@ -241,23 +247,23 @@ def decode_lacs(body: Buffer) -> list[LacItem]:
         parts.end()
     for item in items:
         if item[0] < 0 or item[2] < NO_ENTRY or item[3] > ID_MAX:
-            msg = f"a WRITE_LACS says that ledger {item.ledger_id} is confirmed up to {item.lac} in term {item.term}"
+            msg = f"a WRITE_LACS says that ledger {item[0]} is confirmed up to {item[2]} in term {item[3]}"
             raise MalformedFrameError(msg)
     return items
 
 
-def _lacs_without_bodies(items: bytes, count: int) -> list[LacItem] | None:
+def _lacs_without_bodies(items: bytes, count: int) -> list[LacFields] | None:
     """The items, if none of them has an explicit LAC body, which is what most frames are like."""
     size = _LACS_ITEM.size
     if len(items) != count * size or any(items[size - 2 :: size]) or any(items[size - 1 :: size]):
         return None
-    return list(map(LacItem._make, _LACS_ITEM_EMPTY.iter_unpack(items)))
+    return list(_LACS_ITEM_EMPTY.iter_unpack(items))
 
 
-def _lac_item(parts: Parts) -> LacItem:
+def _lac_item(parts: Parts) -> LacFields:
     ledger_id, token, lac, term, digest_type, key, size = parts.fixed(_LACS_ITEM, "items")
     body = bytes(parts.take(size, "explicit LAC body"))
-    return LacItem(ledger_id, token, lac, term, digest_type, key, body)
+    return ledger_id, token, lac, term, digest_type, key, body
 
 
 # --- answers ----------------------------------------------------------------------------------------------------
