@@ -189,7 +189,8 @@ class Client:
             ledger_id: which.
             password: the one it was created with.
             recover: fence its writer, recover and close it, unless it is closed already. False reads beside the
-                writer, up to the last add confirmed.
+                writer, up to the last add confirmed; what an abandoned writer acknowledged last may be missing then,
+                and `read(recover=True)` finds it.
 
         Raises:
             NoSuchLedgerError: there is none.
@@ -289,7 +290,25 @@ class Client:
         return record, version
 
     def _reader(self, record: LedgerMetadata, version: int, access: LedgerAccess) -> LedgerReader:
-        return LedgerReader(record, version, access, self.bookies, self.ledger_store, self.clock, self.config)
+        return LedgerReader(
+            record,
+            version,
+            access,
+            self.bookies,
+            self.ledger_store,
+            self.clock,
+            self.config,
+            recovering=lambda reader: self._recover_for(reader, access),
+        )
+
+    async def _recover_for(self, reader: LedgerReader, access: LedgerAccess) -> tuple[LedgerMetadata, int]:
+        """The closed record of a reader's ledger, which is recovered unless it is closed already."""
+        record, version = await self.ledger_store.read(reader.ledger_id)
+        if record.state is not LedgerState.CLOSED:
+            result, _ = await self._recover(record, version, access)
+            record, version = result.record, result.version
+            self._clear_limbo_in_background(self._reader(record, version, access), access)
+        return record, version
 
     async def _recover(
         self, record: LedgerMetadata, version: int, access: LedgerAccess

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -58,7 +58,7 @@ class LedgerReader:
 
     An async context manager; leaving it ends what is under way. Several reads at one time are fine. Ranges take the
     bookies of an ensemble in turn; `turn` is where this reader begins, so that several spread their load. `lac` is an
-    entry that is known to be confirmed, by whoever makes the reader.
+    entry that is known to be confirmed, by whoever makes the reader. `recovering` recovers and closes the ledger.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class LedgerReader:
         *,
         turn: int = 0,
         lac: int = NO_ENTRY,
+        recovering: Callable[[LedgerReader], Awaitable[tuple[LedgerMetadata, int]]] | None = None,
     ) -> None:
         self._record, self._version = record, version
         self._access = access
@@ -86,6 +87,7 @@ class LedgerReader:
         self._avoid_until: dict[BookieId, int] = {}
         self._turn = turn
         self._usual_ms = 0.0
+        self._recovering = recovering
         self._take_record(record, version)
 
     # --- what is known -------------------------------------------------------------------------------------------
@@ -168,27 +170,39 @@ class LedgerReader:
 
     # --- scans ---------------------------------------------------------------------------------------------------
 
-    async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+    async def read(
+        self, first: int = 0, last: int | None = None, *, recover: bool = False
+    ) -> AsyncGenerator[Entry, None]:
         """The entries first..last, in order.
+
+        Of a ledger that is still open these are the entries that are known to be confirmed: what a living writer has
+        acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A writer that was abandoned
+        or killed may have acknowledged its last entries without telling anybody else; they are stored, and
+        `read(recover=True)` finds them.
 
         Args:
             first: first entry id.
             last: last entry id; by default the last one confirmed.
+            recover: unless the ledger is closed, first fence its writer, which ends it if it lives, and close the
+                ledger behind everything that was acknowledged.
 
         Yields:
             Each entry; its payload is bytes.
 
         Raises:
+            RecoveryInconclusiveError: with `recover`, too few bookies answered to tell where the ledger ends.
             PastEndError: `last` is not confirmed (yet), or lies behind a closed ledger's end.
             NoSuchEntryError: every bookie of an entry's write set says that it does not hold it.
             ReadUnavailableError: an entry may exist, but no bookie of its write set can serve it now.
         """
-        async with contextlib.aclosing(self.read_runs(first, last)) as runs:
+        async with contextlib.aclosing(self.read_runs(first, last, recover=recover)) as runs:
             async for entries in runs:
                 for entry in entries:
                     yield entry
 
-    async def read_runs(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entries, None]:
+    async def read_runs(
+        self, first: int = 0, last: int | None = None, *, recover: bool = False
+    ) -> AsyncGenerator[Entries, None]:
         """Like `read`, many entries at a time: consecutive, as they came, never none.
 
         Yields:
@@ -197,6 +211,11 @@ class LedgerReader:
         if first < 0:
             msg = f"ledger {self.ledger_id}: entries are numbered from 0, {first} is none"
             raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
+        if recover and not self.closed:
+            if self._recovering is None:
+                msg = f"ledger {self.ledger_id}: this reader changes nothing; `Client.recover_ledger` closes the ledger"
+                raise MisuseError(msg, ledger_id=self.ledger_id)
+            self._take_record(*await self._recovering(self))
         if last is None:
             if not self.closed:
                 await self.refresh()
