@@ -1,8 +1,8 @@
 """How soon an acknowledged entry is visible, and what telling costs: no claim against a peer, Java's default is never.
 
 First a writer in a process of its own appends one entry at a time, and behind each of them nothing follows: how long
-after the acknowledgement does a reader that opens the ledger anew see it? Then adds go in turn to many idle ledgers,
-by a client that tells its LACs and by one that does not: the difference in CPU is what the frames cost an add.
+after the acknowledgement does a reader that opens the ledger anew see it? Then the LACs of many ledgers are told in turn,
+as when each has an add now and then, without the adds: what does that cost all processes?
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ import quire
 from harness import say
 from peers import QuireCluster
 from quire.client.config import ClientConfig
+from quire.client.lac_frames import LacFrames
+from quire.client.outgoing import Place
+from quire.client.writer import LedgerWriter
 
 PASSWORD = b"bench"
-NEVER_MS = 3_600_000
 IN_FLIGHT = 64
 SETTLE_SECONDS = 0.3
 """After this the frames of the last adds have left and were taken."""
+RATE = 10_000
+PAUSE_MS = 25
+"""Between two frames to a bookie."""
 
 
 async def write(uri: str, count: int) -> None:
@@ -86,43 +91,48 @@ async def _in_parallel(work: list[Any]) -> None:
     await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
 
 
-async def what_it_costs(uri: str, pids: list[int], ledgers: int, pairs: int) -> dict[str, Any]:
-    """CPU microseconds an add over all processes, with the LACs told and not, by turns."""
-    configs = {
-        name: ClientConfig(lac_after_ms=after_ms, explicit_lac_after_ms=NEVER_MS)
-        for name, after_ms in (("told", ClientConfig().lac_after_ms), ("not told", NEVER_MS))
-    }
-    used: dict[str, list[float]] = {name: [] for name in configs}
-    async with (
-        quire.connect(uri, config=configs["told"]) as one,
-        quire.connect(uri, config=configs["not told"]) as other,
-    ):
-        writers: dict[str, list[Any]] = {}
-        for name, client in (("told", one), ("not told", other)):
-            kept = writers[name] = []
+class Rising:
+    """A ledger whose LAC has risen each time that it is looked at, as if there had been another add."""
 
-            async def make(client: Any = client, kept: list[Any] = kept) -> None:
-                kept.append(await client.create_ledger(password=PASSWORD))
-                await kept[-1].append(b"x" * 100)
+    def __init__(self, ledger: LedgerWriter) -> None:
+        self.access = ledger.access
+        self._lac, self._slots, self._places = ledger.lac_places()
 
-            await _in_parallel([make] * ledgers)
-            say(f"  {len(kept):,} ledgers are open")
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+        """As a writer says it."""
+        self._lac += 1
+        return self._lac, self._slots, self._places
+
+
+async def what_it_costs(uri: str, pids: list[int], ledgers: int, rounds: int) -> list[float]:
+    """CPU microseconds for each LAC that is told, over all processes, at `RATE` ledgers a second, all in turn."""
+    used = []
+    async with quire.connect(uri) as client:
+        writers: list[LedgerWriter] = []
+
+        async def make() -> None:
+            writers.append(await client.create_ledger(password=PASSWORD))
+            await writers[-1].append(b"x" * 100)
+
+        await _in_parallel([make] * ledgers)
+        say(f"  {len(writers):,} ledgers are open")
+        await asyncio.sleep(SETTLE_SECONDS)
         gc.freeze()
+        rising = [Rising(ledger) for ledger in writers]
+        frames = LacFrames(client.bookies, ClientConfig(lac_after_ms=1))
+        batch = RATE * PAUSE_MS // 1000
         everybody = (os.getpid(), *pids)
-        for _ in range(pairs):
-            for name, kept in writers.items():
-                before = scheduled(everybody)
-                await _in_parallel([lambda ledger=ledger: ledger.append(b"x" * 100) for ledger in kept])
-                await asyncio.sleep(SETTLE_SECONDS)
-                used[name].append((scheduled(everybody) - before) / ledgers * 1e6)
-        for kept in writers.values():
-            await _in_parallel([ledger.close for ledger in kept])
-    differences = [told - not_told for told, not_told in zip(used["told"], used["not told"], strict=True)]
-    medians = {name: round(statistics.median(found), 2) for name, found in used.items()}
-    return medians | {
-        "frames": round(statistics.median(differences), 2),
-        "quartiles": [round(one, 2) for one in statistics.quantiles(differences, n=4)],
-    }
+        for _ in range(rounds):
+            before = scheduled(everybody)
+            for start in range(0, ledgers, batch):
+                for one in rising[start : start + batch]:
+                    frames.confirmed(one.access.ledger_id, one)
+                    frames.carried(one.access.ledger_id)
+                    frames.confirmed(one.access.ledger_id, one)
+                await asyncio.sleep(PAUSE_MS / 1000)
+            used.append((scheduled(everybody) - before) / ledgers * 1e6)
+        await _in_parallel([ledger.close for ledger in writers])
+    return sorted(used)
 
 
 async def measure(uri: str, pids: list[int], given: argparse.Namespace) -> None:
@@ -131,9 +141,12 @@ async def measure(uri: str, pids: list[int], given: argparse.Namespace) -> None:
         took = sorted(await how_soon(uri, given.appends))
         p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
         say(f"visible after an acknowledgement, ms: p50 {p50:.1f}, p99 {p99:.1f}, most {took[-1]:.1f}")
-    if given.pairs:
-        costs = await what_it_costs(uri, pids, given.ledgers, given.pairs)
-        say(f"CPU us an add, adds in turn to {given.ledgers:,} ledgers: {costs}")
+    if given.rounds:
+        costs = await what_it_costs(uri, pids, given.ledgers, given.rounds)
+        say(
+            f"CPU us of all processes for each LAC told, {given.ledgers:,} ledgers in turn: "
+            f"least {costs[0]:.2f}, median {statistics.median(costs):.2f}"
+        )
 
 
 def main() -> None:
@@ -143,7 +156,7 @@ def main() -> None:
         "--appends", type=int, default=1000, help="entries to look for (default %(default)s)"
     )
     options.add_argument("--ledgers", type=int, default=10_000, help="idle ledgers (default %(default)s)")
-    options.add_argument("--pairs", type=int, default=20, help="rounds of each (default %(default)s)")
+    options.add_argument("--rounds", type=int, default=20, help="each ledger once (default %(default)s)")
     options.add_argument("--write", metavar="CLUSTER", help="be the writer's process")
     given = options.parse_args()
     if given.write:

@@ -61,12 +61,7 @@ class ToldLacs:
         for item in items:
             ledger_id, token, lac, term, digest_type, key, body = item
             machine = machine_of(ledger_id)
-            if (
-                machine is None
-                or body
-                or term
-                or not machine.lac_told(lac, key=key, token=token, digest_type=digest_type)
-            ):
+            if machine is None or body or term or not machine.lac_told(lac, key, token, digest_type):
                 answer = self._take_one(LacItem._make(item))
                 if answer is not Answer.OK:
                     refused.append((ledger_id, answer))

@@ -84,8 +84,7 @@ class LacFrames:
 
     def _fired(self) -> None:
         self._timer = None
-        frames: dict[BookieId, list[bytes]] = {}
-        takes: dict[BookieId, bool] = {}
+        frames = _Frames(self._bookies)
         # Times are rounded up, so that nothing is told before its time.
         for ledger_id in self._untold.due(int(self._loop.time() * 1000) + 1):
             teller = self._tellers.pop(ledger_id)
@@ -93,19 +92,31 @@ class LacFrames:
             item = b""
             for slot in slots:
                 place = places[slot]
-                bookie = place.bookie
-                if bookie not in takes:
-                    takes[bookie] = self._bookies.takes_lacs(bookie)
-                    frames[bookie] = []
-                if takes[bookie] and place.told_lac != lac and not place.retired:
+                items = frames[place.bookie]
+                if items is not None and place.told_lac != lac and not place.retired:
                     place.told_lac = lac
                     item = item or _item(teller.access, lac)
-                    frames[bookie].append(item)
+                    items.append(item)
         for bookie, items in frames.items():
+            if items is None:
+                continue
             for start in range(0, len(items), FRAME_ITEMS):
                 part = items[start : start + FRAME_ITEMS]
                 self._bookies.tell_lacs(bookie, part, timeout_ms=self._timeout_ms)
         self._set_timer()
+
+
+class _Frames(dict[BookieId, "list[bytes] | None"]):
+    """The items for each bookie; None for one that does not take them."""
+
+    def __init__(self, bookies: BookieClient) -> None:
+        super().__init__()
+        self._bookies = bookies
+
+    def __missing__(self, bookie: BookieId) -> list[bytes] | None:
+        items: list[bytes] | None = [] if self._bookies.takes_lacs(bookie) else None
+        self[bookie] = items
+        return items
 
 
 def _item(access: LedgerAccess, lac: int) -> bytes:

@@ -18,6 +18,7 @@ from quire.core.ledger_metadata import DigestType
 from quire.core.rules import RULES, Rules
 
 NO_KEY = b""
+_NEEDS_A_BODY = int(DigestType.HMAC)
 
 
 @dataclass(slots=True)
@@ -163,7 +164,7 @@ class BookieLedgerMachine:
             self.facts.explicit_lac = body
         return Answer.OK
 
-    def lac_told(self, lac: int, *, key: bytes, token: int, digest_type: int) -> bool:
+    def lac_told(self, lac: int, key: bytes, token: int, digest_type: int) -> bool:
         """A writer says how far it is confirmed, without a body; a body with a lower LAC is not kept.
 
         Returns:
@@ -176,7 +177,7 @@ class BookieLedgerMachine:
             or facts.key != key
             or facts.token != token
             or facts.digest_type != digest_type
-            or digest_type == DigestType.HMAC
+            or digest_type == _NEEDS_A_BODY
             or facts.term
             or facts.deleted_until_ms
         ):
