@@ -15,6 +15,7 @@ from typing import Any
 
 from quire.bookie.followers import Followers, Poll
 from quire.bookie.lac_bodies import is_lac_body, key_of, lac_body_of
+from quire.bookie.told_lacs import ToldLacs
 from quire.bookie.waiters import NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
@@ -61,6 +62,7 @@ class Ledgers:
 
     Attributes:
         followers: who waits for a LAC.
+        told_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
     """
 
@@ -73,6 +75,7 @@ class Ledgers:
         self.followers = Followers()
         self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
+        self.told_lacs = ToldLacs(self._machines, self.followers, self._explicit_lac_of)
         self._evidence: dict[int, int] = {}
         self._flush_scheduled = False
         self.flushing = False
@@ -131,8 +134,10 @@ class Ledgers:
         self.bytes_added += len(run.body)
         if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
             self._risen[request.ledger_id] = None
-        if self._unsaved_lacs and not recovery and request.lac >= lac_before:
-            self._unsaved_lacs.pop(request.ledger_id, None)  # the run's headers say as much
+        if not recovery and request.lac >= lac_before:  # the run's headers say as much
+            if self._unsaved_lacs:
+                self._unsaved_lacs.pop(request.ledger_id, None)
+            self.told_lacs.forget(request.ledger_id)
         return Answer.OK
 
     def explicit_lac(self, request: Request) -> Answer:
@@ -140,21 +145,14 @@ class Ledgers:
         body = bytes(request.body)
         return self._explicit_lac(request.ledger_id, body, request.key, request.token, request.digest_type)
 
-    def explicit_lacs(self, items: Sequence[LacItem]) -> list[tuple[int, Answer]]:
-        """Take the explicit LACs of many ledgers, each as `explicit_lac` does.
-
-        Returns:
-            (ledger id, answer) of those that were refused.
-        """
-        refused: list[tuple[int, Answer]] = []
-        for item in items:
-            body = lac_body_of(item)
-            answer = Answer.BAD_REQUEST
-            if body is not None:
-                answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
-            if answer is not Answer.OK:
-                refused.append((item.ledger_id, answer))
-        return refused
+    def _explicit_lac_of(self, item: LacItem) -> Answer:
+        body = lac_body_of(item)
+        if body is None:
+            return Answer.BAD_REQUEST
+        answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
+        if self._unsaved_lacs.pop(item.ledger_id, None) is not None:
+            self.told_lacs.note(item.ledger_id)
+        return answer
 
     def _explicit_lac(self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int) -> Answer:
         if not is_lac_body(body, ledger_id):
@@ -271,6 +269,7 @@ class Ledgers:
         if facts.deleted_until_ms:
             return Answer.NO_LEDGER, NO_ENTRY, b"", b""
         evidence: Buffer = b""
+        self.told_lacs.complete(machine)
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
         if entry_id != NO_ENTRY and not self._storage.is_recovered(ledger_id, entry_id):
             held = self._storage.read(ledger_id, entry_id, entry_id, 1)
@@ -400,6 +399,7 @@ class Ledgers:
         machine.dirty = False
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
+        self.told_lacs.forget(ledger_id)
 
         def durable(error: StorageError | None) -> None:
             if error is not None:
@@ -417,12 +417,19 @@ class Ledgers:
                 del self._machines[ledger_id]
 
     def save_lacs(self) -> None:
-        """Journal the explicit LACs that only memory holds (before a clean stop)."""
+        """Journal the explicit LACs that only memory holds and that are to wait no longer."""
         unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
         for machine in unsaved.values():
             self._storage.put_facts(machine.snapshot(), NOBODY, None)
         if len(unsaved) >= LACS_UNSAVED_MAX:
             self._forget_machines()
+
+    def settle_lacs(self, *, every: bool = False) -> None:
+        """LACs that frames told some seconds ago go with the next group; all of them before a clean stop."""
+        for machine in self.told_lacs.all() if every else self.told_lacs.settled():
+            self._unsaved_lacs[machine.facts.ledger_id] = machine
+        if len(self._unsaved_lacs) >= LACS_UNSAVED_MAX:
+            self.flush_soon()
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
@@ -439,9 +446,9 @@ class Ledgers:
 
     def _forget_machines(self) -> None:
         """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
-        storage, evidence = self._storage, self._evidence
+        storage, evidence, told = self._storage, self._evidence, self.told_lacs
         for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
-            if not machine.settled or storage.facts(ledger_id) != machine.facts:
+            if ledger_id in told or not machine.settled or storage.facts(ledger_id) != machine.facts:
                 continue
             del self._machines[ledger_id]
             if evidence.get(ledger_id) == storage.last_entry(ledger_id):
@@ -473,6 +480,7 @@ class Ledgers:
                 machine.dirty = True
             then(error)
 
+        self.told_lacs.complete(machine)
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
         self.flush_soon()
 

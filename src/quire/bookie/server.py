@@ -223,6 +223,7 @@ class BookieServer:
         if hasattr(self, "ledgers"):
             self.digest_types.close()
             if clean and self.storage.failure is None:
+                self.ledgers.settle_lacs(every=True)
                 self.ledgers.save_lacs()
             await self.storage.drain()
         for connection in list(self._connections):
@@ -292,6 +293,7 @@ class BookieServer:
             self._cut_off_who_stalls(loop.time())
             self._closing_log.sweep()
             self.ledgers.followers.sweep()
+            self.ledgers.settle_lacs()
             self._writers.clear()
             self.storage.check_space()
             if self._writable() != announced:

@@ -118,6 +118,14 @@ def read(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")
     ] = False,
+    recover: Annotated[
+        bool,
+        typer.Option(
+            "--recover",
+            help="First close what is open, so that everything a writer that is gone had acknowledged is read. "
+            "It ends a writer that lives.",
+        ),
+    ] = False,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
     delimited: DelimitedOption = False,
@@ -126,6 +134,8 @@ def read(
     """Print records: each value and a line feed, or length-delimited, or one JSON object per line."""
     if follow and end is not None:
         raise MisuseError("--follow has no end: leave --end out.")
+    if follow and recover:
+        raise MisuseError("--follow goes on beside a writer, --recover ends it: leave one of them out.")
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
@@ -134,7 +144,7 @@ def read(
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             log = client.log(name)
             begin = start if start is not None else (await log.describe()).start_offset
-            records = log.tail(start=begin) if follow else log.read(start=begin, end=end)
+            records = log.tail(start=begin) if follow else log.read(start=begin, end=end, recover=recover)
             await print_records(out, records, delimited=delimited, at_once=follow)
 
     run(work())

@@ -61,10 +61,6 @@ class AddSink:
         raise NotImplementedError
 
 
-def _nobody_asks(bookie: BookieId) -> None:
-    """What `BookieClient.on_return` is until somebody wants to be told."""
-
-
 class BookieClient:
     """Connections to the bookies of one cluster, made on first use and again after a loss.
 
@@ -109,7 +105,7 @@ class BookieClient:
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
-        self.on_return: Callable[[BookieId], None] = _nobody_asks
+        self.on_return: Callable[[BookieId], None] = lambda _: None
 
     # --- who is there ----------------------------------------------------------------------------------------------
 
@@ -306,6 +302,15 @@ class BookieClient:
         shape = shapes.fixed(access.digest.lac_body(access.ledger_id, lac))
         reply, _ = self._ask(bookie, Kind.WRITE_LAC, shape, timeout_ms, access=access, lac=lac)
         return reply.future
+
+    def takes_lacs(self, bookie: BookieId) -> bool:
+        """Whether a bookie is connected now and takes the LACs of many ledgers in one frame."""
+        peer = self._peers.get(bookie)
+        return peer is not None and peer.takes_lacs
+
+    def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
+        """Send encoded items of a WRITE_LACS, `LACS_MAX` at most; nobody waits for the answer."""
+        self._ask(bookie, Kind.WRITE_LACS, shapes.packed_lacs(items), timeout_ms, access=None)
 
     async def write_lacs(
         self, bookie: BookieId, items: Sequence[LacItem], *, timeout_ms: int = REQUEST_TIMEOUT_MS

@@ -18,6 +18,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.creating import place, shape_of
+from quire.client.lac_frames import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
@@ -99,6 +100,7 @@ class Client:
         self.machines = machines
         self._quarantine = Quarantine(self.config.quarantine_ms)
         self._ticks = ticks_for(self.config)
+        self._lacs = LacFrames(bookies, self.config)
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self._quarantine.forgive
         self._background: dict[asyncio.Task[None], None] = {}
@@ -176,6 +178,7 @@ class Client:
                 self._ticks,
                 self.machines,
                 placed.absent,
+                self._lacs,
             )
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)
@@ -189,7 +192,8 @@ class Client:
             ledger_id: which.
             password: the one it was created with.
             recover: fence its writer, recover and close it, unless it is closed already. False reads beside the
-                writer, up to the last add confirmed.
+                writer, up to the last add confirmed; what an abandoned writer acknowledged last may be missing then,
+                and `read(recover=True)` finds it.
 
         Raises:
             NoSuchLedgerError: there is none.
@@ -294,7 +298,25 @@ class Client:
         return record, version
 
     def _reader(self, record: LedgerMetadata, version: int, access: LedgerAccess) -> LedgerReader:
-        return LedgerReader(record, version, access, self.bookies, self.ledger_store, self.clock, self.config)
+        return LedgerReader(
+            record,
+            version,
+            access,
+            self.bookies,
+            self.ledger_store,
+            self.clock,
+            self.config,
+            recovering=lambda reader: self._recover_for(reader, access),
+        )
+
+    async def _recover_for(self, reader: LedgerReader, access: LedgerAccess) -> tuple[LedgerMetadata, int]:
+        """The closed record of a reader's ledger, which is recovered unless it is closed already."""
+        record, version = await self.ledger_store.read(reader.ledger_id)
+        if record.state is not LedgerState.CLOSED:
+            result, _ = await self._recover(record, version, access)
+            record, version = result.record, result.version
+            self._clear_limbo_in_background(self._reader(record, version, access), access)
+        return record, version
 
     async def _recover(
         self, record: LedgerMetadata, version: int, access: LedgerAccess
@@ -361,6 +383,7 @@ class Client:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        self._lacs.close()
         await self.bookies.close()
         await self.store.close()
 

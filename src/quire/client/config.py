@@ -31,6 +31,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "metadata_timeout_ms": (1, 3_600_000),
     "metadata_attempts_max": (1, 1000),
     "probe_timeout_ms": (1, 3_600_000),
+    "lac_after_ms": (1, 3_600_000),
     "explicit_lac_after_ms": (1, 3_600_000),
     "explicit_lac_timeout_ms": (1, 3_600_000),
     "read_timeout_ms": (1, 3_600_000),
@@ -38,6 +39,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "read_bytes_max": (1, 64 * MIB),
     "read_ahead_bytes_max": (1, 16 * 1024 * MIB),
     "long_poll_wait_ms": (1, 3_600_000),
+    "idle_poll_wait_ms": (1, 3_600_000),
     "recovery_timeout_ms": (1, 3_600_000),
     "recovery_read_bytes_max": (1, 64 * MIB),
     "recovery_attempts_max": (1, 1000),
@@ -76,15 +78,20 @@ class ClientConfig:
         metadata_timeout_ms: after this a metadata request counts as "outcome unknown".
         metadata_attempts_max: unanswered metadata requests in a row before a writer gives up.
         probe_timeout_ms: how long an absent bookie may take to show that it is back.
-        explicit_lac_after_ms: how long a writer has been idle when it tells all bookies its LAC. Where a reader
-            follows it is told at once; a reader that comes in between may see the last run that much later.
-        explicit_lac_timeout_ms: how long a bookie may take to answer an explicit LAC.
+        lac_after_ms: how long what is confirmed waits for an add that carries the LAC; then the LAC is told to the
+            ledger's bookies, with those of other ledgers in one frame for each bookie. So a new reader sees an
+            acknowledged entry within about twice this time. Where a reader follows already it is told at once.
+        explicit_lac_after_ms: how long a writer has been idle when it tells its LAC to bookies that take no such
+            frames (Java's, and older ones of ours), each ledger's in a request of its own.
+        explicit_lac_timeout_ms: how long a bookie may take to answer either.
         read_timeout_ms: how long a bookie may take to answer a read.
         speculative_read_ms: after this without an answer the next bookie is asked as well.
         read_bytes_max: bytes that one range read asks for.
         read_ahead_bytes_max: bytes that a scan may fetch ahead of its consumer.
-        long_poll_wait_ms: how long a bookie may hold a tail reader's request; then another is asked too, so this
-            is also about how long one that hangs holds a tail up.
+        long_poll_wait_ms: how long a bookie may hold a tail reader's request while entries come; then others are asked
+            too, so this is also about how long one that hangs holds a tail up.
+        idle_poll_wait_ms: how long each bookie may hold the request of a tail to which nothing came for that time; at
+            most 60,000 with a bookie's default.
         recovery_timeout_ms: how long a bookie may take to answer a request of a recovery.
         recovery_read_bytes_max: bytes that one recovery read asks for.
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
@@ -115,6 +122,7 @@ class ClientConfig:
     metadata_timeout_ms: int = 10_000
     metadata_attempts_max: int = 8
     probe_timeout_ms: int = 1_000
+    lac_after_ms: int = 50
     explicit_lac_after_ms: int = 5_000
     explicit_lac_timeout_ms: int = 5_000
     read_timeout_ms: int = 5_000
@@ -122,6 +130,7 @@ class ClientConfig:
     read_bytes_max: int = 4 * MIB
     read_ahead_bytes_max: int = 16 * MIB
     long_poll_wait_ms: int = 1_000
+    idle_poll_wait_ms: int = 35_000
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20

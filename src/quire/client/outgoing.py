@@ -253,9 +253,14 @@ class Outgoing:
 
     # --- places ------------------------------------------------------------------------------------------------------
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The bookies at all slots."""
+        return self._places or self._make_places()
+
     def place_at(self, slot: int) -> Place:
         """The bookie at a slot."""
-        return (self._places or self._make_places())[slot]
+        return self.places[slot]
 
     @property
     def all_sent(self) -> bool:

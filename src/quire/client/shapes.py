@@ -60,6 +60,11 @@ def lacs(items: Sequence[LacItem]) -> Shape:
     )
 
 
+def packed_lacs(items: Sequence[bytes]) -> Shape:
+    """The body of a WRITE_LACS of items that are encoded already."""
+    return lambda _version, features: native_bodies.join_lacs(items) if features & native_hello.LACS else None
+
+
 def orphans(after: int) -> Shape:
     """The body of an INFO that asks a bookie for ledgers without a record, those above an id."""
     return fixed(native_bodies.encode_info_question(after))

@@ -20,6 +20,7 @@ from typing import Any, Final, Self, TypeAlias
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_frames import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import HeldRun
 from quire.client.run_sealer import sealer_of
@@ -68,6 +69,7 @@ class LedgerWriter(WriterDriver):
         ticks: their timer, shared too.
         machines: makes the machine.
         absent: slots whose bookies were away when the ledger was created.
+        lacs: tells their LACs together, shared too.
     """
 
     __slots__ = (
@@ -102,21 +104,10 @@ class LedgerWriter(WriterDriver):
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
         absent: Sequence[int] = (),
+        lacs: LacFrames | None = None,
     ) -> None:
-        super().__init__(
-            record,
-            version,
-            access,
-            bookies,
-            ledgers,
-            clock,
-            chance,
-            config,
-            quarantine,
-            ticks,
-            machines,
-            absent,
-        )
+        shared = (quarantine, ticks, machines, absent, lacs)
+        super().__init__(record, version, access, bookies, ledgers, clock, chance, config, *shared)
         self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
@@ -380,6 +371,7 @@ class LedgerWriter(WriterDriver):
         machine = self._machine
         number, lac, length_before = machine.next_run, machine.lac, machine.length
         first = machine.append(len(payloads), size)
+        self._lacs.carried(self._access.ledger_id)
         shares = self._sealer.seal(self._access.ledger_id, first, lac, length_before, payloads)
         run = HeldRun(first, machine.lap, shares, futures)
         self._window.used_bytes += run.cost - cost
@@ -389,6 +381,7 @@ class LedgerWriter(WriterDriver):
 
     def _confirmed(self, effect: e.Confirmed) -> None:
         self._outgoing.confirm(effect.last)
+        self._lacs.confirmed(self._access.ledger_id, self)
         drains = self._drains
         while drains and drains[0][0] <= effect.last:
             _, drained = drains.popleft()
@@ -480,6 +473,7 @@ class LedgerWriter(WriterDriver):
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(error)
         self._window.give_back(cost)
+        self._lacs.carried(self._access.ledger_id)
         if self._machine.status is Status.CLOSING:
             self._ticks.keep(self)
             if self._outgoing.lags:  # what is given up at once stands in the closing record

@@ -20,6 +20,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.flushing import LedgerFlush, record_holes
+from quire.client.lac_frames import LacFrames
 from quire.client.lac_news import LacNews
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import Outgoing, Place
@@ -72,6 +73,7 @@ class WriterDriver(ABC):
         ticks: their timer, shared too.
         machines: makes the machine.
         absent: slots whose bookies were away when the ledger was created.
+        lacs: tells their LACs together, shared too.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -83,6 +85,7 @@ class WriterDriver(ABC):
         "_config",
         "_doubted",
         "_flush",
+        "_lacs",
         "_ledgers",
         "_loop",
         "_lost",
@@ -112,6 +115,7 @@ class WriterDriver(ABC):
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
         absent: Sequence[int] = (),
+        lacs: LacFrames | None = None,
     ) -> None:
         self._machine = machines.writer(record, version, _limits_of(config))
         self._access = access
@@ -126,6 +130,7 @@ class WriterDriver(ABC):
         self._outgoing = Outgoing(access, bookies, self._window, config, self._machine.ensemble, self, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = ticks or ticks_for(config)
+        self._lacs = lacs or LacFrames(bookies, config)
         self._ticking = False
         self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -198,6 +203,15 @@ class WriterDriver(ABC):
             timeout_ms = self._config.explicit_lac_timeout_ms
             self._news = LacNews(self._access, self._bookies, self._outgoing, self, timeout_ms)
         self._news.due(effect)
+
+    @property
+    def access(self) -> LedgerAccess:
+        """What the ledger's bookies want to be told."""
+        return self._access
+
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+        """How far the ledger is confirmed, the slots that entries are sent to, and the places at all slots."""
+        return self._machine.lac, self._machine.live_slots, self._outgoing.places
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""

@@ -236,6 +236,11 @@ class WriterState:
         return tuple(self._absent)
 
     @property
+    def live_slots(self) -> tuple[int, ...]:
+        """The slots that are sent to at the moment."""
+        return self._live
+
+    @property
     def holes(self) -> tuple[Hole, ...]:
         """What bookies of the record may lack because their slot was absent, as far as the writer knows."""
         still = [Hole(slot, self.ensemble[slot], first, self.lac) for slot, first in self._absent.items()]

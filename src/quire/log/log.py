@@ -234,14 +234,27 @@ class Log:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    async def read(self, start: int | None = None, end: int | None = None) -> AsyncGenerator[Record, None]:
+    async def read(
+        self, start: int | None = None, end: int | None = None, *, recover: bool = False
+    ) -> AsyncGenerator[Record, None]:
         """The records from `start` to `end` (exclusive), or to what is confirmed now. No writer is disturbed.
+
+        What a living writer has acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A
+        writer that was abandoned or killed may have acknowledged its last records without telling anybody else; they
+        are stored, and `read(recover=True)` finds them.
+
+        Args:
+            start: first offset; by default the log's first.
+            end: offset behind the last; by default what is confirmed now.
+            recover: first fence and close the ledgers that are open, as the next writer would. It ends a writer that
+                lives.
 
         Raises:
             TrimmedError: the log begins after `start` (by now).
             PastEndError: the log ends before `start`.
+            RecoveryInconclusiveError: with `recover`, too few bookies answered to tell where a ledger ends.
         """
-        reader = await self._reader(start, end, follow=False)
+        reader = await self._reader(start, end, follow=False, recover=recover)
         async with contextlib.aclosing(reader.records()) as records:
             async for record in records:
                 yield record
@@ -266,10 +279,19 @@ class Log:
             async for batch in batches:
                 yield batch
 
-    async def _reader(self, start: int | None, end: int | None, *, follow: bool) -> LogReader:
+    async def _reader(
+        self, start: int | None, end: int | None, *, follow: bool, recover: bool = False
+    ) -> LogReader:
         head = await self._head()
         return LogReader(
-            self.name, head.log_id, self._heads, self._ledgers, start=start, end=end, follow=follow
+            self.name,
+            head.log_id,
+            self._heads,
+            self._ledgers,
+            start=start,
+            end=end,
+            follow=follow,
+            recover=recover,
         )
 
     async def plan(

@@ -51,6 +51,7 @@ BY_STEPS = ClientConfig(
     change_retry_ms_min=LOOK_MS,
     change_retry_ms_max=LOOK_MS,
     metadata_timeout_ms=SILENT_MS,
+    lac_after_ms=HOURS_MS,
     explicit_lac_after_ms=HOURS_MS,
     read_timeout_ms=HOURS_MS,
     recovery_timeout_ms=HOURS_MS,
