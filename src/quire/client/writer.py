@@ -25,7 +25,7 @@ from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import HeldRun
 from quire.client.run_sealer import sealer_of
 from quire.client.ticks import Ticks
-from quire.client.writer_driver import WriterDriver
+from quire.client.writer_end import WriterEnd
 from quire.core import effects as e
 from quire.core.errors import (
     LedgerClosedError,
@@ -53,7 +53,7 @@ _NO_FUTURES: Final[list[asyncio.Future[int] | None]] = []
 """Shared by all writers that have collected nothing. Never changed."""
 
 
-class LedgerWriter(WriterDriver):
+class LedgerWriter(WriterEnd):
     """An open ledger that this client alone appends to.
 
     Args:
@@ -482,19 +482,6 @@ class LedgerWriter(WriterDriver):
             self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
-
-    def _finish(self, problem: e.Problem | None) -> None:
-        if self._flush is not None:
-            self._flush.stop()
-        self._outgoing.retire_all()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._ticks.stop(self)
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-        self._tell(problem)
 
     def _tell(self, problem: e.Problem | None) -> None:
         problem = self._machine.problem or problem

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
-from quire.client.flushing import LedgerFlush, record_holes
+from quire.client.flushing import LedgerFlush
 from quire.client.lac_frames import LacFrames
 from quire.client.lac_news import LacNews
 from quire.client.machines import SHIPPED, Machines
@@ -176,6 +176,18 @@ class WriterDriver(ABC):
     @abstractmethod
     def _tell(self, problem: e.Problem | None) -> None:
         """Whoever closes: the ledger is closed, or it cannot be by this writer."""
+
+    @abstractmethod
+    def _closed(self) -> None:
+        """The record is closed."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """The client is about to be closed."""
+
+    @abstractmethod
+    def _begin_flush(self) -> None:
+        """Wait from now on for the bookies that have not acknowledged all."""
 
     @abstractmethod
     def _finish(self, problem: e.Problem | None) -> None:
@@ -431,65 +443,6 @@ class WriterDriver(ABC):
         problem = e.Problem(LedgerClosedError, f"the writer of ledger {self.ledger_id} failed: {error!r}")
         self._stopped(problem)
         self._finish(problem)
-
-    # --- the end: what bookies lack ----------------------------------------------------------------------------------
-
-    def _begin_flush(self) -> None:
-        """Wait from now on for the bookies that have not acknowledged all."""
-        if self._flush is None:
-            self._flush = LedgerFlush(
-                self._access, self._machine.lac, self._outgoing, self._quarantine, self._clock, self._config
-            )
-
-    def _closed(self) -> None:
-        """The record is closed; bookies may still be waited for, and lack what it does not say yet.
-
-        Who closes does not wait for what every bookie was sent: the client does, when it is closed.
-        """
-        if self._flush is None and self._outgoing.owed:
-            self._begin_flush()
-        flush = self._flush
-        if flush is not None and not flush.done:
-            flush.when_done(self._closed)
-            if self._outgoing.all_sent:
-                self._tell(None)
-        elif self.holes != self._recorded:
-            self._start(self._record_and_finish(None))
-        else:
-            self._finish(None)
-
-    async def _record_and_finish(self, problem: e.Problem | None) -> None:
-        """Put into the record what it does not say yet of what bookies lack."""
-        holes = self.holes
-        if holes != self._recorded:
-            await record_holes(self._ledgers, self.ledger_id, holes, self._config.metadata_timeout_ms)
-            self._recorded = holes
-        self._finish(problem)
-
-    async def leave(self) -> None:
-        """The client is about to be closed: confirm and flush within the bound, record holes, leave the ledger open."""
-        machine = self._machine
-        if machine.status in (Status.WRITING, Status.CHANGING):
-            await self._confirm()
-        if machine.status in (Status.WRITING, Status.CHANGING):
-            self._begin_flush()
-            machine.abandon()
-            msg = f"ledger {self.ledger_id} was left open: its client was closed"
-            problem = e.Problem(LedgerClosedError, msg)
-            self._stopped(problem)
-            await self._flushed()
-            await self._record_and_finish(problem)
-        elif self._flush is not None:
-            await self._flushed()
-        while self._tasks:  # it is being closed
-            await asyncio.wait(self._tasks)
-
-    async def _flushed(self) -> None:
-        flush = self._flush
-        if flush is not None and not flush.done:
-            done: asyncio.Future[None] = self._loop.create_future()
-            flush.when_done(lambda: None if done.done() else done.set_result(None))
-            await done
 
     # --- what is done about each effect ------------------------------------------------------------------------------
 
