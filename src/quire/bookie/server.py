@@ -167,17 +167,7 @@ class BookieServer:
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self.digest_types = DigestTypes(LedgerStore(self.store))
             self._suspicious = self.storage.report.suspects_unknown
-            self.collector = GarbageCollector(
-                self.config,
-                self.storage,
-                self.ledgers,
-                CollectorStore(self.store, self.bookie_id),
-                clock=self.clock,
-                files=self._files,
-                worker=self._worker,
-                chance=self._chance,
-                rules=self._rules,
-            )
+            self.collector = self._make_collector()
             await self.collector.prepare()
             await self._listen()
             if not served:
@@ -237,6 +227,19 @@ class BookieServer:
         self._worker.close()
         self._identity.release()
         self._identity = None
+
+    def _make_collector(self) -> GarbageCollector:
+        return GarbageCollector(
+            self.config,
+            self.storage,
+            self.ledgers,
+            CollectorStore(self.store, self.bookie_id),
+            clock=self.clock,
+            files=self._files,
+            worker=self._worker,
+            chance=self._chance,
+            rules=self._rules,
+        )
 
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port
