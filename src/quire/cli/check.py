@@ -50,6 +50,12 @@ def check(
     ] = False,
     readers: Annotated[int, typer.Option(min=0, help="Clients that read beside the writer.")] = 0,
     run: Annotated[int, typer.Option(min=1, help="Entries of one append.")] = 1,
+    named: Annotated[
+        bool, typer.Option("--named", help="With --no-journal: what is lost names its ledger.")
+    ] = False,
+    clears: Annotated[
+        int, typer.Option(min=0, help="With --no-journal: doubts that a client fills and ends.")
+    ] = 0,
     log: Annotated[
         bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
     ] = False,
@@ -135,6 +141,8 @@ def check(
             drops,
             readers,
             run,
+            named,
+            clears,
         )
     _refuse_other_pictures(diagram)
     limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}

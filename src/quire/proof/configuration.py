@@ -26,13 +26,15 @@ class Configuration:
         lost_swaps: compare-and-swaps of which the client never hears.
         damages: entries that a bookie can no longer read.
         deletions: whether the ledger's owner may delete it.
-        journal: without it a crash loses everything, and the bookie starts by fencing and by vouching for nothing.
+        journal: without it a crash loses everything, and the bookie starts knowing only that it lost something.
         closes: whether the writer's caller may close.
         explicit_lac: whether the writer tells bookies a LAC that no later add carries.
         absent: whether a spare may stay unfound, so that a slot becomes absent.
         drops: whether what was not delivered when a writer gives a bookie up was not sent either.
         readers: clients that read beside the writer: the newest LAC, then every entry up to it, again and again.
         run: entries of one append.
+        named: without a journal, what is lost names its ledger, as a torn group does.
+        clears: how often a client fills a bookie that is in doubt, and ends its doubt.
     """
 
     bookies: int = 2
@@ -57,6 +59,8 @@ class Configuration:
     drops: bool = False
     readers: int = 0
     run: int = 1
+    named: bool = False
+    clears: int = 0
 
     @property
     def name(self) -> str:

@@ -95,7 +95,7 @@ class Start:
         suspicion: what was suspected before, and is still.
         suspicion_lsn, suspicion_sequence: where that is written down.
         resume: the segment to go on in, after a clean stop without any damage.
-        all_suspect, named: what this start must put in limbo.
+        all_suspect, named: what this start must put in limbo; `unheard`: nothing else tells of some of those named.
         leftover: sequences whose files hold nothing that lives, to be recycled once the new list is durable.
         expendable: those of them that are not the only sign of a loss: on a full disk one may be recycled before that.
         before_last: the newest segment and its last LSN, for the next segment's list.
@@ -116,6 +116,7 @@ class Start:
         self.resume: Segment | None = None
         self.all_suspect = False
         self.named: set[int] = set()
+        self.unheard = False
         self.leftover: list[int] = []
         self.expendable: list[int] = []
         self._continued: Segment | None = None
@@ -371,9 +372,11 @@ class Start:
             ) from error
 
     def _suspect(self) -> None:
-        """Fence and put in limbo whatever may have lost something, by old suspicions and by new ones."""
+        """Put in limbo whatever may have lost something, by old suspicions and by new ones; its fence is unknown then."""
         limbo_through = self.suspicion.limbo_through
-        for ledger_id in sorted(self.named - self.ledgers.keys()):
+        unheard = sorted(self.named - self.ledgers.keys())
+        self.unheard = bool(unheard)
+        for ledger_id in unheard:
             self.ledgers[ledger_id] = StoredLedger()
         for ledger_id, ledger in self.ledgers.items():
             old = 0 < limbo_through >= ledger.state_lsn
@@ -386,7 +389,7 @@ class Start:
                 self.report.limbo.append(ledger_id)
             # A new doubt gets its LSN when the start is written down.
             since = ledger.facts.doubt.lsn if ledger.facts.doubt is not None else 0
-            ledger.facts.fenced, ledger.facts.doubt = True, Doubt(max(since, limbo_through if old else 0))
+            ledger.facts.doubt = Doubt(max(since, limbo_through if old else 0))
         self.report.limbo.sort()
         self.report.suspects_unknown = self.suspicion.unknown or self.all_suspect
 
