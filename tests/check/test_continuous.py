@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from quire.proof.calibration import ClassicWorld
-from quire.proof.continuous import CALIBRATION, CALIBRATION_COUNTS, CONTINUOUS, LONG, SMALL, line_of, lines
+from quire.proof.check import check
+from quire.proof.continuous import (
+    BOUNDED,
+    CALIBRATION,
+    CALIBRATION_COUNTS,
+    CONTINUOUS,
+    LONG,
+    SMALL,
+    line_of,
+    lines,
+)
 from quire.proof.explorer import explore
 from support.rounds import PROOF, keep_figures
 
@@ -74,6 +84,21 @@ def test_explorer_continuous():
 def test_explorer_long(configuration):
     line = holds(configuration)
     kept("explorer_" + re.sub(r"[^a-z0-9]+", "_", line.name.lower()), line.counts, line.cpu_seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("configuration", "states"), BOUNDED, ids=lambda each: getattr(each, "name", str(each))
+)
+def test_explorer_bounded(configuration, states):
+    """Nothing is found in so many states; what lies behind them has not been looked at."""
+    begun = time.process_time()
+    result = check(configuration, states_max=states).result
+    assert result.violation is None
+    assert not result.complete, "it has become small: put it into the continuous set"
+    name = "explorer_" + re.sub(r"[^a-z0-9]+", "_", configuration.name.lower())
+    kept(name, (result.states, result.transitions, result.depth), time.process_time() - begun)
 
 
 def kept(name, counts, cpu_seconds):

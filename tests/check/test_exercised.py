@@ -49,6 +49,7 @@ WORLDS = (
     Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
     Configuration(3, 2, 2, 2, entries=2, timeouts=1, deletions=1, recoverers=0, closes=True),
     Configuration(2, 2, 2, 1, away=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
 )
 LOGS = (
     LogConfiguration(2, 3, 1),
@@ -63,6 +64,7 @@ KINDS = {
     "recoverer hears written", "recoverer hears conflict", "recoverer reads", "recoverer timeout", "recoverer finds",
     "store swap written", "store swap conflict", "store swap missing", "owner delete",
     "b0 add", "b0 put", "b0 fence", "b0 read", "b0 lac", "b0 sync", "b0 crash", "b0 damage",
+    "b0 scan", "store ask", "b0 answer", "clearer sees", "clearer fill", "clearer reads again", "b0 clear",
     "reader record", "reader record again", "reader lac", "reader poll", "reader begin", "reader entries",
     "truncation truncate", "truncation reads", "truncation hears", "truncation deletes",
     "handle open", "handle append", "handle roll", "handle close", "handle closes", "handle retries", "handle delete",
@@ -75,7 +77,10 @@ RECORDS = {"M2, ensemble changed", "M2, fragment appended", "M3", "M4", "M5", "M
 to re-replication, which is not a part of these worlds, M8 to an operator's tool."""
 
 ANSWERS = {
-    *(("add", answer) for answer in (Answer.OK, Answer.FENCED, Answer.DELETED, Answer.UNREACHABLE)),
+    *(
+        ("add", answer)
+        for answer in (Answer.OK, Answer.FENCED, Answer.DELETED, Answer.UNREACHABLE, Answer.READ_ONLY)
+    ),
     *(
         (kind, answer)
         for kind in ("fence", "read", "put")
@@ -279,6 +284,7 @@ def test_a_leader_ends_in_every_way_that_these_worlds_have(seen):
         Configuration(2, 2, 2, 2, breaks=1, reruns=1),
         Configuration(2, 2, 2, 2, lost_swaps=1, closes=True, reruns=1),
         Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
+        Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1, named=True),
         Configuration(2, 2, 2, 2, entries=2),
     ],
     ids=lambda each: each.name,

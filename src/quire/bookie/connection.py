@@ -31,7 +31,7 @@ BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
 _NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS, Kind.TRUNCATE})
 """Kinds that are no request for a ledger here: TRUNCATE is for bookies that announce the feature."""
-_DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges")
+_DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
 """What INFO tells of a ledger since version 2."""
 
 

@@ -22,16 +22,18 @@ from quire.bookie.collector_store import CollectorStore
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.digest_types import DigestTypes
+from quire.bookie.first_adds import FirstAdds
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
+from quire.bookie.record_reads import RecordReads
 from quire.bookie.unread import UnreadAnswers
-from quire.bookie.waiters import WHEN_DURABLE
+from quire.bookie.waiters import WHEN_DURABLE, LateRefusalError
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import (
+    CorruptMetadataError,
     DiskFullError,
     MisuseError,
-    NoSuchLedgerError,
     QuireError,
     StorageError,
     WrongDirectoryError,
@@ -47,7 +49,7 @@ from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import native_bodies, native_hello
+from quire.wire import ledger_metadata, native_bodies, native_hello
 from quire.wire.bookie_service_info import (
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
@@ -108,6 +110,8 @@ class BookieServer:
         self.storage: LedgerStorage
         self.ledgers: Ledgers
         self.collector: GarbageCollector
+        self.record_reads: RecordReads
+        self.first_adds: FirstAdds
         self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
@@ -165,7 +169,7 @@ class BookieServer:
             )
             self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
-            self.digest_types = DigestTypes(LedgerStore(self.store))
+            self._look_up_records()
             self._suspicious = self.storage.report.suspects_unknown
             self.collector = self._make_collector()
             await self.collector.prepare()
@@ -211,7 +215,7 @@ class BookieServer:
         if self._server is not None:
             self._server.close()
         if hasattr(self, "ledgers"):
-            self.digest_types.close()
+            self.record_reads.close()
             if clean and self.storage.failure is None:
                 self.ledgers.settle_lacs(every=True)
                 self.ledgers.save_lacs()
@@ -325,6 +329,18 @@ class BookieServer:
             return not writable
         return writable
 
+    def _look_up_records(self) -> None:
+        """One read of a ledger's record serves whoever waits for it."""
+        self.record_reads = RecordReads(LedgerStore(self.store))
+        self.first_adds = FirstAdds(
+            self.ledgers,
+            self.record_reads,
+            self.bookie_id,
+            bytes_max=self.config.pending_bytes_max // 2,
+            rules=self._rules,
+        )
+        self.digest_types = DigestTypes(self.record_reads)
+
     async def _clear_suspicion(self) -> None:
         """Name every ledger that this bookie may have lost all trace of; then others can be vouched for again.
 
@@ -335,33 +351,35 @@ class BookieServer:
         pause = 1.0
         while True:
             try:
-                page = await ledgers.list(after=after, limit=1000)
-                for ledger_id in page:
-                    await self._suspect(ledgers, ledger_id)
-                if not page:
-                    break
-                after = page[-1]
+                page = await ledgers.page(after=after)
             except QuireError as error:
                 log.warning("looking for ledgers that may be lost: %s; trying again", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 60.0)
+                continue
+            if not page:
+                break
+            await asyncio.gather(*[self._suspect(ledger_id, found.value) for ledger_id, found in page])
+            after = page[-1][0]
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.storage.clear_suspicion(WHEN_DURABLE, lambda error: _settle(done, error))
         self.storage.flush()
         await done
         self._suspicious = False
 
-    async def _suspect(self, ledgers: LedgerStore, ledger_id: LedgerId) -> None:
+    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
+        """Doubt a ledger if its record names this bookie, or cannot be read: nobody knows whom that one names."""
         if self.storage.facts(ledger_id) is not None:
             return
+        facts = LedgerFacts(ledger_id)
         try:
-            record, _ = await ledgers.read(ledger_id)
-        except NoSuchLedgerError:
-            return
-        if not any(self.bookie_id in fragment.ensemble for fragment in record.fragments):
-            return
+            record = ledger_metadata.parse(value, ledger_id)
+            if not any(self.bookie_id in fragment.ensemble for fragment in record.fragments):
+                return
+            facts = LedgerFacts(ledger_id, key=master_key(record.password), token=record.token)
+        except CorruptMetadataError as error:
+            log.warning("ledger %d gets no negatives from %s: %s", ledger_id, self.bookie_id, error)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        facts = LedgerFacts(ledger_id, key=master_key(record.password), token=record.token)
         self.ledgers.put_in_limbo(facts, lambda error: _settle(done, error))
         await done
 
@@ -424,6 +442,8 @@ class BookieServer:
 
     def answer_for(self, error: StorageError) -> Answer:
         """The answer to an add that could not be stored."""
+        if isinstance(error, LateRefusalError):
+            return error.answer
         return Answer.READ_ONLY if isinstance(error, DiskFullError) else Answer.ERROR
 
     def info(self) -> dict[str, Any]:
@@ -441,6 +461,7 @@ class BookieServer:
             "entries_added": self.ledgers.entries_added,
             "bytes_added": self.ledgers.bytes_added,
             "pending_bytes": self._pending_bytes,
+            "record_reads": self.record_reads.reads,
             "durable_lsn": storage.durable_lsn,
             "storage": storage.statistics(),
             "damages": [str(damage) for damage in storage.report.damages],

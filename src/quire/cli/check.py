@@ -57,6 +57,12 @@ def check(
     min_present: Annotated[
         int, typer.Option(min=0, help="With --away: bookies that must be there then; 0: Qa.")
     ] = 0,
+    named: Annotated[
+        bool, typer.Option("--named", help="With --no-journal: what is lost names its ledger.")
+    ] = False,
+    clears: Annotated[
+        int, typer.Option(min=0, help="With --no-journal: doubts that a client fills and ends.")
+    ] = 0,
     log: Annotated[
         bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
     ] = False,
@@ -144,6 +150,8 @@ def check(
             run,
             away,
             min_present,
+            named,
+            clears,
         )
         _refuse_away(configuration)
     _refuse_other_pictures(diagram)

@@ -229,7 +229,7 @@ class Client:
             result, recovered = await self._recover(record, version, access)
             record, version = result.record, result.version
         limbo = await LimboClearing(
-            self._reader(record, version, access), access, self.bookies, self.config
+            self._reader(record, version, access), access, self.bookies, self.ledger_store, self.config
         ).clear()
         return RecoveryReport(record, already_closed, recovered, limbo)
 
@@ -356,7 +356,7 @@ class Client:
 
     async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
         try:
-            report = await LimboClearing(reader, access, self.bookies, self.config).clear()
+            report = await LimboClearing(reader, access, self.bookies, self.ledger_store, self.config).clear()
         except QuireError as error:
             log.warning("clearing limbo failed, `quire ledger recover` tries again: %s", error)
             return

@@ -14,7 +14,7 @@ from enum import Enum
 
 from quire.core import quorum
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 
 
@@ -208,6 +208,43 @@ def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
     return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
 
 
+def first_add_after_loss(*, in_doubt: bool, lost: bool, known: bool) -> bool:  # noqa: ARG001 - a mutant uses the other
+    """After a loss the record is read before the first normal add to each ledger, however the ledger became known.
+
+    `in_doubt`: the loss is known to concern this ledger; `lost`: some loss cannot be named, and may concern any.
+    """
+    return in_doubt or lost
+
+
+def record_settles_fence(record: LedgerMetadata, bookie: BookieId) -> bool:
+    """No fence was lost if the record is still OPEN, as a recoverer "first updates the state to IN_RECOVERY".
+
+    The bookie must be in the last fragment besides: no other one is written to.
+    """
+    return record.state is LedgerState.OPEN and bookie in record.last_fragment.ensemble
+
+
+def leaving_doubt_fences() -> bool:
+    """What ends a doubt sets a fence that may have been lost, in the same record of the journal."""
+    return True
+
+
+def ends_doubt(doubt_lsn: int, named: int | None) -> bool:
+    """Only the doubt that was there when the filling began ends by it (None: a client that cannot name one)."""
+    return named is None or named == doubt_lsn
+
+
+def may_end_doubt(filled: LedgerMetadata, record: LedgerMetadata, bookie: BookieId) -> bool:
+    """Not while a fragment whose end is undecided names the bookie: entries of it may be acknowledged and lost here.
+
+    `record` was read after the filling, and must be the one that the bookie was filled from: what was decided between
+    the two has not been put back.
+    """
+    decided = record.state is LedgerState.CLOSED or bookie not in record.last_fragment.ensemble
+    same = record.state is filled.state and record.last_entry == filled.last_entry
+    return decided and same and record.fragments == filled.fragments
+
+
 def deleted_refuses_adds() -> bool:
     """A tombstone keeps refusing adds, so a late add cannot bring a deleted ledger back (X30)."""
     return True
@@ -304,6 +341,11 @@ class Rules:
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
     lac_after_add: Callable[..., int] = lac_after_add
     negative_answer: Callable[..., Answer] = negative_answer
+    first_add_after_loss: Callable[..., bool] = first_add_after_loss
+    record_settles_fence: Callable[[LedgerMetadata, BookieId], bool] = record_settles_fence
+    leaving_doubt_fences: Callable[[], bool] = leaving_doubt_fences
+    ends_doubt: Callable[[int, int | None], bool] = ends_doubt
+    may_end_doubt: Callable[[LedgerMetadata, LedgerMetadata, BookieId], bool] = may_end_doubt
     deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds
     store_went_back: Callable[..., bool] = store_went_back
     chain_proves: Callable[[int], bool] = chain_proves

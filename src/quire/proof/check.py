@@ -16,7 +16,7 @@ from quire.proof.log_mutants import LOG_MUTANTS, LogMutant
 from quire.proof.log_parts import LogConfiguration
 from quire.proof.log_watch import LogWatch
 from quire.proof.log_world import LogWorld
-from quire.proof.mutants import MUTANTS, READER_MUTANTS, Mutant
+from quire.proof.mutants import LOSS_MUTANTS, MUTANTS, READER_MUTANTS, Mutant
 from quire.proof.story import exchanges, led, replayed, state_rows, transcript
 from quire.proof.switches import SHIPPED, Switches
 from quire.proof.symmetry import Symmetry
@@ -27,7 +27,7 @@ AnyMutant: TypeAlias = Mutant | LogMutant
 
 
 def _every() -> tuple[AnyMutant, ...]:
-    return (*MUTANTS, *READER_MUTANTS, *LOG_MUTANTS)
+    return (*MUTANTS, *LOSS_MUTANTS, *READER_MUTANTS, *LOG_MUTANTS)
 
 
 EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in _every()}

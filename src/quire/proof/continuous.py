@@ -16,8 +16,11 @@ from quire.proof.check import AnyConfiguration, check
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import explore
 from quire.proof.log_parts import LogConfiguration
+from quire.proof.mutants import LATE_WRITER
 
 LARGE: Final[tuple[AnyConfiguration, ...]] = (
+    Configuration(3, 3, 3, 2, crashes=1, journal=False),
+    LATE_WRITER,
     Configuration(3, 2, 2, 1, recoverers=2, reruns=1, timeouts=1),
     Configuration(3, 2, 2, 1, entries=2, timeouts=1),
     Configuration(4, 3, 3, 2, timeouts=1),
@@ -25,7 +28,6 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(4, 4, 3, 2),
     Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, closes=True),
     Configuration(2, 2, 2, 2, recoverers=2, closes=True),
-    Configuration(3, 3, 3, 2, crashes=1, journal=False),
     Configuration(3, 3, 3, 2, timeouts=1, absent=True),
     Configuration(3, 3, 3, 2, crashes=1),
     Configuration(4, 3, 3, 2, away=1),
@@ -50,6 +52,8 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 2, timeouts=1, readers=1),
     Configuration(2, 2, 2, 2, explicit_lac=True, readers=2),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, readers=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, readers=1, named=True, clears=1),
+    Configuration(2, 2, 2, 2, crashes=2, journal=False),
     Configuration(3, 3, 3, 2, run=2),
     Configuration(3, 3, 2, 2, run=2),
     Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
@@ -67,6 +71,9 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, crashes=1, closes=True),
     Configuration(2, 2, 2, 2, timeouts=1, closes=True, explicit_lac=True),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, named=True, clears=1),
+    Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
     Configuration(2, 2, 2, 2, breaks=1),
     Configuration(2, 2, 2, 1, timeouts=1, reruns=1),
     Configuration(3, 3, 2, 1, away=1),
@@ -90,6 +97,9 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),
 )
 """Complete as well, a minute or two each: part of the long form."""
+
+BOUNDED: Final = ((Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),)
+"""(configuration, states): looked at so far, not complete; part of the long form."""
 
 CALIBRATION: Final = "calibration: classic specification 2 bookies Qw 2 Qa 1"
 CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)

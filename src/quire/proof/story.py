@@ -116,7 +116,7 @@ def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
         else:
             end = f", {client.result}" if client.result else f", LAC {machine.lac}, LAP {machine.lap}"
             rows.append((name, f"{machine.status.value}{end}"))
-    for name, number in zip(world.reader_names, state[world.at_reader : world.at_budget], strict=True):
+    for name, number in zip(world.reader_names, state[world.at_reader : world.at_clearing], strict=True):
         reader = world.readers.parts[number]
         rows.append((name, f"knows LAC {reader.lac}, has read through {reader.next_entry - 1}"))
     return rows

@@ -17,14 +17,15 @@ from quire.core.transcript import record_text
 from quire.proof.beginning import NOT_CREATED, Beginning, record_of
 from quire.proof.bookies import BookieState
 from quire.proof.clients import PATIENCE, bookie_name, bookie_number
+from quire.proof.doubts import Doubts
 from quire.proof.faults import Faults
 from quire.proof.messages import Link, Reply, Request, reply_text, request_text
-from quire.proof.parts import Ask, Budget, ClientMove, Label, Move, State, Store, legal
+from quire.proof.parts import Ask, Budget, Clearing, ClientMove, Label, Move, State, Store, legal
 from quire.proof.readers import ReaderState
 from quire.proof.reading import Reading
 
 
-class World(Beginning, Faults, Reading):
+class World(Beginning, Faults, Reading, Doubts):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
     def initial(self) -> State:
@@ -49,6 +50,7 @@ class World(Beginning, Faults, Reading):
             *[self.no_link] * (self.count * self.n),
             *[self.no_ask] * self.count,
             *[self.readers.number(ReaderState())] * c.readers,
+            *([self.clearings.number(Clearing(c.clears))] if c.clears else []),
             self.budgets.number(budget),
         )
 
@@ -65,6 +67,8 @@ class World(Beginning, Faults, Reading):
         budget = self.budgets.parts[state[self.at_budget]]
         if not self._syncs_at_once(state):
             self._syncs(state, moves)
+        if not self.configuration.journal:
+            self._doubt_moves(state, moves)
         if self.reader_names:
             self._reader_moves(state, budget, moves)
         if any(budget):

@@ -27,6 +27,7 @@ from quire.metadata.store import Delete, Put, VersionConflictError
 from quire.proof.beginning import NOT_CREATED, record_of, shape_of
 from quire.proof.bookies import LEDGER
 from quire.proof.clients import bookie_name
+from quire.proof.doubts import CLEARER
 from quire.proof.parts import Ask, Label, State, Store
 from quire.proof.switches import Switches
 from quire.proof.world import World
@@ -73,6 +74,9 @@ class Play:
         self.world = world = ProgramWorld(script.configuration, switches)
         configuration, kind = script.configuration, bookie_kind(switches.bookie)
         self.coming: Sequence[Label] = ()
+        self._cleared, self._doubt_lsn = "", 0
+        self._filled: LedgerMetadata | None = None
+        self._may_end = False
         self.network = Network()
         self.stage = stage(self.network)
         self.clock = StepClock()
@@ -169,8 +173,14 @@ class Play:
             ImpossibleStepError: it cannot be done.
         """
         actor, command = label.actor, plain(label.command)
+        if actor == "store" and command.startswith("reads "):
+            self._bookie_named(command.rpartition(" for ")[2]).ask()
+            return []
         if actor == "store":
             return self._lands(command, before, after)
+        if actor == CLEARER:
+            self._clears(command)
+            return []
         if actor == "owner":
             return self._deletes(before)
         if re.fullmatch(r"b\d+", actor):
@@ -339,6 +349,12 @@ class Play:
             bookie.sync()
         elif command == "crashes and starts again":
             self._crashes(bookie, after)
+        elif command == "looks through the records":
+            bookie.look_for_lost()
+        elif command.startswith("hears that the record"):
+            bookie.hear(at_once=at_once)
+        elif command.startswith("takes clear limbo"):
+            return self._ends_doubt(bookie, at_once=at_once)
         elif rotten:
             bookie.rot(int(rotten[1]))
         else:
@@ -348,6 +364,32 @@ class Play:
         new = [(program, said) for program, said in self._answers(bookie) if (program, said) not in old]
         bookie.said([said for _, said in new])
         return [f"-> {program.name} {said.text}" for program, said in new]
+
+    def _bookie_named(self, name: str) -> Bookie:
+        return self.bookies[int(name[1:])]
+
+    def _clears(self, command: str) -> None:
+        """What a client does that fills a bookie and ends its doubt."""
+        words = command.split()
+        if words[0] == "sees":
+            self._cleared = words[-1]
+            self._doubt_lsn = self._bookie_named(self._cleared).doubt_lsn()
+        elif words[0] == "fills":
+            self._filled = self.store.record
+            target = self._bookie_named(self._cleared)
+            for entry_id in map(int, command.partition(" with ")[2].replace("nothing", "").split()):
+                target.fill(next(body for bookie in self.bookies for body in bookie.copies(entry_id)))
+        elif words[0] == "reads":
+            assert self._filled is not None
+            assert self.store.record is not None
+            rule = self.world.switches.rules.may_end_doubt
+            self._may_end = rule(self._filled, self.store.record, BookieId(self._cleared))
+
+    def _ends_doubt(self, bookie: Bookie, *, at_once: bool) -> list[str]:
+        if not self._may_end:
+            msg = f"nobody ends the doubt of {bookie.name}"
+            raise ImpossibleStepError(msg)
+        return [bookie.clear_limbo(self._doubt_lsn, at_once=at_once).name]
 
     def _answers(self, bookie: Bookie) -> list[tuple[Program, Said]]:
         return [
@@ -369,11 +411,17 @@ class Play:
 
     def _crashes(self, bookie: Bookie, after: State) -> None:
         for program in self.programs:
+            fails = (each for each in self.coming if each.actor == program.name)
+            for label in fails:  # what is lost fails now, and is heard of in a step of its own
+                if label.command.startswith(f"hears {Answer.UNREACHABLE.name}"):
+                    self._choose(label)
+                    break
             for line in self.network.all_lines(program.number + 1, bookie.name):
                 line.cut = True
                 line.requests.clear()
                 program.lose(line)
-        bookie.crash(wiped=not self.world.configuration.journal)
+        configuration = self.world.configuration
+        bookie.crash(wiped=not configuration.journal, named=configuration.named)
         self.stage.advance(RECONNECT_MS)
         if self.script._syncs_at_once(after):
             for other in self.bookies:
