@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.rules import Rules
+from quire.storage.reading import Held
 from quire.wire.entry import Buffer
 from quire.wire.native_bodies import WHOLE_LIST
 from quire.wire.run import HeldInterval, RunPlace
@@ -25,6 +27,26 @@ class Found:
     places: Sequence[RunPlace] = ()
     damaged: Sequence[tuple[int, int]] = ()
     lac_term: int = 0
+
+
+def found_of(held: Held, facts: LedgerFacts, first: int, *, limbo: bool, rules: Rules) -> Found:
+    """What a read from an id on came to.
+
+    Args:
+        held: what the disk has of it.
+        facts: what is known of the ledger.
+        first: the first id that was asked for.
+        limbo: entries may have been lost: nothing is vouched for.
+        rules: the judgements.
+    """
+    vouched, unknown, damaged = held.vouched_through, list(held.unknown), held.damaged
+    if rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
+        vouched = first - 1
+    if unknown and rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
+        unknown, damaged = [], []
+    return Found(
+        Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places, damaged, facts.lac_term
+    )
 
 
 def ledger_info(machine: BookieLedgerMachine, last_entry: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
-from quire.core.errors import QuireError, StorageError
+from quire.core.errors import CorruptMetadataError, QuireError, StorageError
 from quire.core.garbage import CollectorMachine, Count, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.rules import RULES, Rules
@@ -107,11 +107,19 @@ class GarbageCollector:
             return Kept()
 
     async def prepare(self) -> None:
-        """Before the bookie serves: ids that it holds are not given out again by a store that went back.
+        """Before the bookie serves: see whether the store went back; ids that are here are not given out again by it.
 
         Raises:
             QuireError: the metadata store cannot be asked.
         """
+        try:
+            shown, _ = await self._store.passes()
+        except CorruptMetadataError as error:
+            log.warning(
+                "bookie %s cannot tell whether the metadata store went back: %s", self._bookie_id, error
+            )
+        else:
+            self._machine.compare(shown, StoreName(*self._store.name))
         drawn = [ledger_id for ledger_id in self._storage.ledger_ids() if ledger_id <= RAISED_MAX]
         highest = max(drawn, default=-1)
         if highest >= 0 and not await self._store.has_record(highest):
@@ -329,6 +337,11 @@ class GarbageCollector:
             self._bookie_id,
             above,
         )
+
+    @property
+    def holds(self) -> bool:
+        """Whether the metadata store is not the one of the last pass, as far as is known: nothing is dropped."""
+        return bool(self._machine.holding)
 
     # --- for people ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from quire.bookie.followers import Followers, Poll
-from quire.bookie.found import Found, ledger_info, page_of
+from quire.bookie.found import Found, found_of, ledger_info, page_of
 from quire.bookie.lac_bodies import is_lac_body, key_of, lac_body_of
 from quire.bookie.told_lacs import ToldLacs
 from quire.bookie.waiters import NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Waiter
@@ -144,8 +144,7 @@ class Ledgers:
         if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
             self._risen[request.ledger_id] = None
         if not recovery and request.lac >= lac_before:  # the run's headers say as much
-            if self._unsaved_lacs:
-                self._unsaved_lacs.pop(request.ledger_id, None)
+            self._unsaved_lacs.pop(request.ledger_id, None)
             self.told_lacs.forget(request.ledger_id)
         return Answer.OK
 
@@ -205,12 +204,11 @@ class Ledgers:
         self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def force(self, ledger_id: int, then: Callable[[Answer], None]) -> None:
-        """Call `then` when everything that was put of a ledger before is durable; at once for one never heard of."""
+        """Call `then` when all that was put of a ledger, and so its newest state, is durable; at once for a stranger."""
         machine = self._known(ledger_id)
         if machine is None or self._storage.failure is not None:
             then(Answer.OK if self._storage.failure is None else Answer.ERROR)
             return
-        # Its newest state is behind its entries in the journal: when that is durable, they are.
         self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     # --- fences and reads -----------------------------------------------------------------------------------------
@@ -218,8 +216,7 @@ class Ledgers:
     def fence_then(self, request: Request, then: Callable[[Answer], None]) -> None:
         """Fence, and call `then` with the answer once the fence is durable (at once if it was, or on a refusal)."""
         if not request.key:
-            # Without a key nothing can be fenced, and nothing is to be remembered of a ledger that may not exist.
-            then(Answer.UNAUTHORISED)
+            then(Answer.UNAUTHORISED)  # nothing is to be remembered of a ledger that may not exist
             return
         machine = self._machine(request.ledger_id)
         answer = machine.set_fence(
@@ -264,16 +261,8 @@ class Ledgers:
         if facts.deleted_until_ms:
             return Found(Answer.NO_LEDGER, [], last, [], facts.lac)
         held = self._storage.read(ledger_id, first, last, bytes_max, placed=placed)
-        vouched = held.vouched_through
         limbo = facts.limbo or self._storage.failure is not None
-        if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
-            vouched = first - 1
-        unknown, damaged = list(held.unknown), held.damaged
-        if unknown and self._rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
-            unknown, damaged = [], []
-        return Found(
-            Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places, damaged, facts.lac_term
-        )
+        return found_of(held, facts, first, limbo=limbo, rules=self._rules)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
         """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
@@ -410,7 +399,7 @@ class Ledgers:
         self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """Forget deleted ledgers whose tombstones storage has shrunk: nothing is refused for them any more."""
+        """Forget deleted ledgers whose tombstones storage has shrunk."""
         for ledger_id in ledger_ids:
             if (machine := self._machines.get(ledger_id)) is not None and machine.facts.deleted_until_ms:
                 del self._machines[ledger_id]

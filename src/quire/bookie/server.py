@@ -49,7 +49,7 @@ from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import ledger_metadata, native_bodies, native_hello
+from quire.wire import ledger_metadata, native_hello, native_info
 from quire.wire.bookie_service_info import (
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
@@ -172,6 +172,7 @@ class BookieServer:
             self._look_up_records()
             self._suspicious = self.storage.report.suspects_unknown
             self.collector = self._make_collector()
+            self.ledgers.store_is_trusted = lambda: not self.collector.holds
             await self.collector.prepare()
             await self._listen()
             if not served:
@@ -470,7 +471,7 @@ class BookieServer:
 
     def answer_info(self, body: Buffer) -> dict[str, Any]:
         """What this bookie says of itself, or of the ledgers that it keeps without a record."""
-        after = native_bodies.decode_info_question(body)
+        after = native_info.decode_info_question(body)
         return self.info() if after is None else {"orphans": self.collector.orphans(after)}
 
 

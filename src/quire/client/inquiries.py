@@ -15,7 +15,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
 from quire.net.channel import Shape
-from quire.wire import native_bodies
+from quire.wire import native_info
 from quire.wire.native import AnswerFrame, Kind
 from quire.wire.run import HeldInterval
 
@@ -66,7 +66,7 @@ class Inquiries(ABC):
         if frame.answer is not Answer.OK:
             return frame.answer, {}
         try:
-            return Answer.OK, native_bodies.decode_info(frame.body)
+            return Answer.OK, native_info.decode_info(frame.body)
         except MalformedFrameError:
             return Answer.ERROR, {}
 

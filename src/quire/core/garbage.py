@@ -200,6 +200,10 @@ class CollectorMachine:
         fresh = not own.passes or own.asked or passes > own.passes
         return self._count(store, PassCount(chain if fresh else own.chain, passes + 1), fresh=fresh)
 
+    def compare(self, shown: PassCount | None, store: StoreName) -> None:
+        """Before the first pass: see whether the store is the one of the last pass, as `begin` will."""
+        self.holding = self._why_hold(shown, store)
+
     def _why_hold(self, shown: PassCount | None, store: StoreName) -> str:
         own = self.kept
         if not own.passes:

@@ -146,10 +146,6 @@ def _minimum_alone(present: int, masks: Sequence[int], ack_quorum: int, min_pres
     return present.bit_count() >= min_present
 
 
-def _only_positions(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
-    return write_set[:ack_quorum]
-
-
 MUTANTS: Final[tuple[Mutant, ...]] = (
     _rules(
         "D1", "recovery reads do not fence", Configuration(breaks=1), "I1", recovery_read_fences=lambda: False
@@ -290,7 +286,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "I3",
         recovery_waits_for_its_adds=lambda: False,
     ),
-    _rules("X8", "recovery adds go to Qa of the write set only", THREE, "W", write_back_set=_only_positions),
+    _rules(
+        "X8",
+        "recovery adds go to Qa of the write set only",
+        THREE,
+        "W",
+        write_back_set=lambda write_set, ack_quorum: write_set[:ack_quorum],
+    ),
     _rules(
         "X9",
         "a new fragment starts at LAP + 1",

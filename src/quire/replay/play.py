@@ -494,8 +494,7 @@ def _is_probe(line: Line, number: int, _: object) -> bool:
 
 
 def _first(found: Sequence[Any], wanted: Callable[[Any], bool]) -> Any:
-    for each in found:
-        if wanted(each):
-            return each
+    if chosen := [each for each in found if wanted(each)]:
+        return chosen[0]
     msg = f"none of {len(found)} is what the step is about"
     raise ImpossibleStepError(msg)
