@@ -14,6 +14,7 @@ import pytest
 
 from quire.proof.calibration import ClassicWorld
 from quire.proof.check import check
+from quire.proof.collector_parts import CollectorConfiguration
 from quire.proof.continuous import (
     BOUNDED,
     CALIBRATION,
@@ -27,7 +28,8 @@ from quire.proof.continuous import (
 from quire.proof.explorer import explore
 from support.rounds import PROOF, keep_figures
 
-TRANSITIONS_IN_TEST = 1_500_000
+TRANSITIONS_IN_TEST, COLLECTORS_IN_TEST = 1_500_000, 500_000
+"""A transition of a collector's world takes three times as long."""
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())
 
 
@@ -37,6 +39,11 @@ def holds(configuration):
     assert line.complete
     assert list(line.counts) == PINNED["counts"][line.name]
     return line
+
+
+def is_small_enough(configuration):
+    limit = COLLECTORS_IN_TEST if isinstance(configuration, CollectorConfiguration) else TRANSITIONS_IN_TEST
+    return PINNED["counts"][configuration.name][1] <= limit
 
 
 @pytest.mark.parametrize("configuration", SMALL, ids=lambda each: each.name)
@@ -52,7 +59,7 @@ def test_explorer_continuous():
     `make test` leaves the few largest to `make proof`.
     """
     begun = time.perf_counter()
-    wanted = [each for each in CONTINUOUS if PROOF or PINNED["counts"][each.name][1] <= TRANSITIONS_IN_TEST]
+    wanted = [each for each in CONTINUOUS if PROOF or is_small_enough(each)]
     found = list(lines((None, *wanted)))
     seconds = time.perf_counter() - begun
     assert [line.transcript for line in found if line.violation or not line.complete] == []

@@ -24,6 +24,10 @@ from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import LEGAL, Legality, Status
+from quire.proof.collector_forms import CollectorForm
+from quire.proof.collector_parts import CollectorConfiguration
+from quire.proof.collector_watch import CollectorWatch
+from quire.proof.collector_world import CollectorWorld
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import explore
 from quire.proof.invariants import Watch
@@ -57,6 +61,11 @@ LOGS = (
     LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
     LogConfiguration(2, 2, 1, trims=1),
 )
+COLLECTORS = (
+    CollectorConfiguration(hands=1, accepts=1, lost=1, backups=2, restores=2),
+    CollectorConfiguration(ours=True, lives=2, crashes=1, expires=True),
+    CollectorConfiguration(mixed=True, full=1),
+)
 KINDS = {
     "writer creates", "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
     "writer hears written", "writer hears conflict", "writer reads", "writer lost swap", "writer break",
@@ -69,6 +78,10 @@ KINDS = {
     "truncation truncate", "truncation reads", "truncation hears", "truncation deletes",
     "handle open", "handle append", "handle roll", "handle close", "handle closes", "handle retries", "handle delete",
     "ledger stored", "ledger refused", "sink stage",
+    "bookie drop by tombstone", "bookie drop by chain", "bookie drop by tombstone by hand", "bookie may not drop",
+    "bookie written since", "bookie hold", "bookie due", "bookie begin, accepted", "bookie begin, store is back", "bookie begin, full",
+    "bookie crash", "bookie lost swap", "bookie pass lost", "bookie expire", "store lost answer",
+    "store late", "store backup", "store restore", "java delete", "client delete", "person hand", "person accept",
 }  # fmt: skip
 """Steps: every message's arrival at a bookie and at a client, every fault, everything a client does by itself."""
 
@@ -194,6 +207,11 @@ def explored():
     for configuration in LOGS:
         world = LogWorld(configuration, switches)
         result = explore(world, LogWatch(world), count_kinds=True)
+        assert result.complete
+        seen.kinds += result.kinds
+    for configuration in COLLECTORS:
+        world = CollectorWorld(configuration, switches)
+        result = explore(world, CollectorWatch(), count_kinds=True, canonical=CollectorForm(world))
         assert result.complete
         seen.kinds += result.kinds
     return seen

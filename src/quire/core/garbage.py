@@ -228,8 +228,9 @@ class CollectorMachine:
 
     def not_counted(self) -> None:
         """The swap of `begin` was refused, or never asked for: nothing was written, and this pass finds nothing anew."""
-        self._begun = None
-        self.kept.asked = self._before
+        if self._begun is not None:  # a hold has asked for nothing
+            self._begun = None
+            self.kept.asked = self._before
 
     def is_own(self, shown: PassCount | None) -> bool:
         """Whether the store shows this bookie's last counter as it was written: a pass may drop without another one.

@@ -55,6 +55,13 @@ LOG_INVARIANTS: Final = {
     "L7": "what the log keeps of each writer is a prefix of that writer's appends",
 }
 
+COLLECTOR_INVARIANTS: Final = {
+    "G1": "nothing is dropped of a ledger that nobody deleted, in whatever time line of the metadata store",
+    "G2": "what is unknown is told: a ledger that is missing without a proof is listed when the pass ends",
+    "G3": "a store that went back allows no drop: no look does in one that shows fewer passes than the bookie has made",
+    "G4": "a ledger with a record stays: no look allows the drop of one whose record is there",
+}
+
 NAMES: Final = tuple(INVARIANTS)
 
 

@@ -15,6 +15,8 @@ from quire.core.transcript import NOTHING, block, record_text
 from quire.core.writer import WriterMachine
 from quire.proof.beginning import NOT_CREATED
 from quire.proof.bookies import BookieState
+from quire.proof.collector_parts import LEDGER, CollectorState, store_text
+from quire.proof.collector_world import CollectorWorld
 from quire.proof.explorer import Explorable
 from quire.proof.invariants import Violation
 from quire.proof.log_parts import LogState
@@ -92,10 +94,12 @@ def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
     return path
 
 
-def state_rows(world: World | LogWorld, state: Any) -> list[tuple[str, str]]:
+def state_rows(world: World | LogWorld | CollectorWorld, state: Any) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     if isinstance(world, LogWorld):
         return _log_rows(world, state)
+    if isinstance(world, CollectorWorld):
+        return _collector_rows(world, state)
     return _ledger_rows(world, state)
 
 
@@ -147,6 +151,19 @@ def _log_rows(world: LogWorld, state: LogState) -> list[tuple[str, str]]:
         machine = world.handles.parts[at].machine
         rows.append((f"handle {number}", f"{machine.status.value}, epoch {machine.epoch}"))
     return rows
+
+
+def _collector_rows(world: CollectorWorld, state: CollectorState) -> list[tuple[str, str]]:
+    bookie, kept = state.bookie, world.machines.parts[state.bookie.machine].kept
+    held = ", ".join(f"life {life} through LSN {lsn}" for life, lsn in bookie.held)
+    rows = [
+        ("store", store_text(state.store)),
+        *(("copy", store_text(copy)) for copy in state.copies),
+        ("bookie", f"holds {held or 'nothing'}, has made {kept.passes} passes of chain {kept.chain}"),
+    ]
+    if kept.findings:
+        rows.append(("evidence", f"found in {kept.findings[LEDGER]} passes, through LSN {kept.found_lsn}"))
+    return [*rows, ("deleted", ", ".join(f"life {life}" for life in sorted(state.deleted)) or "nothing")]
 
 
 def lanes(path: Sequence[tuple[Label | None, Any]]) -> list[str]:

@@ -54,6 +54,19 @@ def test_a_log():
     assert facts["configuration"] == "log 2 clients 2 ledgers 1 writes"
 
 
+def test_a_collector():
+    facts = json.loads(check("--json", "--collector", "--ours", "--mixed", "--passes", "2").stdout)
+    assert facts["configuration"] == "collector ours mixed 1 lives 1 writes 2 passes"
+    assert facts["complete"]
+
+
+def test_what_breaks_in_a_collectors_world_is_saved_and_judged_again(tmp_path):
+    result = check("--mutant", "collector-zxid", "--save", str(tmp_path), code=1)
+    assert "G1 is: nothing is dropped of a ledger that nobody deleted" in result.stdout
+    facts = json.loads(check("--json", "--replay", str(tmp_path / "counterexample.txt")).stdout)
+    assert [violation[:3] for violation in facts["violations"]] == ["G1:"]
+
+
 def test_one_invariant_only():
     assert json.loads(check("--json", "--invariant", "I1").stdout)["complete"]
 

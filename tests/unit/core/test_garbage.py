@@ -219,6 +219,20 @@ def test_another_instance_or_generation_is_held_against(store: StoreName, says: 
     assert says in machine.holding
 
 
+def test_a_hold_whose_reason_was_not_written_forgets_no_write_of_the_counter() -> None:
+    machine = Machine()
+    machine.passes(HELD)
+    machine.passes(HELD)
+    newer = machine.shown
+    machine.begins()
+    machine.shown = PassCount(7, 1)
+    assert isinstance(machine.begins(), Hold)
+    machine.not_counted()
+    assert machine.kept.asked
+    machine.shown = newer
+    assert machine.begins(chain=9) == Count(PassCount(9, 3)), "nobody heard of it: the chain does not go on"
+
+
 def test_a_person_accepts_the_store_and_evidence_begins_anew() -> None:
     machine = Machine()
     machine.passes(HELD)
