@@ -48,6 +48,7 @@ WORLDS = (
     Configuration(2, 2, 2, 1, timeouts=1, recoverers=0, explicit_lac=True, readers=1),
     Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
     Configuration(3, 2, 2, 2, entries=2, timeouts=1, deletions=1, recoverers=0, closes=True),
+    Configuration(2, 2, 2, 1, away=1),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
 )
 LOGS = (
@@ -57,7 +58,7 @@ LOGS = (
     LogConfiguration(2, 2, 1, trims=1),
 )
 KINDS = {
-    "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
+    "writer creates", "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
     "writer hears written", "writer hears conflict", "writer reads", "writer lost swap", "writer break",
     "recoverer starts", "recoverer hears fence", "recoverer hears read", "recoverer hears put",
     "recoverer hears written", "recoverer hears conflict", "recoverer reads", "recoverer timeout", "recoverer finds",

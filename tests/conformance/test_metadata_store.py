@@ -85,6 +85,34 @@ def test_a_version_does_not_come_back_after_delete_and_create(driver):
     run(scenario())
 
 
+def test_of_two_changes_the_later_one_has_the_greater_revision_whatever_their_keys(driver):
+    async def scenario():
+        async with clients(driver, 2) as (a, b):
+            seen = []
+
+            async def note(*keys):
+                found = [(await b.get(key)).revision for key in keys]
+                listed = dict(await a.list(""))
+                assert found == [listed[key].revision for key in keys]
+                assert len(set(found)) == 1
+                seen.append(found[0])
+
+            first = await a.create("ledgers/0000000000000000007", b"x")
+            await note("ledgers/0000000000000000007")
+            other = await b.create("passes/b:1", b"x")
+            await note("passes/b:1")
+            await a.delete("ledgers/0000000000000000007", first)
+            await a.multi((Create("ledgers/0000000000000000007", b"y"), Create("t/7", b"z")))
+            await note("ledgers/0000000000000000007", "t/7")
+            await a.put("passes/b:1", b"x", other)  # the same value is a change too
+            await note("passes/b:1")
+            await a.register("bookies/available/b:1", b"x")
+            await note("bookies/available/b:1")
+            assert seen == sorted(set(seen))
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a/../b", ".", "a\nb", "a\0b", "x" * 513])
 def test_a_key_that_some_driver_could_not_store_is_refused_by_all(driver, key):
     async def scenario():

@@ -219,8 +219,8 @@ def test_a_number_drawn_ahead_that_is_lost_is_skipped(driver):
             ids = [await store.next_ledger_id()]
             await until(lambda: drew_ahead(store))
             await store._ids._ahead
-            proxy.lose_answers()
-            ids.append(await store.next_ledger_id())  # it was there already; the one after it is lost
+            ids.append(await store.next_ledger_id())  # it was there already
+            proxy.lose_answers()  # the one after it, which is drawn in the loop's next turn, is lost
             await until(lambda: drew_ahead(store))
             proxy.pass_everything()
             ids += [await store.next_ledger_id(), await other.next_ledger_id(), await store.next_ledger_id()]

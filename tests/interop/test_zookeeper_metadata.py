@@ -104,6 +104,10 @@ async def java_writes(server, scheme):
         drawn = await store.next_ledger_id()
         assert drawn > ledger_id
         await LedgerStore(store).delete(ledger_id)
+        # Java sees it gone, and nothing new: the tombstone lies under Quire's own znode. Java's ledgers have no token.
+        assert re.findall(r"ledgerID: (\d+)", await shell(server, "listledgers")) == []
+        assert (await LedgerStore(store).read_tombstone(ledger_id))[0].token == 0
+        assert list(await registry.list_cookies()) == [bookie]
         again = await asyncio.to_thread(java_client, server, uri, "write", "1", "1", "--ensemble", "1")
         assert next(line["ledger"] for line in again if line["event"] == "created") > drawn
 

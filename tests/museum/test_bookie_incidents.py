@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
@@ -16,6 +18,7 @@ from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.rules import RULES
+from quire.env.stepped import StepClock, StepWorker
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.storage.ledger_storage import LedgerStorage
@@ -178,19 +181,20 @@ async def test_4462_a_tombstone_refuses(fault: bool) -> None:
             bookie = OneBookie(opened(files), rules=rules)
 
 
-class ListingIsProof(GarbageCollector):
-    """What a listing does not show is gone."""
+class ListingIsProof(CollectorStore):
+    """What a listing does not show is gone: nobody looks again before the drop."""
 
-    async def _gone(self, ledger_ids: Iterable[int]) -> list[int]:
-        listed = set(await self._records.list())
-        return [ledger_id for ledger_id in ledger_ids if ledger_id not in listed]
+    async def look(self, batch: Sequence[Doomed], mine: int) -> list[bool]:
+        return [False] * len(batch)
 
 
 class ShortListing(LedgerStore):
-    """A store whose listing shows nothing, whatever there is."""
+    """A store whose listing shows nothing from some moment on, whatever there is."""
+
+    empty = False
 
     async def list(self, after: int | None = None, limit: int = 1000) -> list[LedgerId]:
-        return []
+        return [] if self.empty else await super().list(after, limit)
 
 
 @incident(
@@ -201,12 +205,13 @@ class ShortListing(LedgerStore):
         "whatever the bookie held without looking again. Bugs in ledger managers made listings end early more than once, "
         "and live ledgers were deleted."
     ),
-    ours="Three living ledgers and a store whose listing is empty: a ledger goes only when a point read says that it is gone, twice.",
+    ours="Three living ledgers that two passes found, and a store whose listing is empty from then on: a ledger goes only when one last look, at its record and the bookie's own counter in one moment, says that it is gone.",
     switch="a collector for which the listing is proof",
     violates="kept",
 )
 async def test_870_an_empty_listing(fault: bool, tmp_path: Path) -> None:
-    bookie = OneBookie(filled(FaultyFiles()))
+    files = FaultyFiles()
+    bookie = OneBookie(filled(files))
     store = MemoryStore()
     records = ShortListing(store)
     for ledger_id in (1, 2, 3):
@@ -220,12 +225,26 @@ async def test_870_an_empty_listing(fault: bool, tmp_path: Path) -> None:
                 password=b"",
             )
         )
-    config = BookieConfig(directory=tmp_path, garbage_grace_seconds=10.0)
-    kind = ListingIsProof if fault else GarbageCollector
-    collector = kind(config, BookieId("b1"), bookie.storage, bookie.ledgers, records)
-    for now_ms in (0, 20_000, 40_000):
-        await collector.collect(now_ms, 1000)
-        bookie.settle()
+    asked = (ListingIsProof if fault else CollectorStore)(store, BookieId("b1"), records)
+    worker = StepWorker()
+    collector = GarbageCollector(
+        BookieConfig(directory=tmp_path),
+        bookie.storage,
+        bookie.ledgers,
+        asked,
+        clock=StepClock(1_000_000),
+        files=files,
+        worker=worker,
+        chance=random.Random(7),
+    )
+    for number in range(4):
+        records.empty = number >= 2
+        one = asyncio.ensure_future(collector.collect())
+        while not one.done():
+            await asyncio.sleep(0)
+            worker.finish()
+            bookie.settle()
+        await one
     check_nothing_denied(bookie.storage, (1, 2, 3), "kept")
     await store.close()
 

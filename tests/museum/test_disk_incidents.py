@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +75,15 @@ async def test_4607_a_footer_that_names_no_ledger(fault: bool) -> None:
 class Hasty(Reclaimer):
     """Gives a segment's file back before the journal holds that it is retired, and what only it held."""
 
-    def reclaim(self) -> int:
+    def steps(self, *, patient: bool) -> Generator[None, None, int]:
         dead = [
             s for s, segment in self._segments.items() if segment.trailer is not None and segment.live == 0
         ]
         for sequence in dead:
             self._segments.pop(sequence).close()
-            self._cache.forget(sequence)
             self._files.recycle(sequence, keep=self._spares_max)
         return len(dead)
+        yield
 
 
 class GivesBackEarly(LedgerStorage):
@@ -96,7 +97,7 @@ class GivesBackEarly(LedgerStorage):
             self.kept,
             self._journal,
             self._files,
-            self._reader.cache,
+            self._clock,
             SMALL.spares_max,
         )
 

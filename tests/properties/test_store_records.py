@@ -31,7 +31,7 @@ from quire.wire.ledger_notes import (
     record_with_notes,
 )
 from quire.wire.proto import quire_metadata_pb2 as pb
-from quire.wire.store_records import RECORD_BYTES_MAX, Boot, Passes, Tombstone, Watermark
+from quire.wire.store_records import HELD_LENGTH_MAX, RECORD_BYTES_MAX, Boot, Passes, Tombstone, Watermark
 from quire.wire.stream_metadata import (
     decode_stream,
     decode_stream_name,
@@ -111,10 +111,10 @@ def streams(draw):
     )
 
 
-TOMBSTONES = st.builds(Tombstone, IDS, U64, U63, U63, UNKNOWN)
+TOMBSTONES = st.builds(Tombstone, IDS, U64, U63, U63, st.booleans(), UNKNOWN)
 WATERMARKS = st.builds(Watermark, BOOKIES, U64, TEXTS, U64, UNKNOWN)
 BOOTS = st.builds(Boot, BOOKIES, U64, U64, U64, U63, st.booleans(), UNKNOWN)
-PASSES = st.builds(Passes, BOOKIES, U64, UNKNOWN)
+PASSES = st.builds(Passes, BOOKIES, U64, U64, st.text(max_size=40), U64, U64, UNKNOWN)
 
 
 class Codec:
@@ -243,7 +243,7 @@ def test_a_value_that_is_too_long_is_not_parsed(codec):
         (store_records.encode_tombstone, Tombstone(LedgerId(1), 0, 0, 2**63), "version is"),
         (
             store_records.encode_tombstone,
-            Tombstone(LedgerId(1), 0, 0, 0, b"\xfa\x07\x80\x20" + bytes(4096)),
+            Tombstone(LedgerId(1), 0, 0, 0, unknown=b"\xfa\x07\x80\x20" + bytes(4096)),
             "4096",
         ),
         (
@@ -258,6 +258,8 @@ def test_a_value_that_is_too_long_is_not_parsed(codec):
         (store_records.encode_boot, Boot(BookieId("b:1"), 0, 0, -1, 0), "inode"),
         (store_records.encode_boot, Boot(BookieId("b:1"), 0, 0, 0, 2**63), "change time"),
         (store_records.encode_passes, Passes(BookieId("b:1"), 2**64), "passes"),
+        (store_records.encode_passes, Passes(BookieId("b:1"), 0, own=-1), "own number of passes is -1"),
+        (store_records.encode_passes, Passes(BookieId("b:1"), 0, accepted=2**64), "accepted number"),
     ],
 )
 def test_numbers_beyond_their_bounds_are_not_written(encode, record, words):
@@ -276,6 +278,18 @@ def test_a_watermark_without_a_store_and_a_time_before_all_are_refused():
     with pytest.raises(CorruptMetadataError, match="-1 ms"):
         store_records.decode_tombstone(tombstone.SerializeToString(), 1)
     assert RECORD_BYTES_MAX == 4096
+
+
+def test_records_without_the_later_fields_have_the_bytes_that_they_had():
+    tombstone = Tombstone(LedgerId(7), 2**63, 1_700_000_000_000, 17)
+    assert store_records.encode_tombstone(tombstone).hex() == "080110071900000000000000802080d095ffbc312811"
+    assert store_records.encode_passes(Passes(BookieId("b:1"), 300)).hex() == "08011203623a3118ac02"
+
+
+def test_a_long_reason_is_cut_and_what_is_no_unicode_replaced():
+    passes = Passes(BookieId("b:1"), 3, 5, "\udcff" + "\U0001f512" * 5000)
+    found = store_records.decode_passes(store_records.encode_passes(passes), "b:1")
+    assert found.held == "?" + "\U0001f512" * (HELD_LENGTH_MAX - 1)
 
 
 # --- notes ------------------------------------------------------------------------------------------------------

@@ -217,7 +217,6 @@ class StillBookie(StillWorld):
             "b",
             storage=StorageConfig(segment_bytes=1 << 22),
             garbage_seconds=1,
-            garbage_grace_seconds=1,
         )
         store = self.inside(lambda: MemoryStore(self.space))
         self.server = BookieServer(

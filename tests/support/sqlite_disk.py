@@ -4,6 +4,9 @@ Where SQLite is a library of its own (as with most Pythons) its default file lay
 so are the methods of each open file. The recorder puts itself into both while it is used. The shared memory beside a
 write-ahead log is mapped, not written: it is in no image, and the first process after a power cut builds it anew.
 
+What the store itself does to the file of its sequence, and to the log, it does through `os`: these calls are recorded
+between SQLite's, in the order in which they were made.
+
 Source: SQLite documentation, "The SQLite OS Interface or VFS"; `sqlite3_vfs` and `sqlite3_io_methods` in sqlite3.h.
 """
 
@@ -11,6 +14,9 @@ from __future__ import annotations
 
 import _sqlite3
 import ctypes
+import logging
+import os
+from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 from pathlib import Path
 
@@ -75,6 +81,20 @@ def address(function) -> int | None:
     return ctypes.cast(function, c_void_p).value
 
 
+@contextmanager
+def warnings():
+    """What is logged of files that went back in time, or beside which the sequence is damaged."""
+    found = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger = logging.getLogger("quire.metadata.sqlite_sequence")
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
 class SqliteRecorder:
     """While it is entered, everything that SQLite does below `root` is recorded; `mark` puts in what callers were told.
 
@@ -93,6 +113,8 @@ class SqliteRecorder:
         self._methods: dict[int, Methods] = {}
         self._calls = {}
         self._synced_directories: list[str] | None = None
+        self._descriptors: dict[int, str] = {}
+        self._os = {}
 
     def mark(self, what: object) -> None:
         self.recording.operations.append(Mark(what))
@@ -120,9 +142,21 @@ class SqliteRecorder:
         )
         vfs.open, vfs.delete = address(self._hooks[0]), address(self._hooks[1])
         SET_CALL(vfs.set_call)(ctypes.addressof(vfs), b"openDirectory", address(self._hooks[5]))
+        ours = {
+            "open": self._python_opened,
+            "close": self._python_closed,
+            "pwrite": self._python_written,
+            "fdatasync": self._python_synced,
+            "fsync": self._python_synced,
+        }
+        self._os = {name: getattr(os, name) for name in ours}
+        for name, call in ours.items():
+            setattr(os, name, call)
         return self
 
     def __exit__(self, *_):
+        for name, call in self._os.items():
+            setattr(os, name, call)
         vfs = self._vfs
         vfs.open, vfs.delete = self._saved
         SET_CALL(vfs.set_call)(ctypes.addressof(vfs), b"openDirectory", None)
@@ -186,3 +220,32 @@ class SqliteRecorder:
         else:
             self._synced_directories.append(directory)
         return self._call_open_directory(name, descriptor)
+
+    # --- what the store does itself -----------------------------------------------------------------------------
+
+    def _python_opened(self, path, flags, mode=0o777):
+        name = str(path)
+        missing = name.endswith("-sequence") and not Path(name).exists()
+        descriptor = self._os["open"](path, flags, mode)
+        if missing and Path(name).is_relative_to(self.root):
+            self._next += 1
+            self._numbers[name] = self._next
+            self._keep(Create(name, self._next))
+        if name in self._numbers or name == str(self.root):
+            self._descriptors[descriptor] = name
+        return descriptor
+
+    def _python_closed(self, descriptor):
+        self._descriptors.pop(descriptor, None)
+        self._os["close"](descriptor)
+
+    def _python_written(self, descriptor, data, offset):
+        if descriptor in self._descriptors:
+            self._keep(Write(self._numbers[self._descriptors[descriptor]], offset, bytes(data)))
+        return self._os["pwrite"](descriptor, data, offset)
+
+    def _python_synced(self, descriptor):
+        self._os["fsync"](descriptor)
+        name = self._descriptors.get(descriptor)
+        if name is not None:
+            self._keep(SyncDirectory(name) if name == str(self.root) else Sync(self._numbers[name]))

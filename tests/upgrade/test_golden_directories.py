@@ -97,6 +97,28 @@ def test_everything_comes_back(name: str, tmp_path: Path) -> None:
         compare_all(storage, expected, decided=decided)
 
 
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_their_tombstones_shrink(name: str, tmp_path: Path) -> None:
+    ledgers = DIRECTORIES[name]["ledgers"]
+    deleted = {
+        int(ledger_id): one["facts"]["deleted_until_ms"]
+        for ledger_id, one in ledgers.items()
+        if one["facts"] and one["facts"]["deleted_until_ms"]
+    }
+    directory = unpack(FOLDER / f"directory-{name}.tar.xz", tmp_path / "bookie")
+    with opened(directory) as storage:
+        assert list(storage.shrink_tombstones(min(deleted.values()) - 1)) == []
+        gone = [one for some in storage.shrink_tombstones(max(deleted.values())) for one in some]
+        assert sorted(gone) == sorted(deleted)
+    with opened(directory, clean=False) as storage:
+        for ledger_id, one in ledgers.items():
+            if int(ledger_id) in deleted:
+                assert storage.last_entry(int(ledger_id)) == -1
+                assert not storage.held(int(ledger_id))
+            elif not DIRECTORIES[name]["decided_by_start"]:
+                compare(storage, int(ledger_id), one, decided=True)
+
+
 def test_they_hold_what_a_disk_can_hold() -> None:
     """The files are about something: each kind of trouble is in one of them."""
     by_name = {name: facts["ledgers"] for name, facts in DIRECTORIES.items()}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from quire.net.security import BookieSecurity
 from quire.storage.config import StorageConfig
 from quire.storage.segment import footer_room
 from quire.storage.segment_format import GROUP_HEADER_BYTES
 from quire.wire.frame_limits import NATIVE_ROOM, FrameLimits, check_frame_bytes_max
+
+GARBAGE_SECONDS: Final = 60.0
+TOMBSTONE_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,7 @@ class BookieConfig:
             connection is cut off.
         long_poll_seconds_max: longest wait of a long poll.
         garbage_seconds: how often deleted ledgers are looked for; 0 = never.
-        garbage_grace_seconds: how long a record must be gone before its entries go.
-        tombstone_seconds: how long a deleted ledger refuses late adds.
+        tombstone_seconds: how long a deleted ledger refuses late adds, fence and key kept.
         connections_max: connections at one time.
         security: what it asks of clients: TLS, certificates, passwords.
         opening_seconds: how long a client may take until it is through with TLS and its password.
@@ -58,9 +61,8 @@ class BookieConfig:
     answer_budget_bytes: int = 128 * 1024 * 1024
     partial_frame_seconds: float = 30.0
     long_poll_seconds_max: float = 60.0
-    garbage_seconds: float = 60.0
-    garbage_grace_seconds: float = 60.0
-    tombstone_seconds: float = 7 * 24 * 3600.0
+    garbage_seconds: float = GARBAGE_SECONDS
+    tombstone_seconds: float = TOMBSTONE_SECONDS
     connections_max: int = 10_000
     security: BookieSecurity = field(default_factory=BookieSecurity)
     opening_seconds: float = 15.0

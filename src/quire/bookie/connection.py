@@ -343,9 +343,10 @@ class Connection(ClientConnection):
     def _serve_rest(self, request: Request) -> None:
         kind, ledgers = request.kind, self._ledgers
         if kind is Kind.INFO and request.ledger_id < 0:
-            self._answer(request, Answer.OK, body=[native_bodies.encode_info(self._server.info())])
+            info = self._server.answer_info(request.body)
+            self._answer(request, Answer.OK, body=[native_bodies.encode_info(info)])
         elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
-            refused = ledgers.explicit_lacs(native_bodies.decode_lacs(request.body))
+            refused = ledgers.told_lacs.take(native_bodies.decode_lacs(request.body))
             self._answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
         elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
             self._answer(request, Answer.BAD_REQUEST)

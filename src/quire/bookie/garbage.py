@@ -1,109 +1,403 @@
-"""Drops the entries of ledgers whose record is gone from the metadata store, on proof and slowly.
+"""A bookie's collector: drops the entries of ledgers that were deleted, on a proof.
 
-A ledger goes only when a point read says twice, a grace time apart, that its record does not exist, in the very
-store this bookie belongs to; a pass that would drop a large share of all ledgers stops and says so. A listing that is
-short or fails deletes nothing: a listing only says which ledgers need not be looked at.
+`core/garbage.py` says what a proof is. Here are its questions to the metadata store, the last look before each drop, and
+the turns that the loop gets in between: no stretch of work is longer than `SLICE` ledgers.
 
-Source: overview (002), "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted".
+One pass: raise the own counter; compare what is here with the records, page by page; fetch the tombstones; look once more
+at what is to go, and drop it; keep the evidence on disk; tell the watermark, and end the tombstones that every bookie's
+watermark has passed.
+
+Source: overview (002), "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";
+`docs/protocol/collection.md`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
+from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
-from quire.core.errors import NoSuchLedgerError, QuireError
-from quire.core.ids import BookieId, LedgerId
-from quire.env.interfaces import Clock
-from quire.metadata.ledgers import LedgerStore
+from quire.core.errors import QuireError, StorageError
+from quire.core.garbage import CollectorMachine, Count, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
+from quire.core.ids import ID_MAX, LedgerId
+from quire.core.rules import RULES, Rules
+from quire.env.interfaces import Chance, Clock, Files, Worker
+from quire.metadata.store import LIST_LIMIT, RAISED_MAX, StoreBusyError
+from quire.storage.collector_file import CollectorFile
 from quire.storage.ledger_storage import LedgerStorage
+from quire.storage.segment_format import FormatError
 
 log = logging.getLogger(__name__)
 
-SHARE_MAX = 0.2
-COUNT_ALWAYS = 100
-"""So many ledgers may go in one pass whatever their share is: small clusters delete everything now and then."""
+SLICE: Final = 256
+"""So many ledgers are looked at in one turn of the loop."""
+LOOKED_AT_ONCE: Final = 40
+"""Ledgers in one look before the drop: etcd takes 128 operations at a time."""
+ATTEMPTS_MAX: Final = 5
+ORPHANS_TOLD_MAX: Final = 10_000
+"""So many ids go into one answer."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What people are told of a collector.
+
+    Attributes:
+        passes: of this process that were finished; `last_pass_ms`: wall clock of the last one's end.
+        dropped: ledgers, by this process.
+        due: what would go if the collector did not hold.
+        failures: passes that failed; `failure`: the last one's error, empty after a pass that did not fail.
+    """
+
+    passes: int = 0
+    last_pass_ms: int = 0
+    dropped: int = 0
+    due: Sequence[int] = ()
+    failures: int = 0
+    failure: str = ""
 
 
 class GarbageCollector:
-    """One bookie's collector; `run` never ends."""
+    """One bookie's collector; `prepare` before the bookie serves, then `run`, which never ends."""
 
     def __init__(
         self,
         config: BookieConfig,
-        bookie_id: BookieId,
         storage: LedgerStorage,
         ledgers: Ledgers,
-        records: LedgerStore,
+        store: CollectorStore,
+        *,
+        clock: Clock,
+        files: Files,
+        worker: Worker,
+        chance: Chance,
+        rules: Rules = RULES,
     ) -> None:
+        self.told = Told()
         self._config = config
-        self._bookie_id = bookie_id
+        self._bookie_id = store.bookie_id
         self._storage = storage
         self._ledgers = ledgers
-        self._records = records
-        self._gone_since: dict[int, int] = {}
+        self._store = store
+        self._clock = clock
+        self._worker = worker
+        self._chance = chance
+        self._rules = rules
+        self._file = CollectorFile(Path(config.directory), files)
+        self._machine = CollectorMachine(self._read_file(), rules)
+        self._leapt = -1
+        self._warned = (0, "")
 
-    async def run(self, clock: Clock) -> None:
-        """Make a pass every `garbage_seconds`."""
+    def _read_file(self) -> Kept:
+        try:
+            return self._file.read() or Kept()
+        except FormatError as error:
+            log.warning(
+                "%s: %s: what this bookie had found is forgotten, and found anew", self._file.path, error
+            )
+            return Kept()
+
+    async def prepare(self) -> None:
+        """Before the bookie serves: ids that it holds are not given out again by a store that went back.
+
+        Raises:
+            QuireError: the metadata store cannot be asked.
+        """
+        drawn = [ledger_id for ledger_id in self._storage.ledger_ids() if ledger_id <= RAISED_MAX]
+        highest = max(drawn, default=-1)
+        if highest >= 0 and not await self._store.has_record(highest):
+            await self._leap(highest)
+
+    @property
+    def trusts_store(self) -> bool:
+        """Whether the store was not held, in the last pass, as one that went back: its records prove nothing then."""
+        return not self._machine.holding
+
+    async def run(self) -> None:
+        """Make a pass every `garbage_seconds`; one that fails is told, counted, and tried again with the next."""
         if not self._config.garbage_seconds:
             return
         while True:
             await asyncio.sleep(self._config.garbage_seconds)
             try:
-                await self.collect(clock.now_ms(), clock.wall_ms())
-            except QuireError as error:
-                log.warning(
-                    "collecting deleted ledgers on %s: %s; the next pass tries again", self._bookie_id, error
-                )
+                await self.collect()
+            except Exception as error:
+                self.told.failures += 1
+                self.told.failure = str(error) or repr(error)
+                if isinstance(error, QuireError):
+                    log.warning(
+                        "collecting deleted ledgers on %s: %s; the next pass tries again",
+                        self._bookie_id,
+                        error,
+                    )
+                else:
+                    log.exception("collecting deleted ledgers on %s failed", self._bookie_id)
 
-    async def collect(self, now_ms: int, wall_ms: int) -> int:
+    # --- a pass --------------------------------------------------------------------------------------------------
+
+    async def collect(self) -> int:
         """One pass.
-
-        Args:
-            now_ms: monotonic time, for the grace time.
-            wall_ms: wall clock, for the tombstones.
 
         Returns:
             How many ledgers were dropped.
 
         Raises:
-            QuireError: the metadata store did not answer; nothing was dropped on the strength of that.
+            QuireError: the metadata store did not answer, or the disk failed; nothing was dropped on the strength of that.
         """
-        alive = [facts.ledger_id for facts in self._storage.all_facts() if not facts.deleted_until_ms]
-        gone = await self._gone(alive)
-        self._gone_since = {ledger_id: self._gone_since.get(ledger_id, now_ms) for ledger_id in gone}
-        grace_ms = int(self._config.garbage_grace_seconds * 1000)
-        due = [ledger_id for ledger_id, since in self._gone_since.items() if now_ms - since >= grace_ms]
-        if len(due) > max(COUNT_ALWAYS, SHARE_MAX * len(alive)):
-            log.error(
-                "%d of %d ledgers on %s have no record any more: too many to be true, nothing is dropped. Check that the "
-                "metadata store is the right one",
-                len(due),
-                len(alive),
-                self._bookie_id,
-            )
-            return 0
-        until = wall_ms + int(self._config.tombstone_seconds * 1000)
-        for ledger_id in due:
-            self._ledgers.delete(ledger_id, until)
-            del self._gone_since[ledger_id]
-        self._storage.reclaim()
-        return len(due)
+        before = self.told.dropped
+        mine = await self._count()
+        try:
+            await self._compare(mine)
+        except QuireError:
+            if mine is not None:
+                await self._keep()  # the counter is this bookie's own, whatever came after
+            raise
+        await self._clean_disk()
+        self.told.passes += 1
+        self.told.last_pass_ms = self._clock.wall_ms()
+        self.told.failure = ""
+        return self.told.dropped - before
 
-    async def _gone(self, ledger_ids: Iterable[int]) -> list[int]:
-        """Those that a point read does not find. What a listing shows is there, which spares all other reads."""
-        unseen = set(ledger_ids)
-        page = await self._records.list()
-        while page and unseen:
-            unseen.difference_update(page)
-            page = await self._records.list(page[-1])
-        gone = []
-        for ledger_id in sorted(unseen):
-            try:
-                await self._records.read(LedgerId(ledger_id))
-            except NoSuchLedgerError:
-                gone.append(ledger_id)
-        return gone
+    async def _compare(self, mine: int | None) -> None:
+        """What a pass does after the counter.
+
+        Args:
+            mine: the version of the counter; None while nothing may be dropped.
+        """
+        machine, store = self._machine, self._store
+        highest = await self._look()
+        stones = await store.tombstones(set(machine.missing))
+        doomed, unknown = await self._judge(stones.marks)
+        if mine is None:
+            self.told.due = sorted(one.ledger_id for one in doomed)
+        else:
+            self.told.due = ()
+            await self._drop(doomed, mine)
+        machine.finish(unknown)
+        self._warn(len(unknown))
+        leap = id_to_leap_over(unknown, highest, RAISED_MAX)
+        if leap is not None and leap > self._leapt:
+            await self._leap(leap)
+        if mine is not None:
+            await self._keep()
+            await store.tell_watermark(mine, stones.revisions)
+            await store.end_tombstones(stones.revisions)
+
+    async def _count(self) -> int | None:
+        """Raise the counter. Its version; None while nothing may be dropped."""
+        name = StoreName(*self._store.name)
+        seen_twice = False
+        for _ in range(ATTEMPTS_MAX):
+            before = self._storage.last_lsn
+            shown, version = await self._store.passes()
+            step = self._machine.begin(shown, name, self._chance.getrandbits(64) or 1, before)
+            if isinstance(step, Hold) and not seen_twice:
+                seen_twice = True  # a server of the store that is behind may have answered
+                continue
+            if isinstance(step, Count) and not await self._may_count(step):
+                return version if self._machine.is_own(shown) else None
+            counted = version if step.value is None else await self._store.swap_passes(step.value, version)
+            if counted is None:
+                self._machine.not_counted()
+                continue
+            if isinstance(step, Hold):
+                return None
+            self._machine.counted()
+            return counted
+        raise StoreBusyError(
+            f"the pass counter of bookie {self._bookie_id} was changed {ATTEMPTS_MAX} times by somebody else;"
+            " is another bookie started on a copy of this directory?",
+            bookie=self._bookie_id,
+        )
+
+    async def _may_count(self, step: Count) -> bool:
+        """Have the disk know of the write of the counter before it is asked for."""
+        try:
+            await self._write_file()
+        except StorageError as error:
+            self._machine.not_counted()
+            log.warning(
+                "%s; what is to go goes, and nothing is found anew: pass %d waits", error, step.value.passes
+            )
+            return False
+        return True
+
+    async def _look(self) -> int:
+        """Compare all ledgers here with the records. The highest id that has one, -1 if none has."""
+        held = self._storage.ledger_ids()
+        held.sort()
+        at, after, highest = 0, None, -1
+        while True:
+            page = await self._store.records.list(after)
+            whole = len(page) < LIST_LIMIT
+            found = set(page)
+            end = len(held) if whole else bisect_right(held, page[-1])
+            while at < end:
+                self._machine.look(held[at : min(at + SLICE, end)], found)
+                at = min(at + SLICE, end)
+                await asyncio.sleep(0)
+            if page:
+                highest, after = page[-1], page[-1]
+            if whole:
+                return highest
+
+    async def _judge(self, marks: dict[int, tuple[Mark, int]]) -> tuple[list[Doomed], list[int]]:
+        """What is to go, and what there is no proof for."""
+        doomed: list[Doomed] = []
+        unknown: list[int] = []
+        for number, ledger_id in enumerate(self._machine.missing, 1):
+            if not number % SLICE:
+                await asyncio.sleep(0)
+            mark, version = marks.get(ledger_id, (None, 0))
+            proof = self._machine.proof(ledger_id, mark, self._storage.token(ledger_id))
+            if proof is None or (proof.through is not None and not self._covers(ledger_id, proof.through)):
+                unknown.append(ledger_id)
+                continue
+            self._machine.due(ledger_id, proof)
+            doomed.append(Doomed(ledger_id, proof, version))
+        return doomed, unknown
+
+    def _covers(self, ledger_id: int, through: int) -> bool:
+        newest = through + 1 if self._storage.written_since(ledger_id, through) else through
+        return self._rules.drop_covers(through, newest)
+
+    async def _drop(self, doomed: Sequence[Doomed], mine: int) -> None:
+        """Look once more, and drop; returns when all of that is on the disk."""
+        on_their_way: list[asyncio.Future[None]] = []
+        for at in range(0, len(doomed), LOOKED_AT_ONCE):
+            batch = doomed[at : at + LOOKED_AT_ONCE]
+            before_look = self._storage.last_lsn
+            gone = await self._store.look(batch, mine)
+            for one, record_there in zip(batch, gone, strict=True):
+                through = before_look if one.proof.through is None else one.proof.through
+                # The look has failed as a whole where the counter was not this pass's own.
+                allowed = self._rules.look_allows_drop(record_there=record_there, counter_is_own=True)
+                if allowed and self._covers(one.ledger_id, through):
+                    on_their_way.append(self._drop_one(one.ledger_id, one.proof))
+        if on_their_way:
+            await asyncio.gather(*on_their_way)
+
+    def _drop_one(self, ledger_id: int, proof: Proof) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        until = self._clock.wall_ms() + int(self._config.tombstone_seconds * 1000)
+        self._ledgers.delete(ledger_id, until, partial(_settle, done))
+        self._machine.dropped(ledger_id)
+        self.told.dropped += 1
+        log.info("bookie %s dropped ledger %d, proof: %s", self._bookie_id, ledger_id, proof.by.value)
+        return done
+
+    async def _keep(self) -> None:
+        """Counter and evidence go to the disk. Without that a restart begins a new chain, which is safe."""
+        try:
+            await self._write_file()
+        except StorageError as error:
+            log.warning("%s; a restart would find all ledgers anew", error)
+
+    async def _write_file(self) -> None:
+        """Write what the machine keeps.
+
+        Raises:
+            StorageError: it is not on the disk; the old file is still there.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The machine replaces its parts and never changes them, so a shallow copy stays as it is.
+        self._worker.submit(partial(self._file.write, replace(self._machine.kept)), partial(_settle, done))
+        try:
+            await done
+        except OSError as error:
+            raise StorageError(
+                f"{self._file.path} could not be written: {error.strerror or error}",
+                path=str(self._file.path),
+            ) from error
+
+    async def _clean_disk(self) -> None:
+        for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
+            self._ledgers.forget(ledger_ids)
+            await asyncio.sleep(0)
+        for _ in self._storage.reclaim_slices():
+            await asyncio.sleep(0)
+
+    async def _leap(self, above: int) -> None:
+        await self._store.raise_ledger_ids(LedgerId(above))
+        self._leapt = above
+        log.warning(
+            "bookie %s holds ledger %d, of which the metadata store knows nothing: new ledgers get higher ids",
+            self._bookie_id,
+            above,
+        )
+
+    # --- for people ----------------------------------------------------------------------------------------------
+
+    def _warn(self, unknown: int) -> None:
+        """Say what changed, once."""
+        held = self._machine.holding
+        if (unknown, held) == self._warned:
+            return
+        if held and held != self._warned[1]:
+            log.error(
+                "bookie %s deletes nothing: %s. Put the newer store back, or accept this one with `quire cluster"
+                " accept-store`, which first lists what would be deleted",
+                self._bookie_id,
+                held,
+            )
+        elif self._warned[1] and not held:
+            log.warning("bookie %s collects deleted ledgers again", self._bookie_id)
+        if unknown > self._warned[0]:
+            log.warning(
+                "bookie %s holds %d ledgers without a record and without a proof that they were deleted; they are kept:"
+                " see `quire cluster orphans`",
+                self._bookie_id,
+                unknown,
+            )
+        self._warned = (unknown, held)
+
+    def info(self) -> dict[str, Any]:
+        """What INFO says of it."""
+        told, kept = self.told, self._machine.kept
+        last = (
+            datetime.fromtimestamp(told.last_pass_ms / 1000, UTC).isoformat() if told.last_pass_ms else None
+        )
+        return {
+            "every_seconds": self._config.garbage_seconds,
+            "passes": told.passes,
+            "counter": kept.passes,
+            "last_pass": last,
+            "holding": self._machine.holding or None,
+            "dropped": told.dropped,
+            "due": len(told.due),
+            "unknown": len(self._machine.unknown),
+            "failures": told.failures,
+            "failure": told.failure or None,
+        }
+
+    def orphans(self, after: int) -> dict[str, Any]:
+        """What INFO says of what is kept without a record: a page of the ids above `after`, ascending.
+
+        `unknown` have no proof of their deletion; `due` would go if the collector did not hold; the page tells of all ids
+        up to `through`.
+        """
+        pages = [
+            ids[bisect_right(ids, after) :][:ORPHANS_TOLD_MAX]
+            for ids in (self._machine.unknown, self.told.due)
+        ]
+        through = min((ids[-1] for ids in pages if len(ids) == ORPHANS_TOLD_MAX), default=ID_MAX)
+        unknown, due = (ids[: bisect_right(ids, through)] for ids in pages)
+        return {"unknown": unknown, "due": due, "through": through}
+
+
+def _settle(done: asyncio.Future[None], error: StorageError | BaseException | None) -> None:
+    if done.done():
+        return
+    if isinstance(error, BaseException):
+        done.set_exception(error)
+    else:
+        done.set_result(None)

@@ -9,13 +9,14 @@ Source: protocol document (001), "Writing to the ledger", "Closing a ledger as a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quire.bookie.asked_ledgers import AskedLedgers
 from quire.bookie.followers import Followers, Poll
 from quire.bookie.found import Found, ledger_info, page_of
 from quire.bookie.lac_bodies import is_lac_body, key_of, lac_body_of
+from quire.bookie.told_lacs import ToldLacs
 from quire.bookie.waiters import NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
@@ -48,6 +49,7 @@ class Ledgers:
 
     Attributes:
         followers: who waits for a LAC.
+        told_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
         keep: takes an add that no fence decides after a loss, until a record does (`FirstAdds`); else it is refused.
         store_is_trusted: whether what the metadata store says of records may settle a fence.
@@ -62,6 +64,7 @@ class Ledgers:
         self.followers = Followers()
         self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
+        self.told_lacs = ToldLacs(self._machines, self.followers, self._explicit_lac_of)
         self._evidence: dict[int, int] = {}
         self._flush_scheduled = False
         self.flushing = False
@@ -130,8 +133,10 @@ class Ledgers:
         self.bytes_added += len(run.body)
         if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
             self._risen[request.ledger_id] = None
-        if self._unsaved_lacs and not recovery and request.lac >= lac_before:
-            self._unsaved_lacs.pop(request.ledger_id, None)  # the run's headers say as much
+        if not recovery and request.lac >= lac_before:  # the run's headers say as much
+            if self._unsaved_lacs:
+                self._unsaved_lacs.pop(request.ledger_id, None)
+            self.told_lacs.forget(request.ledger_id)
         return Answer.OK
 
     def record_read(self, ledger_id: int, *, settles: bool) -> None:
@@ -146,21 +151,14 @@ class Ledgers:
         body = bytes(request.body)
         return self._explicit_lac(request.ledger_id, body, request.key, request.token, request.digest_type)
 
-    def explicit_lacs(self, items: Sequence[LacItem]) -> list[tuple[int, Answer]]:
-        """Take the explicit LACs of many ledgers, each as `explicit_lac` does.
-
-        Returns:
-            (ledger id, answer) of those that were refused.
-        """
-        refused: list[tuple[int, Answer]] = []
-        for item in items:
-            body = lac_body_of(item)
-            answer = Answer.BAD_REQUEST
-            if body is not None:
-                answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
-            if answer is not Answer.OK:
-                refused.append((item.ledger_id, answer))
-        return refused
+    def _explicit_lac_of(self, item: LacItem) -> Answer:
+        body = lac_body_of(item)
+        if body is None:
+            return Answer.BAD_REQUEST
+        answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
+        if self._unsaved_lacs.pop(item.ledger_id, None) is not None:
+            self.told_lacs.note(item.ledger_id)
+        return answer
 
     def _explicit_lac(self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int) -> Answer:
         if not is_lac_body(body, ledger_id):
@@ -189,10 +187,8 @@ class Ledgers:
             then(answer)
             return
         self._unsaved_lacs.pop(request.ledger_id, None)
-        self._journal_facts(
-            self._machine(request.ledger_id),
-            lambda error: then(Answer.OK if error is None else Answer.ERROR),
-        )
+        machine = self._machine(request.ledger_id)
+        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def force(self, ledger_id: int, then: Callable[[Answer], None]) -> None:
         """Call `then` when everything that was put of a ledger before is durable; at once for one never heard of."""
@@ -279,6 +275,7 @@ class Ledgers:
         if facts.deleted_until_ms:
             return Answer.NO_LEDGER, NO_ENTRY, b"", b""
         evidence: Buffer = b""
+        self.told_lacs.complete(machine)
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
         if entry_id != NO_ENTRY and not self._storage.is_recovered(ledger_id, entry_id):
             held = self._storage.read(ledger_id, entry_id, entry_id, 1)
@@ -331,7 +328,7 @@ class Ledgers:
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
         """The intervals of entries that this bookie holds."""
-        return list(self._storage.held(ledger_id))
+        return self._storage.held(ledger_id)
 
     def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
         """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`."""
@@ -375,24 +372,47 @@ class Ledgers:
 
         self._journal_facts(machine, then)
 
-    def delete(self, ledger_id: int, until_ms: int) -> None:
-        """Drop a ledger's entries and refuse adds to it until the wall clock passes `until_ms`."""
+    def delete(self, ledger_id: int, until_ms: int, then: Callable[..., None] = lambda _error: None) -> None:
+        """Drop a ledger's entries, and refuse adds to it until the wall clock passes `until_ms`.
+
+        `then` is called once that is durable, or with the error: then the ledger is as it was.
+        """
         machine = self._machine(ledger_id)
         machine.facts.deleted_until_ms = until_ms
         machine.dirty = False
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
-        self._storage.delete(ledger_id, until_ms, NOBODY, None)
+        self.told_lacs.forget(ledger_id)
+
+        def durable(error: StorageError | None) -> None:
+            if error is not None:
+                machine.facts.deleted_until_ms = 0
+            then(error)
+
+        self._storage.delete(ledger_id, until_ms, WHEN_DURABLE, durable)
         self.followers.tell(ledger_id, EVERY_LAC)
         self.flush_soon()
 
+    def forget(self, ledger_ids: Iterable[int]) -> None:
+        """Forget deleted ledgers whose tombstones storage has shrunk: nothing is refused for them any more."""
+        for ledger_id in ledger_ids:
+            if (machine := self._machines.get(ledger_id)) is not None and machine.facts.deleted_until_ms:
+                del self._machines[ledger_id]
+
     def save_lacs(self) -> None:
-        """Journal the explicit LACs that only memory holds (before a clean stop)."""
+        """Journal the explicit LACs that only memory holds and that are to wait no longer."""
         unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
         for machine in unsaved.values():
             self._storage.put_facts(machine.snapshot(), NOBODY, None)
         if len(unsaved) >= LACS_UNSAVED_MAX:
             self._forget_machines()
+
+    def settle_lacs(self, *, every: bool = False) -> None:
+        """LACs that frames told some seconds ago go with the next group; all of them before a clean stop."""
+        for machine in self.told_lacs.all() if every else self.told_lacs.settled():
+            self._unsaved_lacs[machine.facts.ledger_id] = machine
+        if len(self._unsaved_lacs) >= LACS_UNSAVED_MAX:
+            self.flush_soon()
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
@@ -415,9 +435,9 @@ class Ledgers:
 
     def _forget_machines(self) -> None:
         """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
-        storage, evidence = self._storage, self._evidence
+        storage, evidence, told = self._storage, self._evidence, self.told_lacs
         for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
-            if not machine.settled or storage.facts(ledger_id) != machine.facts:
+            if ledger_id in told or not machine.settled or storage.facts(ledger_id) != machine.facts:
                 continue
             del self._machines[ledger_id]
             if evidence.get(ledger_id) == storage.last_entry(ledger_id):
@@ -447,6 +467,7 @@ class Ledgers:
                 machine.dirty = True
             then(error)
 
+        self.told_lacs.complete(machine)
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
         self.flush_soon()
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from quire.bookie.client_connection import ClientConnection
 from quire.bookie.closing_log import ClosingLog
+from quire.bookie.collector_store import CollectorStore
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.digest_types import DigestTypes
@@ -48,14 +49,14 @@ from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import ledger_metadata, native_hello
+from quire.wire import ledger_metadata, native_bodies, native_hello
 from quire.wire.bookie_service_info import (
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
     features_property,
     native_property,
 )
-from quire.wire.entry import master_key
+from quire.wire.entry import Buffer, master_key
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class BookieServer:
         self.holding = False
         self.storage: LedgerStorage
         self.ledgers: Ledgers
+        self.collector: GarbageCollector
         self.record_reads: RecordReads
         self.first_adds: FirstAdds
         self.digest_types: DigestTypes
@@ -169,6 +171,9 @@ class BookieServer:
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._look_up_records()
             self._suspicious = self.storage.report.suspects_unknown
+            self.collector = self._make_collector()
+            self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
+            await self.collector.prepare()
             await self._listen()
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
@@ -177,12 +182,9 @@ class BookieServer:
             await self._let_go(clean=False)
             raise
         loop = asyncio.get_running_loop()
-        collector = GarbageCollector(
-            self.config, self.bookie_id, self.storage, self.ledgers, LedgerStore(self.store)
-        )
         self._tasks = [
             loop.create_task(self._look_after(), name="look after connections and the disk"),
-            loop.create_task(collector.run(self.clock), name="collect deleted ledgers"),
+            loop.create_task(self.collector.run(), name="collect deleted ledgers"),
         ]
         if self._suspicious:
             self._tasks.append(
@@ -216,6 +218,7 @@ class BookieServer:
         if hasattr(self, "ledgers"):
             self.record_reads.close()
             if clean and self.storage.failure is None:
+                self.ledgers.settle_lacs(every=True)
                 self.ledgers.save_lacs()
             await self.storage.drain()
         for connection in list(self._connections):
@@ -229,6 +232,19 @@ class BookieServer:
         self._worker.close()
         self._identity.release()
         self._identity = None
+
+    def _make_collector(self) -> GarbageCollector:
+        return GarbageCollector(
+            self.config,
+            self.storage,
+            self.ledgers,
+            CollectorStore(self.store, self.bookie_id),
+            clock=self.clock,
+            files=self._files,
+            worker=self._worker,
+            chance=self._chance,
+            rules=self._rules,
+        )
 
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port
@@ -285,6 +301,7 @@ class BookieServer:
             self._cut_off_who_stalls(loop.time())
             self._closing_log.sweep()
             self.ledgers.followers.sweep()
+            self.ledgers.settle_lacs()
             self._writers.clear()
             self.storage.check_space()
             if self._writable() != announced:
@@ -449,7 +466,13 @@ class BookieServer:
             "durable_lsn": storage.durable_lsn,
             "storage": storage.statistics(),
             "damages": [str(damage) for damage in storage.report.damages],
+            "collector": self.collector.info(),
         }
+
+    def answer_info(self, body: Buffer) -> dict[str, Any]:
+        """What this bookie says of itself, or of the ledgers that it keeps without a record."""
+        after = native_bodies.decode_info_question(body)
+        return self.info() if after is None else {"orphans": self.collector.orphans(after)}
 
 
 def _settle(future: asyncio.Future[None], error: StorageError | None) -> None:

@@ -9,9 +9,11 @@ import typer
 
 from quire.cli.options import (
     ClusterOption,
+    CollectOption,
     FrameOption,
     JsonOption,
     SecurityOption,
+    TombstonesOption,
     cluster_uri,
     host_and_port,
     run,
@@ -30,6 +32,8 @@ def bookie(
     ] = None,
     security: SecurityOption = None,
     frame_bytes_max: FrameOption = None,
+    collect_every: CollectOption = 60.0,
+    tombstones_for: TombstonesOption = 3600.0,
     create: Annotated[
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
@@ -64,6 +68,8 @@ def bookie(
         name=stable,
         unknown_is_error=unknown_is_error,
         frame_bytes_max=frame_bytes_max,
+        garbage_seconds=collect_every,
+        tombstone_seconds=tombstones_for,
     )
     RealFiles().make_directory(directory)
     run(serve(config, uri, create=create, until_eof=False, on_ready=ready, security=security))

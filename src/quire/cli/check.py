@@ -16,6 +16,7 @@ from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from quire.proof.check import AnyConfiguration, Check
+    from quire.proof.configuration import Configuration
     from quire.proof.explorer import Progress
 
 MutantOption = Annotated[
@@ -50,6 +51,12 @@ def check(
     ] = False,
     readers: Annotated[int, typer.Option(min=0, help="Clients that read beside the writer.")] = 0,
     run: Annotated[int, typer.Option(min=1, help="Entries of one append.")] = 1,
+    away: Annotated[
+        int, typer.Option(min=0, help="Bookies away when the ledger is created: it begins with absent slots.")
+    ] = 0,
+    min_present: Annotated[
+        int, typer.Option(min=0, help="With --away: bookies that must be there then; 0: Qa.")
+    ] = 0,
     named: Annotated[
         bool, typer.Option("--named", help="With --no-journal: what is lost names its ledger.")
     ] = False,
@@ -141,9 +148,12 @@ def check(
             drops,
             readers,
             run,
+            away,
+            min_present,
             named,
             clears,
         )
+        _refuse_away(configuration)
     _refuse_other_pictures(diagram)
     limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}
     if mutant:
@@ -176,6 +186,23 @@ def _judge_again(out: Output, path: Path) -> None:
 def _refuse_other_pictures(diagram: Path | None) -> None:
     if diagram is not None and diagram.suffix not in {".svg", ".html"}:
         msg = f"--diagram draws .svg and .html, not {diagram.name!r}"
+        raise MisuseError(msg)
+
+
+def _refuse_away(configuration: Configuration) -> None:
+    """Refuse more absent slots than there are, a minimum that is not Qa to E, and what is never created."""
+    from quire.core.quorum import check_min_present
+    from quire.proof.world import World
+
+    c = configuration
+    if c.away > c.ensemble:
+        msg = f"--away {c.away}: a ledger of {c.ensemble} bookies (--ensemble) has no more that could be away"
+        raise MisuseError(msg)
+    if c.min_present:
+        check_min_present(c.min_present, c.ensemble, c.ack_quorum)
+    world = World(c)
+    if c.away and not world.successors(world.initial()):
+        msg = f"{c.name}: no ledger is created with so few bookies there, nothing is to be explored; lower --away"
         raise MisuseError(msg)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.orphans import accept_store, orphans
 from quire.cli.output import Output, human_bytes
 from quire.cli.upgrade import upgrade
 
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
     from quire.metadata.bookies import BookieInfo
 
-app = typer.Typer(help="The cluster as a whole: status, bookies, upgrade.")
+app = typer.Typer(help="The cluster as a whole: status, bookies, orphans, accept-store, upgrade.")
 app.command("upgrade")(upgrade)
+app.command("orphans")(orphans)
+app.command("accept-store")(accept_store)
 
 LEDGERS_COUNTED_MAX = 100_000
 
@@ -53,18 +56,59 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             standing: sum(row["standing"] == standing for row in rows)
             for standing in ("up", "read-only", "down")
         }
-        facts = {"cluster": uri, "instance": instance, "bookies": count, "ledgers": states, "logs": logs}
+        collection = collection_of(rows)
+        facts = {
+            "cluster": uri,
+            "instance": instance,
+            "bookies": count,
+            "ledgers": states,
+            "logs": logs,
+            **collection,
+        }
         ledgers = (
             ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
         )
         standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
         lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
         lines.append(f"Logs     {logs:,}")
+        lines += _about_collection(collection)
         if not count["up"]:
             lines.append("No bookie takes entries: start some (`quire up`, `quire bookie`).")
         out.result(facts, "\n".join(lines))
 
     run(work())
+
+
+def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How the collection of deleted ledgers stands, from the rows of all bookies.
+
+    Returns:
+        `holding`: why, by bookie that deletes nothing; `orphans`: the most ledgers without a record that one bookie keeps;
+        `collector_failures`: the last error, by bookie whose last pass failed.
+    """
+    says = {row["id"]: (row.get("info") or {}).get("collector") or {} for row in rows}
+    return {
+        "holding": {bookie: one["holding"] for bookie, one in says.items() if one.get("holding")},
+        "orphans": max((one.get("unknown", 0) for one in says.values()), default=0),
+        "collector_failures": {bookie: one["failure"] for bookie, one in says.items() if one.get("failure")},
+    }
+
+
+def _about_collection(collection: dict[str, Any]) -> list[str]:
+    lines = [f"Held     {bookie} deletes nothing: {why}" for bookie, why in collection["holding"].items()]
+    if lines:
+        lines.append(
+            "         Put the newest metadata store back, or accept this one: `quire cluster accept-store`."
+        )
+    if collection["orphans"]:
+        lines.append(
+            f"Orphans  {collection['orphans']:,} ledgers on bookies have no record: `quire cluster orphans`"
+        )
+    lines += [
+        f"Failing  {bookie} could not look for deleted ledgers: {why}"
+        for bookie, why in collection["collector_failures"].items()
+    ]
+    return lines
 
 
 async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:

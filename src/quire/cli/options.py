@@ -46,6 +46,36 @@ FrameOption = Annotated[
         show_default=False,
     ),
 ]
+CollectOption = Annotated[
+    float,
+    typer.Option(
+        "--collect-every",
+        envvar="QUIRE_COLLECT_EVERY",
+        metavar="SECONDS",
+        min=0,
+        help="How often deleted ledgers are looked for; 0: never.",
+    ),
+]
+TombstonesOption = Annotated[
+    float,
+    typer.Option(
+        "--tombstones-for",
+        envvar="QUIRE_TOMBSTONES_FOR",
+        metavar="SECONDS",
+        min=0,
+        help="How long a ledger that was deleted refuses late adds.",
+    ),
+]
+MinPresentOption = Annotated[
+    int | None,
+    typer.Option(
+        "--min-present",
+        metavar="N",
+        help="Bookies of a new ledger that must be there, Qa to E; places of the others are absent slots, which name "
+        "bookies that are away [default: Qa].",
+        show_default=False,
+    ),
+]
 PasswordOption = Annotated[
     str,
     typer.Option(

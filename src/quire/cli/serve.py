@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.bookie.config import BookieConfig
+from quire.bookie.config import GARBAGE_SECONDS, TOMBSTONE_SECONDS, BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
 from quire.core.errors import MisuseError
@@ -140,6 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--security", type=Path)
     parser.add_argument("--frame-bytes-max", type=int)
+    every = os.environ.get("QUIRE_COLLECT_EVERY", GARBAGE_SECONDS)
+    parser.add_argument("--collect-every", type=float, default=every)
+    refuse = os.environ.get("QUIRE_TOMBSTONES_FOR", TOMBSTONE_SECONDS)
+    parser.add_argument("--tombstones-for", type=float, default=refuse)
     options = parser.parse_args(arguments)
     set_up_logging()
 
@@ -155,6 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             port=options.port,
             name=options.name,
             frame_bytes_max=options.frame_bytes_max,
+            garbage_seconds=options.collect_every,
+            tombstone_seconds=options.tombstones_for,
         )
         run_loop(
             lambda: serve(

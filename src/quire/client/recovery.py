@@ -69,6 +69,7 @@ class LedgerRecovery(AddSink):
 
     Attributes:
         recovered: entries found above the last LAC that was heard.
+        reused: bookies that know another ledger under this id.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class LedgerRecovery(AddSink):
         self._all_answered = asyncio.Event()
         self._lost_swaps = 0
         self.recovered = 0
+        self.reused: dict[BookieId, None] = {}
 
     async def run(self) -> RecoveryResult:
         """Recover.
@@ -177,6 +179,7 @@ class LedgerRecovery(AddSink):
             effect.bookie, self._access, fence=effect.fence, timeout_ms=self._config.recovery_timeout_ms
         )
         lac = trusted_lac(reply, self._access)
+        self._note(effect.bookie, reply.answer)
         return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac)
 
     async def _read(self, effect: SendRecoveryRead) -> Callable[[], None]:
@@ -190,7 +193,12 @@ class LedgerRecovery(AddSink):
             recovery=True,
             timeout_ms=self._config.recovery_timeout_ms,
         )
+        self._note(effect.bookie, reply.answer)
         return lambda: self._take(effect, reply)
+
+    def _note(self, bookie: BookieId, answer: Answer) -> None:
+        if answer is Answer.WRONG_TOKEN:
+            self.reused[bookie] = None
 
     def _take(self, effect: SendRecoveryRead, reply: ReadReply) -> None:
         found, bad, _ = open_runs(reply.runs, self._access, effect.first, effect.last)

@@ -57,6 +57,7 @@ class LedgerReport:
         below_ack_quorum: entries with fewer than Qa good copies, as ranges.
         lost: entries without any good copy, as ranges.
         payload_bytes: payload of all entries that have a good copy.
+        recorded: the holes that the ledger's record tells of, as (bookie, first, last), filled by now or not.
     """
 
     ledger_id: int
@@ -70,10 +71,11 @@ class LedgerReport:
     different: list[tuple[int, BookieId]] = field(default_factory=list)
     below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
+    recorded: list[tuple[BookieId, int, int]] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """Every entry has Qa copies or more, and all copies are equal. Holes do not make it bad."""
+        """Every entry has Qa copies or more, and all copies are equal. Holes do not make it bad, but incomplete."""
         return not self.different and not self.below_ack_quorum
 
     @property

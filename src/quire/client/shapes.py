@@ -6,8 +6,9 @@ Source: `docs/formats/native-protocol.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.net.channel import Shape
 from quire.wire import native_bodies, native_hello
@@ -57,6 +58,44 @@ def lacs(items: Sequence[LacItem]) -> Shape:
     return lambda _version, features: (
         native_bodies.encode_lacs(items) if features & native_hello.LACS else None
     )
+
+
+def packed_lacs(items: Sequence[bytes]) -> Shape:
+    """The body of a WRITE_LACS of items that are encoded already."""
+    return lambda _version, features: native_bodies.join_lacs(items) if features & native_hello.LACS else None
+
+
+def orphans(after: int) -> Shape:
+    """The body of an INFO that asks a bookie for ledgers without a record, those above an id."""
+    return fixed(native_bodies.encode_info_question(after))
+
+
+class Orphans(NamedTuple):
+    """A page of the ledgers that a bookie keeps without a record, ascending.
+
+    Attributes:
+        unknown: there is no proof that they were deleted.
+        due: they would go if the bookie did not hold.
+        through: the page tells of all ids up to this; `ID_MAX` on the last one.
+    """
+
+    unknown: list[int]
+    due: list[int]
+    through: int
+
+
+def orphans_of(frame: AnswerFrame) -> tuple[Answer, Orphans | None]:
+    """What a bookie answered to that; None from one that refused, or is too old to tell."""
+    if frame.answer is not Answer.OK:
+        return frame.answer, None
+    try:
+        told = native_bodies.decode_info(frame.body).get("orphans")
+        if told is None:
+            return Answer.OK, None
+        unknown, due = ([int(one) for one in told[kind]] for kind in ("unknown", "due"))
+        return Answer.OK, Orphans(unknown, due, int(told["through"]))
+    except (MalformedFrameError, AttributeError, KeyError, TypeError, ValueError):
+        return Answer.ERROR, None
 
 
 class HeldList:

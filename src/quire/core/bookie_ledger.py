@@ -14,9 +14,11 @@ from enum import Enum
 from quire.core.answers import Answer
 from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import DigestType
 from quire.core.rules import RULES, Rules
 
 NO_KEY = b""
+_NEEDS_A_BODY = int(DigestType.HMAC)
 
 
 @dataclass(slots=True)
@@ -186,6 +188,28 @@ class BookieLedgerMachine:
             self.facts.lac = lac
             self.facts.explicit_lac = body
         return Answer.OK
+
+    def lac_told(self, lac: int, key: bytes, token: int, digest_type: int) -> bool:
+        """A writer says how far it is confirmed, without a body; a body with a lower LAC is not kept.
+
+        Returns:
+            False when `explicit_lac` must judge: the ledger is deleted, or has something to learn, to refuse, or
+            nothing new.
+        """
+        facts = self.facts
+        if (
+            lac <= facts.lac
+            or facts.key != key
+            or facts.token != token
+            or facts.digest_type != digest_type
+            or digest_type == _NEEDS_A_BODY
+            or facts.term
+            or facts.deleted_until_ms
+        ):
+            return False
+        facts.lac = lac
+        facts.explicit_lac = b""
+        return True
 
     def may_know(self, key: bytes, token: int) -> Answer:
         """May this reader be told about entries? Reads need no key, but a key or token that is given must fit."""

@@ -132,7 +132,7 @@ class TrimmedError(RefusedError):
 
 
 class NotEnoughBookiesError(RefusedError):
-    """Fewer writable bookies than the ensemble needs."""
+    """Fewer bookies are there than a ledger needs to be created or recovered."""
 
     code = "not_enough_bookies"
     retriable = True
@@ -173,6 +173,12 @@ class ListChangedError(RefusedError):
     """Items of a log's list that were to be replaced are no longer what they were; plan again."""
 
     code = "list_changed"
+
+
+class LedgerIdReusedError(RefusedError):
+    """The ledger's id was used before by another ledger, and bookies hold that one's entries. Make the ledger again."""
+
+    code = "ledger_id_reused"
 
 
 class StagedLedgerGoneError(RefusedError):

@@ -34,6 +34,7 @@ class AddOutcome(Enum):
     FENCED = "fenced"
     SUPERSEDED = "superseded"
     DELETED = "deleted"
+    REUSED = "reused"
     REFUSED = "refused"
     RESEND = "resend"
     BOOKIE_FAILED = "bookie failed"
@@ -46,6 +47,7 @@ _ADD_OUTCOMES = {
     Answer.FENCED: AddOutcome.FENCED,
     Answer.INVALID_TERM: AddOutcome.SUPERSEDED,
     Answer.DELETED: AddOutcome.DELETED,
+    Answer.WRONG_TOKEN: AddOutcome.REUSED,
     Answer.UNAUTHORISED: AddOutcome.REFUSED,
     Answer.BAD_REQUEST: AddOutcome.REFUSED,
     Answer.DAMAGED_IN_TRANSIT: AddOutcome.RESEND,
@@ -70,6 +72,20 @@ def confirms(acked: int, write_set_mask: int, ack_quorum: int) -> bool:
 def can_still_confirm(absent: int, write_set_mask: int, ack_quorum: int) -> bool:
     """A write set with these slots absent can still reach its ack quorum (the absent slot, decision F-21)."""
     return (write_set_mask & ~absent).bit_count() >= ack_quorum
+
+
+def may_create(present: int, write_set_masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
+    """A ledger may begin with absent slots while its stated minimum is there, and Qa of every write set.
+
+    Args:
+        present: mask of the slots whose bookie takes entries.
+        write_set_masks: every write set that the ensemble has.
+        ack_quorum: Qa.
+        min_present: how many bookies of the ensemble must be there, whatever their slots.
+    """
+    return present.bit_count() >= min_present and all(
+        can_still_confirm(~present, mask, ack_quorum) for mask in write_set_masks
+    )
 
 
 def may_acknowledge_while_changing() -> bool:
@@ -234,6 +250,42 @@ def deleted_refuses_adds() -> bool:
     return True
 
 
+# --- collection ---------------------------------------------------------------------------------------------------
+
+
+def store_went_back(*, own_chain: int, own: int, shown_chain: int, shown: int) -> bool:
+    """A store with fewer passes than the bookie has made, or as many of another chain, is not that of its last pass (T4).
+
+    More passes are the bookie's own writes that it never heard of; they begin a chain without evidence.
+    """
+    return shown < own or (shown == own and shown_chain != own_chain)
+
+
+def chain_proves(findings: int) -> bool:
+    """A missing ledger was deleted if it was found before and after a write of the counter: in two passes (T4)."""
+    return findings >= 2
+
+
+def tombstone_counts(*, tombstone_token: int, token: int) -> bool:
+    """A tombstone is of the ledger whose token it names; ids that callers choose come again."""
+    return tombstone_token == token != 0
+
+
+def order_counts(*, was_told: bool) -> bool:
+    """A person's order is about what this bookie had told of before; nobody knew of what was written since."""
+    return was_told
+
+
+def look_allows_drop(*, record_there: bool, counter_is_own: bool) -> bool:
+    """Only a look that finds no record, and the counter of this very pass, allows the drop."""
+    return counter_is_own and not record_there
+
+
+def drop_covers(through: int, newest: int) -> bool:
+    """What was written after the last finding is no part of the proof."""
+    return newest <= through
+
+
 # --- log ----------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +318,7 @@ class Rules:
     may_go_on_after_unknown: Callable[[int, int], bool] = may_go_on_after_unknown
     confirms: Callable[[int, int, int], bool] = confirms
     can_still_confirm: Callable[[int, int, int], bool] = can_still_confirm
+    may_create: Callable[[int, Sequence[int], int, int], bool] = may_create
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
     new_fragment_start: Callable[[int, int], int] = new_fragment_start
     acks_to_unset: Callable[[int], int] = acks_to_unset
@@ -294,6 +347,12 @@ class Rules:
     ends_doubt: Callable[[int, int | None], bool] = ends_doubt
     may_end_doubt: Callable[[LedgerMetadata, LedgerMetadata, BookieId], bool] = may_end_doubt
     deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds
+    store_went_back: Callable[..., bool] = store_went_back
+    chain_proves: Callable[[int], bool] = chain_proves
+    tombstone_counts: Callable[..., bool] = tombstone_counts
+    order_counts: Callable[..., bool] = order_counts
+    look_allows_drop: Callable[..., bool] = look_allows_drop
+    drop_covers: Callable[[int, int], bool] = drop_covers
     ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence
     may_roll: Callable[[int], bool] = may_roll
     may_serve: Callable[..., bool] = may_serve

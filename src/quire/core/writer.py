@@ -14,11 +14,12 @@ from quire.core.ensemble_change import EnsembleChange
 from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
+    LedgerIdReusedError,
     MisuseError,
     TermSupersededError,
     WrongPasswordError,
 )
-from quire.core.ids import BookieId, EntryId
+from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import AddOutcome
 from quire.core.writer_state import LEGAL, Asked, Legality, Run, Status
@@ -130,12 +131,17 @@ class WriterMachine(EnsembleChange):
 
     def _ended_by(self, bookie: BookieId, answer: Answer, outcome: AddOutcome) -> None:
         where = f"ledger {self.record.ledger_id}: bookie {bookie} answered {answer.name}"
+        # A ledger of which nothing is confirmed is new: what a bookie keeps as deleted is an earlier one of the same id.
+        if outcome is AddOutcome.DELETED and self.lac == NO_ENTRY:
+            outcome = AddOutcome.REUSED
         if outcome is AddOutcome.FENCED:
             msg = f"{where}, another client recovers it; unconfirmed entries may or may not be in it, open it to see"
             self._end(Problem(LedgerFencedError, msg), close=False)
         elif outcome is AddOutcome.SUPERSEDED:
             msg = f"{where}, another writer has a newer term; unconfirmed entries may or may not be in it"
             self._end(Problem(TermSupersededError, msg), close=False)
+        elif outcome is AddOutcome.REUSED:
+            self._end(Problem(LedgerIdReusedError, self._reused(where, answer)), close=True)
         elif outcome is AddOutcome.DELETED:
             msg = f"{where}, another client deleted the ledger"
             self._end(Problem(LedgerClosedError, msg), close=False)
@@ -146,6 +152,16 @@ class WriterMachine(EnsembleChange):
             )
         else:
             self._end(Problem(MisuseError, f"{where}, it does not take such a request"), close=True)
+
+    def _reused(self, where: str, answer: Answer) -> str:
+        held = "it still holds that one's entries"
+        if answer is Answer.DELETED:
+            held = "it keeps that one as deleted (or another client has deleted this one just now)"
+        return (
+            f"{where}: id {self.record.ledger_id} was used before by another ledger, and {held}; make the ledger again, it"
+            " gets another id; if the metadata store was restored from a backup, see docs/metadata.md, 'Restoring a"
+            " backup'"
+        )
 
     # --- answers of the metadata store, one at a time ----------------------------------------------------------------
 

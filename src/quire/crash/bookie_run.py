@@ -37,6 +37,7 @@ NAME, CLUSTER = "b1", "cluster-1"
 SMALL = StorageConfig(segment_bytes=128 * KIB, group_bytes_max=16 * KIB, recent_bytes_max=0)
 """The smallest segments, and no memory of recent runs: whatever is read comes from the disk."""
 LONG_AGO_MS = 1_000_000
+DELETED_UNTIL_MS = 1 << 50
 _DIGEST = EntryDigest(DigestType.CRC32C, b"")
 
 
@@ -213,12 +214,19 @@ class BookieRun:
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger, as the collector does; it counts as deleted when the disk has settled."""
         self.files.mark(Event(Told.ASKED_DELETE, ledger_id), weakens=True)
-        self.ledgers.delete(ledger_id, 1 << 50)
+        self.ledgers.delete(ledger_id, DELETED_UNTIL_MS)
         self._deletes.append(ledger_id)
 
     def reclaim(self) -> int:
         """Retire what is dead."""
         return self.storage.reclaim()
+
+    def shrink(self) -> None:
+        """Shrink the tombstones of all ledgers whose deletion is durable, as the collector does at their time."""
+        for ledger_ids in self.storage.shrink_tombstones(DELETED_UNTIL_MS):
+            for ledger_id in ledger_ids:
+                self.files.mark(Event(Told.FORGOTTEN, ledger_id), weakens=True)
+            self.ledgers.forget(ledger_ids)
 
     def _answered(self, event: Event, answer: Answer) -> None:
         self.answers.append((str(event), answer))

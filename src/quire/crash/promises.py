@@ -34,6 +34,7 @@ class Told(Enum):
     LAC = "this LAC is durable"
     ASKED_DELETE = "a deletion was asked for"
     DELETED = "the deletion is durable"
+    FORGOTTEN = "the tombstone need not refuse anything any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class LedgerPromise:
     lac: int = NO_ENTRY
     deleting: bool = False
     deleted: bool = False
+    forgotten: bool = False
 
 
 class BrokenPromiseError(AssertionError):
@@ -88,6 +90,8 @@ class Promises:
             self.bookie_id = event.text
             return
         ledger = self.ledgers.setdefault(event.ledger_id, LedgerPromise())
+        if ledger.forgotten and event.told in {Told.ASKED_ADD, Told.ASKED_FENCE}:
+            ledger = self.ledgers[event.ledger_id] = LedgerPromise()  # another ledger with its id
         match event.told:
             case Told.ASKED_ADD:
                 for entry_id, entry in event.entries:
@@ -104,6 +108,8 @@ class Promises:
                 ledger.deleting = True
             case Told.DELETED:
                 ledger.deleted = True
+            case Told.FORGOTTEN:
+                ledger.deleted = ledger.forgotten = True
             case _:
                 pass
 
@@ -124,7 +130,11 @@ class Promises:
             else:
                 _check_ledger(ledgers, ledger_id, promise)
             facts = storage.facts(ledger_id)
-            if (promise.added or promise.fenced) and (facts is None or facts.key != KEY):
+            if (
+                (promise.added or promise.fenced)
+                and not promise.forgotten
+                and (facts is None or facts.key != KEY)
+            ):
                 raise BrokenPromiseError(
                     f"the key of ledger {ledger_id} is forgotten: anybody may give it one"
                 )
@@ -154,7 +164,7 @@ def request(
 
 def _check_deleted(ledgers: Ledgers, ledger_id: int, promise: LedgerPromise) -> None:
     info = ledgers.info(ledger_id)
-    if info is None or not info["deleted"]:
+    if (info is None and not promise.forgotten) or (info is not None and not info["deleted"]):
         raise BrokenPromiseError(f"ledger {ledger_id} was deleted and is back")
     found, _, _ = entries_of(ledgers, ledger_id, max(promise.sent, default=0) + 1)
     if found:

@@ -159,6 +159,49 @@ def tombstones(run: BookieRun) -> None:
     run.settle()
 
 
+def shrunk(run: BookieRun) -> None:
+    """Tombstones shrink, are packed and carried over, and go; ledgers with their ids come to life again."""
+    for ledger_id in (1, 2, 3):
+        run.add(ledger_id, 0, count=3, size=300)
+    run.fence(3)
+    run.add(9, 0, size=ROLL_BYTES)
+    run.settle()
+    for entry_id in range(10):
+        run.add(4, entry_id, size=ROLL_BYTES)
+        run.settle()
+    for ledger_id in (1, 2, 3):
+        run.delete(ledger_id)
+    run.settle()
+    run.shrink()
+    run.flush()
+    run.add(2, 0, size=500)  # another ledger, while the tombstone of the first is on its way
+    run.settle()
+    for entry_id in range(10, 20):
+        run.add(4, entry_id, size=ROLL_BYTES)
+        run.settle()
+    run.delete(4)
+    run.settle()
+    run.reclaim()  # carries over what is packed
+    run.settle()
+    run.stop()
+    for entry_id in range(10):
+        run.add(5, entry_id, size=ROLL_BYTES)
+        run.settle()
+    run.delete(5)
+    run.delete(9)
+    run.settle()
+    run.shrink()
+    run.settle()
+    run.reclaim()  # with the entries of ledger 9 the last of 1, 2 and 3 go
+    run.settle()
+    run.add(3, 1, size=100)
+    run.settle()
+    run.kill()
+    run.reclaim()
+    run.add(1, 0, size=ROLL_BYTES)
+    run.settle()
+
+
 def recycled(run: BookieRun) -> None:
     """Small groups into recycled files, where old groups of the same shape lie."""
     for ledger_id in (1, 2, 3):
@@ -304,6 +347,7 @@ WORKLOADS = (
     Workload("rolls", rolls),
     Workload("deletes and reclaim", deletes),
     Workload("tombstones", tombstones),
+    Workload("shrunk tombstones", shrunk),
     Workload("recycled files", recycled),
     Workload("kills", kills),
     Workload("clean stops", clean_stops),

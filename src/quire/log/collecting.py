@@ -104,7 +104,9 @@ class LogCollector:
         ledgers = [
             made.ledger_id
             for made in [made for made in unlisted.values() if made.ledger_id in due][:DELETES_MAX]
-            if await delete_unlisted(self._client.store, heads, made.log_id, made.ledger_id)
+            if await delete_unlisted(
+                self._client.store, self._client.ledger_store, heads, made.log_id, made.ledger_id
+            )
         ]
         for key in pages:
             log_id, _, name = key.removeprefix(PAGES).partition("/")

@@ -12,11 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLogError
+from quire.core.errors import (
+    CorruptMetadataError,
+    MetadataUnknownError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
 from quire.core.log_list import LogHead, LogItem, PageRef, Place
 from quire.log.heads import HEADS, LogHeads
-from quire.metadata.ledgers import ledger_key
-from quire.metadata.store import Delete, KeyMissingError, MetadataStore, Require, VersionConflictError
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.store import MetadataStore, Require, StoreBusyError, VersionConflictError
 
 _TRIES: Final = 20
 
@@ -75,12 +80,19 @@ async def _walk(heads: LogHeads, head: LogHead, page: PageRef, listing: Listing)
 
 
 async def delete_unlisted(
-    store: MetadataStore, heads: LogHeads, log_id: bytes, ledger_id: int, *, looks: bool = True
+    store: MetadataStore,
+    records: LedgerStore,
+    heads: LogHeads,
+    log_id: bytes,
+    ledger_id: int,
+    *,
+    looks: bool = True,
 ) -> bool:
     """Delete a ledger if its log does not name it, at the moment of the deletion.
 
     Args:
         store: the metadata store.
+        records: the ledgers' records in it.
         heads: the logs' records.
         log_id: the log that the ledger was made for.
         ledger_id: the ledger; one that is gone is deleted.
@@ -89,7 +101,6 @@ async def delete_unlisted(
     Returns:
         Whether it is gone. False: it is listed, or nobody can tell now.
     """
-    key = ledger_key(ledger_id)
     for _ in range(_TRIES):
         guards: tuple[Require, ...] = ()
         if looks:
@@ -98,11 +109,10 @@ async def delete_unlisted(
                 return False
             guards = (Require(HEADS + log_id.hex(), listing.version),)
         try:
-            await store.multi((*guards, Delete(key)))
-        except KeyMissingError as error:
-            if error.ids.get("key") == key:
-                return True
-        except (VersionConflictError, MetadataUnknownError):
+            await records.delete(ledger_id, guards=guards)
+        except NoSuchLedgerError:
+            return True
+        except (VersionConflictError, MetadataUnknownError, StoreBusyError):
             pass  # look again
         else:
             return True

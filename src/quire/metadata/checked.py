@@ -95,6 +95,7 @@ class DamagedValue(Versioned):
 
     def __init__(self, error: CorruptMetadataError, version: int) -> None:
         object.__setattr__(self, "version", version)
+        object.__setattr__(self, "revision", version)
         object.__setattr__(self, "_what", error)
 
     @property
@@ -117,9 +118,9 @@ class DamagedValue(Versioned):
 
 
 def listed(key: str, stored: bytes, version: int) -> Versioned:
-    """An item of a list; a damaged one raises when its value is looked at."""
+    """An item of a list; a damaged one raises when its value is looked at. Its revision is its version in both stores."""
     try:
-        return Versioned(open_sealed(key, stored), version)
+        return Versioned(open_sealed(key, stored), version, version)
     except CorruptMetadataError as error:
         return DamagedValue(error, version)
 

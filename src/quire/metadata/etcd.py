@@ -9,7 +9,7 @@
 | registrations | keys on a lease, made again on another: `etcd_registrations.py` |
 | lost answers | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence makes reading on the same handle decisive: `etcd_changes.py` |
 | damage | every value has a checksum, in a store of format 2: `etcd_formats.py` |
-| ledger ids | the count of writes of one key: one round trip, no conflict |
+| ledger ids | the count of writes of one key: `etcd_ids.py` |
 
 Source: etcd v3 API; store.py has the promises.
 """
@@ -26,10 +26,11 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import LedgerId
-from quire.metadata.checked import listed
+from quire.metadata.checked import PLAIN_FORMAT, listed
 from quire.metadata.etcd_changes import Changes
-from quire.metadata.etcd_connection import TXN, EtcdConnection
+from quire.metadata.etcd_connection import EtcdConnection
 from quire.metadata.etcd_formats import Instance, StoredValues, upgrade
+from quire.metadata.etcd_ids import WRITES_MAX, LedgerIds
 from quire.metadata.etcd_keys import (
     Layout,
     Plan,
@@ -44,6 +45,7 @@ from quire.metadata.etcd_keys import (
 from quire.metadata.etcd_options import EtcdAddress
 from quire.metadata.etcd_registrations import Registrations
 from quire.metadata.etcd_watches import Place, Watches
+from quire.metadata.id_floor import check_raised, raise_floor
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -62,7 +64,7 @@ from quire.metadata.store import (
     check_value,
     sequential_key,
 )
-from quire.wire.proto.etcd_pb2 import Event, RangeRequest, TxnRequest
+from quire.wire.proto.etcd_pb2 import Event, KeyValue, RangeRequest
 
 REQUEST_BYTES_MAX: Final = 1_500_000
 """A server takes 1.5 MiB at once unless it is told otherwise (--max-request-bytes)."""
@@ -81,6 +83,7 @@ class EtcdStore(MetadataStore):
         self._registrations = Registrations(
             self._connection, self._changes, self._layout, self._watches, self._values
         )
+        self._ids = LedgerIds(self._connection, self._layout, self._values)
         self._watchers: dict[Watch, Place] = {}
         self._instance_id = ""
 
@@ -136,7 +139,10 @@ class EtcdStore(MetadataStore):
 
     async def get(self, key: str) -> Versioned | None:
         found = (await self._changes.range(RangeRequest(key=self._layout.key(check_key(key))))).kvs
-        return Versioned(self._values.opened(key, found[0].value), found[0].mod_revision) if found else None
+        return self._found(key, found[0]) if found else None
+
+    def _found(self, key: str, kv: KeyValue) -> Versioned:
+        return Versioned(self._values.opened(key, kv.value), kv.mod_revision, kv.mod_revision)
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
@@ -186,11 +192,16 @@ class EtcdStore(MetadataStore):
         )
 
     async def next_ledger_id(self) -> LedgerId:
-        key = self._layout.ledger_ids
-        # If the answer is lost, another id is drawn; the lost one is nobody's.
-        request = TxnRequest(success=[put(key, b""), read(key)])
-        answer = await self._connection.read(TXN, request)
-        return LedgerId(answer.responses[1].response_range.kvs[0].version)
+        return await self._ids.next()
+
+    async def raise_ledger_ids(self, above: int) -> None:
+        missing = check_raised(above) - await self._ids.newest()
+        if missing <= 0:
+            return
+        if self.format == PLAIN_FORMAT and missing <= WRITES_MAX:
+            await self._ids.skip(above)
+        else:
+            await raise_floor(self, above)
 
     # --- watches and registrations -------------------------------------------------------------------------------
 

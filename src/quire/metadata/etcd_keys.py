@@ -4,7 +4,7 @@
 | --- | --- |
 | `keys/<key>` | a key of the metadata store, with its value; registrations hang on a lease |
 | `instance` | the cluster's id, and the store's format: `etcd_formats.py` |
-| `ledger-ids` | each write of it takes an id: the number of its writes |
+| `ledger-ids` | each write of it takes an id: the number of its writes, and more after a leap: `etcd_ids.py` |
 | `numbers` | the last number of a sequential registration |
 | `fences/<client>-<n>` | nothing that the client sent before its n-th doubt happens any more |
 
@@ -74,6 +74,11 @@ def unchanged(key: bytes, version: int) -> Compare:
     """The key must have a version; a number that is no version fits none, in particular not a missing key's 0."""
     wanted = version if 0 < version < VERSION_MAX else VERSION_MAX
     return Compare(result=Compare.EQUAL, target=Compare.MOD, key=key, mod_revision=wanted)
+
+
+def fewer_writes(key: bytes, count: int) -> Compare:
+    """The key was written fewer times than this since it was made."""
+    return Compare(result=Compare.LESS, target=Compare.VERSION, key=key, version=count)
 
 
 def leased(key: bytes, lease: int) -> Compare:

@@ -22,6 +22,7 @@ BOOTS: Final = "boots/"
 PASSES: Final = "passes/"
 STREAMS: Final = "streams/"
 STREAM_NAMES: Final = "stream-names/"
+LEDGER_IDS_ABOVE: Final = "ledger-ids/above"
 
 
 def ledger_notes_key(ledger_id: int) -> str:
@@ -89,10 +90,23 @@ KEYS: Final = Names(
             "holes and accepted losses of a ledger whose record has format 1",
             Use("whoever writes notes, in one transaction with the record", "the same", "2", IGNORES),
         ),
-        f"{TOMBSTONES}<19 digits>": ("of a deleted ledger", _LATER),
-        f"{WATERMARKS}<bookie>": ("what a bookie has dropped", _LATER),
+        f"{TOMBSTONES}<19 digits>": (
+            "of a deleted ledger",
+            Use("whoever deletes the ledger, in one transaction with the record", "collectors", "2", IGNORES),
+        ),
+        f"{WATERMARKS}<bookie>": (
+            "what a bookie has dropped",
+            Use("the bookie's collector", "whoever ends tombstones", "2", IGNORES),
+        ),
         f"{BOOTS}<bookie>": ("how far a bookie's directory is known to be", _LATER),
-        f"{PASSES}<bookie>": ("passes of a bookie's collector", _LATER),
+        f"{PASSES}<bookie>": (
+            "passes of a bookie's collector",
+            Use("the bookie's collector; operators", "the same", "2", IGNORES),
+        ),
+        LEDGER_IDS_ABOVE: (
+            "later ledger ids are above this number",
+            Use("whoever raises the ids; not in memory", "whoever has ids ready; in etcd all", "2", IGNORES),
+        ),
         f"{STREAMS}<19 digits>": ("a stream's record", _LATER),
         f"{STREAM_NAMES}<name>": ("a stream's id", _LATER),
     },

@@ -5,7 +5,7 @@ Source: protocol document (001), "Ledgers": the metadata of a ledger is kept in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,11 +15,16 @@ from quire.core.errors import (
     MetadataUnknownError,
     MisuseError,
     NoSuchLedgerError,
+    RefusedError,
 )
+from quire.core.holes import with_holes
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import NO_NOTES, LedgerNotes
-from quire.metadata.keys import ledger_notes_key
+from quire.core.writer_state import Hole
+from quire.env.interfaces import Clock
+from quire.env.real import RealClock
+from quire.metadata.keys import ledger_notes_key, tombstone_key
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -28,10 +33,19 @@ from quire.metadata.store import (
     MetadataStore,
     Op,
     Put,
+    Require,
     StoreBusyError,
     VersionConflictError,
     Versioned,
     Watch,
+)
+from quire.metadata.tombstones import (
+    end_tombstones,
+    look,
+    token_of,
+    tombstone_in,
+    tombstone_op,
+    tombstones_after,
 )
 from quire.wire import ledger_metadata
 from quire.wire.ledger_notes import (
@@ -41,6 +55,7 @@ from quire.wire.ledger_notes import (
     notes_of_record,
     record_with_notes,
 )
+from quire.wire.store_records import Tombstone, decode_tombstone
 
 PREFIX: Final = "ledgers/"
 ATTEMPTS_MAX: Final = 5
@@ -63,10 +78,16 @@ def _ledger_id(key: str) -> LedgerId:
 
 
 class LedgerStore:
-    """Ledger records over a metadata store."""
+    """Ledger records over a metadata store.
 
-    def __init__(self, store: MetadataStore) -> None:
+    Args:
+        store: the cluster's.
+        clock: for the wall time in tombstones, which people read.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock | None = None) -> None:
         self._store = store
+        self._clock = clock or RealClock()
 
     async def next_id(self) -> LedgerId:
         """An id that no ledger had or will have."""
@@ -157,10 +178,7 @@ class LedgerStore:
                     and not await self._change_of_notes(record.ledger_id, notes)
                 ):
                     return found.version
-                raise VersionConflictError(
-                    f"the record of ledger {record.ledger_id} no longer has version {version}; read it and decide again",
-                    ledger_id=record.ledger_id,
-                ) from error
+                raise self._conflict(record.ledger_id, version) from error
         raise self._unknown(record.ledger_id)
 
     # --- notes ---------------------------------------------------------------------------------------------------
@@ -207,6 +225,54 @@ class LedgerStore:
             return await self._swap(record, version, notes)
         return await self._swap(record_with_notes(record, notes), version, None)
 
+    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:
+        """Replace the record that has a version, with these holes among the notes that its ledger has.
+
+        Args:
+            record: the new record, made from the one of this version: notes in its custom metadata stay.
+            holes: what bookies that it names may lack.
+            version: which it replaces.
+
+        Returns:
+            The new version.
+
+        Raises:
+            MisuseError: the notes would be longer than a record may hold.
+            VersionConflictError, NoSuchLedgerError, MetadataUnknownError: as `write`.
+        """
+        if record.format_version != PLAIN_RECORD:
+            notes = notes_of_record(record)
+        else:
+            beside = await self._store.get(ledger_notes_key(record.ledger_id))
+            notes = NO_NOTES if beside is None else decode_notes(beside.value, record.ledger_id)
+        return await self.write_with_notes(record, with_holes(notes, record, holes), version)
+
+    async def add_holes(self, ledger_id: int, holes: Sequence[Hole]) -> None:
+        """Put holes among the notes of a ledger, whatever else becomes of its record meanwhile.
+
+        A record that another client is recovering is left alone: its fragments may change until it is closed.
+
+        Raises:
+            MisuseError: the notes would be longer than a record may hold.
+            NoSuchLedgerError: there is none (any more).
+            StoreBusyError: the record was changed again and again.
+            MetadataUnknownError: nobody can tell.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            record, notes, version = await self.read_with_notes(ledger_id)
+            after = with_holes(notes, record, holes)
+            if after == notes or record.state is LedgerState.IN_RECOVERY:
+                return
+            try:
+                await self.write_with_notes(record, after, version)
+            except VersionConflictError:
+                continue
+            return
+        raise StoreBusyError(
+            f"the record of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while holes were put into it; try again",
+            ledger_id=ledger_id,
+        )
+
     async def _change_of_notes(self, ledger_id: int, notes: LedgerNotes | None) -> list[Op]:
         """What makes the record of notes say this; nothing if it does, or if `notes` is None: whatever it says."""
         if notes is None:
@@ -220,22 +286,141 @@ class LedgerStore:
             return []
         return [Delete(key, found.version) if value is None else Put(key, value, found.version)]
 
-    async def delete(self, ledger_id: int, version: int | None = None) -> None:
-        """Delete a ledger: its record goes at once, bookies drop its entries when they notice.
+    # --- deletion ------------------------------------------------------------------------------------------------
+
+    async def delete(
+        self, ledger_id: int, version: int | None = None, *, guards: Sequence[Require] = ()
+    ) -> None:
+        """Delete a ledger: in one transaction its record and its notes go, and a tombstone is made.
+
+        Bookies drop the entries when they see the tombstone. A record that cannot be read can be deleted too; then the
+        tombstone names no token, and what bookies hold is kept until a person has it dropped.
 
         Args:
             ledger_id: the ledger.
-            version: the version that it must have; None: whatever it is.
+            version: the version that its record must have; None: whatever it is.
+            guards: what must hold of other keys at the moment of the deletion.
 
         Raises:
-            VersionConflictError: it has another version.
+            VersionConflictError: the record has another version, or a guard does not hold: its key is in `ids["key"]`.
             NoSuchLedgerError: there is none (any more); after a lost answer that may have been this call.
-            MetadataUnknownError: nobody can tell.
+            MetadataUnknownError: nobody can tell, even after reading again.
+            StoreBusyError: the record was changed again and again.
         """
-        try:
-            await self._store.delete(ledger_key(ledger_id), version)
-        except KeyMissingError as error:
-            raise self._missing(ledger_id) from error
+        guarded = {guard.key for guard in guards}
+        tombstone: Versioned | None = None
+        lost: int | None = None
+        for _ in range(ATTEMPTS_MAX):
+            found = await look(self._store, ledger_key(ledger_id))
+            if found is None or (version is not None and found.version != version):
+                if lost is not None and await self._was_deleted(ledger_id, lost):
+                    return
+                raise self._missing(ledger_id) if found is None else self._conflict(ledger_id, version)
+            ops = await self._deletion(ledger_id, found, tombstone)
+            try:
+                await self._store.multi([*guards, *ops])
+            except MetadataUnknownError:
+                lost = found.version
+            except (VersionConflictError, AlreadyExistsError) as error:
+                if error.ids.get("key") in guarded:
+                    raise
+                tombstone = await look(self._store, tombstone_key(ledger_id))
+            else:
+                return
+        if lost is not None:
+            raise self._unknown(ledger_id)
+        raise StoreBusyError(
+            f"the record of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while it was to be deleted; try again",
+            ledger_id=ledger_id,
+        )
+
+    async def _deletion(self, ledger_id: int, found: Versioned, tombstone: Versioned | None) -> list[Op]:
+        """What deletes a record that was found, where a tombstone of an earlier ledger of this id may stand."""
+        token = token_of(found, ledger_id)
+        before = tombstone_in(tombstone, ledger_id)
+        made = Tombstone(
+            LedgerId(ledger_id),
+            token,
+            self._clock.wall_ms(),
+            found.version,
+            # A person's order holds for all that there is under the id, and bookies may not have acted on it yet.
+            by_hand=before is not None and before.by_hand,
+        )
+        ops: list[Op] = [Delete(ledger_key(ledger_id), found.version), tombstone_op(made, tombstone)]
+        if token == 0:  # records of format 1 have no token, and they alone have notes beside them
+            notes = await look(self._store, ledger_notes_key(ledger_id))
+            ops += [] if notes is None else [Delete(ledger_notes_key(ledger_id), notes.version)]
+        return ops
+
+    async def _was_deleted(self, ledger_id: int, version: int) -> bool:
+        made = tombstone_in(await look(self._store, tombstone_key(ledger_id)), ledger_id)
+        return made is not None and made.record_version == version
+
+    async def delete_orphan(self, ledger_id: int) -> None:
+        """Have bookies drop what they hold of a ledger that has no record, whatever token it has: a person's order.
+
+        Raises:
+            RefusedError: the ledger has a record; nothing was changed.
+            MetadataUnknownError: nobody can tell; ask again.
+            StoreBusyError: its tombstone was changed again and again.
+        """
+        key = ledger_key(ledger_id)
+        for _ in range(ATTEMPTS_MAX):
+            stands = await look(self._store, tombstone_key(ledger_id))
+            before = tombstone_in(stands, ledger_id)
+            token, version = (before.token, before.record_version) if before else (0, 0)
+            made = Tombstone(LedgerId(ledger_id), token, self._clock.wall_ms(), version, by_hand=True)
+            try:
+                await self._store.multi([Require(key, None), tombstone_op(made, stands)])
+            except (VersionConflictError, AlreadyExistsError) as error:
+                if error.ids.get("key") == key:
+                    raise RefusedError(
+                        f"ledger {ledger_id} has a record: it is no orphan; delete it with `quire ledger delete"
+                        f" {ledger_id}`",
+                        ledger_id=ledger_id,
+                    ) from error
+            else:
+                return
+        raise StoreBusyError(
+            f"the tombstone of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while it was to be written; try again",
+            ledger_id=ledger_id,
+        )
+
+    async def read_tombstone(self, ledger_id: int) -> tuple[Tombstone, int] | None:
+        """The tombstone of a ledger and its version; None if none stands.
+
+        Raises:
+            CorruptMetadataError: the stored value is no tombstone.
+        """
+        found = await self._store.get(tombstone_key(ledger_id))
+        return None if found is None else (decode_tombstone(found.value, ledger_id), found.version)
+
+    async def tombstones(
+        self, after: int | None = None, limit: int = LIST_LIMIT
+    ) -> Sequence[tuple[LedgerId, Versioned]]:
+        """Tombstones, ascending, with the stored values, which are not parsed: a damaged one must not hide the others.
+
+        Args:
+            after: only of ids above this one: the last of the page before.
+            limit: at most so many; fewer are the last page.
+        """
+        return await tombstones_after(self._store, after, limit)
+
+    async def end_tombstones(self, ended: Iterable[tuple[int, int]]) -> int:
+        """Delete tombstones, each if it has its version; one that has not, or is gone, does not stop the others.
+
+        Args:
+            ended: ledger ids and the versions of their tombstones.
+
+        Returns:
+            How many were deleted; one whose answer was lost may have been, too.
+
+        Raises:
+            StoreAwayError: the store did not answer; some may have been deleted.
+        """
+        return await end_tombstones(self._store, ended)
+
+    # --- lists ---------------------------------------------------------------------------------------------------
 
     async def list(self, after: int | None = None, limit: int = LIST_LIMIT) -> list[LedgerId]:
         """Ids of ledgers, ascending.
@@ -262,6 +447,13 @@ class LedgerStore:
     def _missing(ledger_id: int) -> NoSuchLedgerError:
         return NoSuchLedgerError(
             f"there is no ledger {ledger_id}: it was deleted, or never made in this cluster",
+            ledger_id=ledger_id,
+        )
+
+    @staticmethod
+    def _conflict(ledger_id: int, version: int | None) -> VersionConflictError:
+        return VersionConflictError(
+            f"the record of ledger {ledger_id} no longer has version {version}; read it and decide again",
             ledger_id=ledger_id,
         )
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from quire.core.errors import AlreadyExistsError, MisuseError
 from quire.core.ids import LedgerId
+from quire.metadata.id_floor import check_raised
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -102,7 +103,7 @@ class MemorySpace:
                 if not key.startswith(prefix):
                     break
                 row = self.rows[key]
-                found.append((key, Versioned(row.value, row.version)))
+                found.append((key, Versioned(row.value, row.version, row.version)))
             return found
 
     def end_session(self, session: int) -> None:
@@ -162,7 +163,7 @@ class MemoryStore(MetadataStore):
         self._check_open()
         with self._space.lock:
             row = self._space.rows.get(check_key(key))
-        return Versioned(row.value, row.version) if row else None
+        return Versioned(row.value, row.version, row.version) if row else None
 
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
@@ -199,6 +200,11 @@ class MemoryStore(MetadataStore):
         with self._space.lock:
             self._space.ledger_ids += 1
             return LedgerId(self._space.ledger_ids)
+
+    async def raise_ledger_ids(self, above: int) -> None:
+        self._check_open()
+        with self._space.lock:
+            self._space.ledger_ids = max(self._space.ledger_ids, check_raised(above))
 
     async def close(self) -> None:
         self.abandon()

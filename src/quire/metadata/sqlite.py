@@ -22,6 +22,9 @@ from typing import Final, Self, TypeVar
 
 from quire.core.errors import MisuseError, QuireError
 from quire.core.ids import LedgerId
+from quire.metadata.id_floor import check_raised, floor_of, raised
+from quire.metadata.keys import LEDGER_IDS_ABOVE
+from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_thread import Job, StoreThread
 from quire.metadata.store import (
@@ -94,7 +97,6 @@ class SqliteStore(MetadataStore):
 
     @property
     def generation(self) -> int:
-        """Grows when the file was found to be a copy: what was deleted or given away meanwhile is not known to it."""
         return self._thread.file.generation
 
     @property
@@ -136,6 +138,10 @@ class SqliteStore(MetadataStore):
         return made
 
     async def next_ledger_id(self) -> LedgerId:
+        if self._ids:
+            # Another process may have raised the ids above those of the block.
+            floor = await self._ask(lambda: ids_floor(self._thread.file))
+            self._ids = [number for number in self._ids if number > floor]
         if not self._ids:
             wanted = self._ids_wanted
             self._ids_wanted = min(2 * wanted, LEDGER_IDS_MAX)
@@ -143,6 +149,10 @@ class SqliteStore(MetadataStore):
             self._ids += [LedgerId(number) for number in reversed(reserved)]
         self._check_usable()
         return self._ids.pop()
+
+    async def raise_ledger_ids(self, above: int) -> None:
+        check_raised(above)
+        await self._ask(lambda: raise_ids(self._thread.file, above), changes=True)
 
     async def close(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -204,3 +214,25 @@ class SqliteStore(MetadataStore):
     async def _take_back(self, registration: Registration) -> None:
         if not self._closed:
             await self._ask(lambda: self._thread.registrations.take_back(registration), changes=True)
+
+
+def ids_floor(file: SqliteFile) -> int:
+    """The number above which ledger ids are, as it is now; on the file's thread.
+
+    Raises:
+        CorruptMetadataError: it is damaged.
+    """
+    row = file.get(LEDGER_IDS_ABOVE)
+    return floor_of(row.value if row else None)
+
+
+def raise_ids(file: SqliteFile, above: int) -> None:
+    """Inside a transaction: leave out the ids up to a number, and have others drop those that they have ready.
+
+    Raises:
+        CorruptMetadataError: the number that is there is damaged.
+    """
+    row = file.get(LEDGER_IDS_ABOVE)
+    file.apply(raised(row.versioned if row else None, above))
+    following = file.reserve_ledger_ids(0).start
+    file.reserve_ledger_ids(max(0, above + 1 - following))

@@ -2,7 +2,7 @@
 
 What a crash can leave: a transaction is whole or absent (WAL, synchronous=FULL, so a commit that was reported survives
 a loss of power; what that relies on is in `docs/crash-images.md`). A commit that fails may have happened: the caller must say "unknown". Session files without a row
-are swept at the next open.
+are swept at the next open. A -wal that was damaged later loses commits: `sqlite_sequence.py` has what tells that.
 
 | table | what |
 | --- | --- |
@@ -16,7 +16,6 @@ Source: SQLite documentation, "Write-Ahead Logging", "PRAGMA synchronous", "PRAG
 from __future__ import annotations
 
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from urllib.parse import quote
 
 from quire.core.errors import CorruptMetadataError, NoClusterError
 from quire.metadata.checked import CHECKED_FORMAT, PLAIN_FORMAT, listed, open_sealed, to_store
+from quire.metadata.sqlite_log import WriteAheadLog
 from quire.metadata.sqlite_options import TOMBSTONES_KEPT
 from quire.metadata.sqlite_place import (
     APPLICATION_ID,
@@ -34,7 +34,8 @@ from quire.metadata.sqlite_place import (
     check_place,
     damaged,
     explain,
-    primary_code,
+    patiently,
+    went_back_while_open,
 )
 from quire.metadata.sqlite_schema import (
     Counters,
@@ -45,12 +46,14 @@ from quire.metadata.sqlite_schema import (
     upgrade,
     write_identity,
 )
+from quire.metadata.sqlite_sequence import Progress, SequenceFile, after_return, look_back, warn_of_return
 from quire.metadata.sqlite_sessions import SessionRow
 from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
 
 FIRST_LEDGER_ID: Final = 1
 RESTORE_LEAP: Final = 1_000_000
-"""Ledger ids that are jumped over when the file turns out to be a copy: the original may have given them away."""
+"""Ledger ids, and revisions, that are jumped over when the file turns out to be a copy, or to have gone back: the original,
+or the time that was lost, may have given them away."""
 CHECKED_BYTES_MAX: Final = 4 << 20
 """Files up to this size are checked whole when they are opened; larger ones as they are read."""
 _KEY_END: Final = "\U0010ffff"
@@ -89,7 +92,7 @@ class Row:
         Raises:
             CorruptMetadataError: the value is damaged.
         """
-        return Versioned(self.value, self.version)
+        return Versioned(self.value, self.version, self.version)
 
     @property
     def listed(self) -> Versioned:
@@ -120,6 +123,8 @@ class SqliteFile:
     Attributes:
         committed: what the last transaction changed; None unless it was committed.
         format: the file's format, as it was at the last look; each transaction looks.
+        log: its -wal.
+        sequence: the file beside it that says how far it had come.
     """
 
     def __init__(self, path: Path, *, create: bool, tombstones_kept: int = TOMBSTONES_KEPT) -> None:
@@ -132,6 +137,8 @@ class SqliteFile:
         self.committed: Committed | None = None
         self.format = 0
         self._upgraded = False
+        self._seen: Counters | None = None
+        self.sequence = SequenceFile(path)
         check_place(path, create=create)
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
@@ -164,6 +171,7 @@ class SqliteFile:
                 f" {mode}); keep the metadata on a local filesystem",
                 path=str(self.path),
             )
+        self.log = WriteAheadLog(self._connection, self.path)
         run("PRAGMA foreign_keys = ON")
         run("PRAGMA busy_timeout = 0")  # waiting is done here, with finer steps than SQLite's
         self._inode = str(self.path.stat().st_ino)
@@ -172,6 +180,10 @@ class SqliteFile:
             self._read_format()  # another process may have been first
         self._check_health()
         self.instance_id, self.generation = self._identity()
+        self._seen = self._patiently(self._counters)
+        progress = self.progress
+        if self.log.empty() or self.log.sync():
+            self.sequence.raise_to(progress)
 
     def _create_tables(self) -> None:
         run = self._connection.execute
@@ -202,26 +214,46 @@ class SqliteFile:
             found = read_counters(self._connection, self.format)
         if found is None or isinstance(found, str):
             raise damaged(self.path, found or "its counters are those of another format")
+        seen = self._seen
+        if seen is not None:
+            if (
+                found.generation != self.generation
+                or found.revision < seen.revision
+                or found.next_ledger < seen.next_ledger
+            ):
+                raise went_back_while_open(self.path, found, seen)
+            self._seen = found
         return found
 
     def _identity(self) -> tuple[str, int]:
-        """Instance and generation; a file under another inode is a copy, and starts a new generation."""
-        found = self._patiently(self._read_identity)
-        if found.inode != self._inode:
+        """Instance and generation; a file that is a copy, or that went back in time, starts a new generation."""
+        found, now, newer = self._patiently(self._look_back)
+        if newer is not None or found.inode != self._inode:
             self.begin()
-            found = self._read_identity()
-            if found.inode != self._inode:  # no other process was first
-                found = found._replace(inode=self._inode, generation=found.generation + 1)
+            found, now, newer = self._look_back()
+            started = None
+            if newer is not None or found.inode != self._inode:  # no other process was first
+                started = after_return(now, newer, RESTORE_LEAP)
+                found = found._replace(inode=self._inode, generation=started.generation)
                 write_identity(self._connection, self.format, found)
-                self._next_ledger += RESTORE_LEAP
+                self.revision, self._next_ledger = started.revision, started.next_ledger
             self.commit()
+            if started is not None and newer is not None:
+                warn_of_return(self.path, now, newer, started)
         return found.instance, found.generation
 
-    def _read_identity(self) -> Identity:
+    def _look_back(self) -> tuple[Identity, Progress, Progress | None]:
+        """Whose file it is, how far it has come, and how far it had come if that was further."""
+        slots = self.sequence.read()  # first: the file that is read after it has all that it names
         found = read_identity(self._connection, self.format)
         if isinstance(found, str):
             raise damaged(self.path, found)
-        return found
+        progress = look_back(found, self._counters(), slots)
+        if isinstance(progress, str):
+            raise damaged(self.path, progress)
+        return found, *progress
+
+    _patiently = staticmethod(patiently)
 
     def _one(self, statement: str, *values: object) -> object:
         row = self._connection.execute(statement, values).fetchone()
@@ -229,23 +261,6 @@ class SqliteFile:
 
     def _tables(self) -> int:
         return int(str(self._one("SELECT count(*) FROM sqlite_schema WHERE type = 'table'")))
-
-    def _patiently(self, attempt: Callable[[], Result], patience_ms: int = BUSY_MS) -> Result:
-        """Try until no other process is in the way, in steps of 0.1 to 5 ms.
-
-        Raises:
-            sqlite3.OperationalError: SQLITE_BUSY when patience is at its end.
-        """
-        give_up = time.monotonic() + patience_ms / 1000
-        pause = 0.0001
-        while True:
-            try:
-                return attempt()
-            except sqlite3.OperationalError as error:
-                if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                    raise
-            time.sleep(pause)
-            pause = min(pause * 2, 0.005)
 
     # --- transactions --------------------------------------------------------------------------------------------
 
@@ -257,13 +272,14 @@ class SqliteFile:
 
         Raises:
             sqlite3.Error: nothing was started.
-            NoClusterError: the file under this path is not the one that was opened.
+            NoClusterError: the file under this path is not the one that was opened, or is older than it was.
         """
         self.committed = None
         self._changed = []
         self.check_same_file()
         self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), patience_ms)
-        self.revision, self.trimmed, self._next_ledger = self._started = self._counters()
+        self._started = self._counters()
+        self.revision, self.trimmed, self._next_ledger, _ = self._started
 
     def upgrade(self) -> int:
         """Inside a transaction: make it a file of the newest format.
@@ -284,9 +300,12 @@ class SqliteFile:
             sqlite3.Error: nobody can tell whether it happened.
         """
         now = (self.revision, self.trimmed, self._next_ledger)
-        if now != self._started:
+        changed = now != self._started[:3]
+        if changed:
             self._connection.execute("UPDATE counters SET revision = ?, trimmed = ?, next_ledger = ?", now)
         self._connection.execute("COMMIT")
+        if changed and self._seen is not None:
+            self._seen = Counters(*now, self.generation)
         self._upgraded = False
         self.committed = Committed(self._started[0], self.revision, self._changed)
 
@@ -434,7 +453,7 @@ class SqliteFile:
 
     def newest(self) -> int:
         """The revision of the newest change."""
-        return self._patiently(self._counters)[0]
+        return self._patiently(self._counters).revision
 
     def changes(self, since: int) -> tuple[int, list[str] | None]:
         """The revision now, and the keys that changed after `since`; None if that can no longer be told."""
@@ -452,6 +471,12 @@ class SqliteFile:
             return revision, [key for (key,) in run("SELECT key FROM entries WHERE version > ?", (since,))]
         finally:
             self.rollback()
+
+    @property
+    def progress(self) -> Progress:
+        """How far the file has come, as far as this connection has seen; all of that is on the disk."""
+        assert self._seen is not None
+        return Progress(self.instance_id, self.generation, self._seen.revision, self._seen.next_ledger)
 
     def close(self) -> None:
         """Let go of the file."""

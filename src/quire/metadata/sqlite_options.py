@@ -16,6 +16,8 @@ BEATS_PER_TIMEOUT: Final = 5
 TOMBSTONES_KEPT: Final = 10_000
 """Revisions for which deletions are kept; a watcher further behind reads everything again."""
 
+SETTLE_MS: Final = 1000
+
 
 def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
@@ -29,12 +31,15 @@ class SqliteOptions:
         session_timeout_ms: how long an owner may stand still before others take it for dead; at least 100.
         poll_ms: how often changes of other processes are looked for while there are any; less often in between.
         tombstones_kept: revisions for which deletions are remembered.
+        settle_ms: how long after a commit, at most, until the -wal is emptied into the file, and the file's sequence is
+            written down beside it; both at most this often.
         now_ms: a clock that never goes back.
     """
 
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     poll_ms: int = POLL_MS
     tombstones_kept: int = TOMBSTONES_KEPT
+    settle_ms: int = SETTLE_MS
     now_ms: Callable[[], int] = _monotonic_ms
 
     @property

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
 from quire.env.real import RealFiles
 from quire.metadata.checked import FORMATS
+from quire.metadata.sqlite_schema import Counters
 from quire.metadata.store import StoreBusyError
+
+Result = TypeVar("Result")
 
 APPLICATION_ID: Final = 0x51756972  # "Quir"
 BUSY_MS: Final = 10_000
@@ -45,6 +50,24 @@ def primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def patiently(attempt: Callable[[], Result], patience_ms: int = BUSY_MS) -> Result:
+    """Try until no other process is in the way, in steps of 0.1 to 5 ms.
+
+    Raises:
+        sqlite3.OperationalError: SQLITE_BUSY when patience is at its end.
+    """
+    give_up = time.monotonic() + patience_ms / 1000
+    pause = 0.0001
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, 0.005)
+
+
 def explain(error: sqlite3.Error, path: Path) -> QuireError:
     """What an error of SQLite means to a caller."""
     code = primary_code(error)
@@ -73,7 +96,24 @@ def damaged(path: Path, what: str) -> CorruptMetadataError:
     """The error for a file that cannot be used any more."""
     return CorruptMetadataError(
         f"the metadata file {path} is damaged or is not one: {what}; stop the cluster, keep a copy of the file with"
-        f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves",
+        f" its -wal, and put back a backup or what `sqlite3 {path} .recover` saves; bookies then keep what it lacks until"
+        " `quire cluster accept-store`",
+        path=str(path),
+    )
+
+
+def went_back_while_open(path: Path, now: Counters, seen: Counters) -> NoClusterError:
+    """The error for a file that shows less than this process has seen in it, or was found to by another one.
+
+    Args:
+        path: the file.
+        now: the counters that it shows.
+        seen: those that it has shown before.
+    """
+    return NoClusterError(
+        f"the metadata file {path} went back in time while it was open: it shows revision {now.revision} and next"
+        f" ledger id {now.next_ledger} (generation {now.generation}), but has shown {seen.revision} and {seen.next_ledger}"
+        f" (generation {seen.generation}); stop everything that uses this cluster, and start again",
         path=str(path),
     )
 

@@ -28,6 +28,7 @@ _COUNTERS: Final = """CREATE TABLE counters (
         next_ledger INTEGER NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL, inode TEXT NOT NULL,
         total INTEGER NOT NULL GENERATED ALWAYS AS (revision + 3 * trimmed + 5 * next_ledger) STORED,
         identity TEXT NOT NULL)"""
+_READ_COUNTERS: Final = "SELECT revision, trimmed, next_ledger, generation, total FROM counters"
 _ONLY_CHECKED: Final = f"""CREATE TRIGGER entries_are_checked BEFORE INSERT ON entries
         WHEN NEW.value < x'{HEAD.hex()}' OR NEW.value >= x'{_AFTER_HEAD.hex()}'
         BEGIN SELECT RAISE(ABORT, '{TOO_OLD}'); END"""
@@ -47,12 +48,24 @@ SCHEMA: Final = (
 """What makes a file of format 2."""
 
 
-Counters = tuple[int, int, int]
-"""Revision, newest revision whose deletions were trimmed away, next ledger id."""
+class Counters(NamedTuple):
+    """What the row of counters says that changes.
+
+    Attributes:
+        revision: of the newest change.
+        trimmed: the newest revision whose deletions were trimmed away.
+        next_ledger: the next ledger id.
+        generation: part of the identity; read with the rest because an open store must see it change.
+    """
+
+    revision: int
+    trimmed: int
+    next_ledger: int
+    generation: int
 
 
 class Identity(NamedTuple):
-    """What the row of counters says that changes only when the file turns out to be a copy."""
+    """What the row of counters says that changes only when the file turns out to be a copy, or to have gone back."""
 
     instance: str
     generation: int
@@ -74,17 +87,17 @@ def read_counters(connection: sqlite3.Connection, store_format: int) -> Counters
     if store_format == PLAIN_FORMAT:
         row = connection.execute("SELECT * FROM counters").fetchone()
         if row is not None:
-            return row[1:4] if len(row) == PLAIN_FIELDS else None
+            return Counters(row[1], row[2], row[3], row[5]) if len(row) == PLAIN_FIELDS else None
     else:
-        row = connection.execute("SELECT revision, trimmed, next_ledger, total FROM counters").fetchone()
+        row = connection.execute(_READ_COUNTERS).fetchone()
         if row is not None:
-            revision, trimmed, next_ledger, total = row
+            revision, trimmed, next_ledger, generation, total = row
             try:
                 fits = total == revision + 3 * trimmed + 5 * next_ledger
             except TypeError:  # a damaged row may hold anything
                 fits = False
             if fits:
-                return revision, trimmed, next_ledger
+                return Counters(revision, trimmed, next_ledger, generation)
             return f"its counters {row[:3]!r} do not make {total!r}"
     return "its counters are missing"
 
@@ -101,7 +114,7 @@ def read_identity(connection: sqlite3.Connection, store_format: int) -> Identity
 
 
 def write_identity(connection: sqlite3.Connection, store_format: int, identity: Identity) -> None:
-    """Say that the file is another one: inside a transaction."""
+    """Say that the file is another one, or went back: inside a transaction."""
     run = connection.execute
     run("UPDATE counters SET generation = ?, inode = ?", (identity.generation, identity.inode))
     if store_format != PLAIN_FORMAT:

@@ -32,6 +32,7 @@ from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import BUSY_MS, explain
 from quire.metadata.sqlite_registrations import SqliteRegistrations
 from quire.metadata.sqlite_sessions import SessionRow
+from quire.metadata.sqlite_settling import Settling
 from quire.metadata.store import Op, Versioned, Watch
 
 GROUP_MAX: Final = 256
@@ -78,6 +79,7 @@ class StoreThread(threading.Thread):
         self.path = path
         self.file: SqliteFile
         self.registrations: SqliteRegistrations
+        self.settling: Settling
         self.failure: QuireError | None = None
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._opened = opened
@@ -110,6 +112,7 @@ class StoreThread(threading.Thread):
                     self._serve(batch)
                 if self.registrations.sweep_due or self._options.now_ms() >= self._next_tick_ms:
                     self._tick()
+                self._settle()
             except Exception as error:  # noqa: BLE001 - the top of the thread
                 _LOG.exception("the thread of the metadata file %s failed", self.path)
                 told = StorageError(f"the store of {self.path} failed: {error!r}", path=str(self.path))
@@ -120,6 +123,7 @@ class StoreThread(threading.Thread):
     def _open(self) -> None:
         """Open the file and clear what dead processes left."""
         self.file = SqliteFile(self.path, create=self._create, tombstones_kept=self._options.tombstones_kept)
+        self.settling = Settling(self.file, self._options)
         self.registrations = SqliteRegistrations(self.file, self._options, self._post)
         if self.registrations.over():
             self._remove_over()
@@ -129,9 +133,12 @@ class StoreThread(threading.Thread):
         found: list[Job | None] = []
         # Without watches and registrations there is nothing to look for: an idle client takes no time at all.
         looks = self._watches or self.registrations.any_held
-        pause_ms = max(0, self._next_tick_ms - self._options.now_ms())
+        due = [self._next_tick_ms] if looks else []
+        if self.settling.due_ms is not None:
+            due.append(self.settling.due_ms)
+        pause_ms = max(0, min(due) - self._options.now_ms()) if due else None
         try:
-            found.append(self.jobs.get(timeout=pause_ms / 1000 if looks else None))
+            found.append(self.jobs.get(timeout=None if pause_ms is None else pause_ms / 1000))
             while len(found) < GROUP_MAX:
                 found.append(self.jobs.get_nowait())
         except queue.Empty:
@@ -154,6 +161,7 @@ class StoreThread(threading.Thread):
         try:
             if not self._abandoned and self.failure is None:
                 self._attempt(self.registrations.take_back_everything)
+                self.settling.finish()
             self.registrations.close(sweep_file=not self._abandoned)
             self.file.close()
         except (sqlite3.Error, OSError) as error:
@@ -240,6 +248,7 @@ class StoreThread(threading.Thread):
                 " happened; read again, then decide",
                 path=str(self.path),
             )
+        self.settling.committed()
         return None
 
     def _commit(self) -> None:
@@ -320,6 +329,14 @@ class StoreThread(threading.Thread):
                 self._remove_over()
         except (sqlite3.Error, QuireError) as error:
             self._failed(error)  # what passes, such as a lock held for long, is tried again at the next tick
+
+    def _settle(self) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self.settling.settle_if_due()
+        except (sqlite3.Error, QuireError) as error:
+            self._failed(error)
 
     def _look_for_changes(self) -> None:
         """Every look wakes this thread and takes the interpreter from the loop: while nothing happens, look less."""

@@ -37,6 +37,8 @@ VALUE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper takes one mebibyte with everything around it; the other drivers refuse the same values."""
 KEY_LENGTH_MAX: Final = 512
 LIST_LIMIT: Final = 1000
+RAISED_MAX: Final = 2**60
+"""Ledger ids are raised above this one at most; every store can count on from there."""
 SESSION_TIMEOUT_MS: Final = 10_000
 PENDING_KEYS_MAX: Final = 10_000
 """A watcher that is this far behind is told to read everything again."""
@@ -70,10 +72,16 @@ class StoreAwayError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A value and the version that a compare-and-swap must name."""
+    """A value and the version that a compare-and-swap must name.
+
+    Attributes:
+        revision: of the store, at the key's last change: of two changes, whatever their keys, the later one has the
+            greater revision. A store that was restored from a backup may show any.
+    """
 
     value: bytes
     version: int
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +353,15 @@ class MetadataStore(ABC):
         """
         return None
 
+    @property
+    def generation(self) -> int:
+        """How often the store was found to be a copy, or to have gone back in time, plus 1; 0 where it cannot tell.
+
+        Of one open store it stays the same. Who meets a greater number than before knows that what was done in between
+        may be forgotten, and that the store may say again what is no longer so.
+        """
+        return 0
+
     async def upgrade(self) -> Upgraded | None:
         """Bring the store to the newest format. Older programs refuse it from then on; nothing takes that back.
 
@@ -449,6 +466,21 @@ class MetadataStore(ABC):
     @abstractmethod
     async def next_ledger_id(self) -> LedgerId:
         """An id that nobody was given before and nobody will be given again. Ids may be skipped."""
+
+    @abstractmethod
+    async def raise_ledger_ids(self, above: int) -> None:
+        """Give out only greater ledger ids from now on: by every handle, whatever ids it has ready.
+
+        For a store that went back in time, and would give out ids a second time. Doing it twice is doing it once. What
+        other programs do is in `docs/formats/metadata.md`, "Ledger ids".
+
+        Args:
+            above: from 0 to `RAISED_MAX`.
+
+        Raises:
+            MisuseError: it is beyond these.
+            RefusedError: the cluster's layout has no ids above this one; nothing was changed.
+        """
 
     @abstractmethod
     async def close(self) -> None:

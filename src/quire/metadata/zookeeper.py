@@ -35,6 +35,8 @@ from kazoo.protocol.serialization import Delete as DeleteNode
 
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, MisuseError, QuireError, RefusedError
 from quire.core.ids import LedgerId
+from quire.metadata.id_floor import check_raised, floor_of, raise_floor
+from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.store import (
     LIST_LIMIT,
@@ -258,7 +260,14 @@ class ZookeeperStore(MetadataStore):
         return await self._registrations.register(key, value, sequential=sequential, again=again)
 
     async def next_ledger_id(self) -> LedgerId:
-        return await self._ids.next()
+        found = await self.get(LEDGER_IDS_ABOVE) if self._ids.looks_for_floor else None
+        return await self._ids.next(floor_of(found.value if found else None))
+
+    async def raise_ledger_ids(self, above: int) -> None:
+        found = await self.get(LEDGER_IDS_ABOVE)
+        if floor_of(found.value if found else None) < check_raised(above):
+            # First others draw greater ones, then they drop those that they have ready.
+            await raise_floor(self, await self._ids.skip(above))
 
     # --- the session's news --------------------------------------------------------------------------------------
 

@@ -3,7 +3,11 @@
 An id is the number that ZooKeeper gives a sequential znode, which is removed again. When these numbers end at
 2147483646, `idgen-long` is made, and whoever finds it takes ids from there: the greatest of its children `HOB-<number>`
 gives the high 32 bits, a sequential znode in it the low ones. Ids may be skipped: so the next short one is drawn ahead,
-while the ledger of the last one is made, and used znodes are removed many at one time.
+while the ledger of the last one is made, and used znodes are removed many at one time. One that is drawn ahead is only
+given out if it lies above the number that a raise of the ids wrote down.
+
+Ids are raised by drawing the numbers in between, which holds for Java's clients too. Over a leap of more than
+`SHORT_LEAP_MAX` the ids go on as long ones instead: Java's clients that are running learn of that when they start again.
 
 Source: metadata format of Apache BookKeeper, "Ledger ids".
 """
@@ -11,13 +15,14 @@ Source: metadata format of Apache BookKeeper, "Ledger ids".
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Transaction
 
-from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError
+from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
 from quire.metadata.zookeeper_nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper_options import Layout
@@ -33,6 +38,10 @@ PAUSE_SECONDS: Final = 0.02
 """After the first lost attempt; it doubles."""
 REMOVED_AT_ONCE: Final = 16
 """Until so many numbers were drawn their znodes stay; what is left ends with the session."""
+SHORT_LEAP_MAX: Final = 1_000_000
+"""So many numbers are drawn to raise short ids."""
+DRAWN_AT_ONCE: Final = 100
+_LOG: Final = logging.getLogger(__name__)
 
 
 class LedgerIds:
@@ -55,8 +64,16 @@ class LedgerIds:
         self._used: list[str] = []
         self._removing: set[asyncio.Future[object]] = set()
 
-    async def next(self) -> LedgerId:
+    @property
+    def looks_for_floor(self) -> bool:
+        """Whether ids that are ready, or short ones at all, may be below the number that a raise wrote down."""
+        return self._is_long is False
+
+    async def next(self, floor: int) -> LedgerId:
         """An id that nobody was given before.
+
+        Args:
+            floor: the number that a raise of the ids wrote down; -1: none, or it is not looked for.
 
         Raises:
             MisuseError: the layout has no more ids.
@@ -65,8 +82,10 @@ class LedgerIds:
         if self._is_long is None:
             stat, _ = await self._session.read(Exists(self._long, None))
             self._is_long = stat is not None and self._takes_long
+        if floor >= SHORT_ID_END and self._takes_long:
+            self._is_long = True
         if not self._is_long:
-            number = await self._short_number()
+            number = await self._short_number(floor)
             if number is not None:
                 asyncio.get_running_loop().call_soon(self._draw_ahead)
                 return LedgerId(number)
@@ -81,7 +100,7 @@ class LedgerIds:
     def _takes_long(self) -> bool:
         return self._layout in {Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL}
 
-    async def _short_number(self) -> int | None:
+    async def _short_number(self, floor: int) -> int | None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await self._session.ready()
@@ -93,7 +112,9 @@ class LedgerIds:
             except KazooException:
                 pass  # lost with a connection: that number is skipped
             else:
-                return self._number_of(str(path), self._short)
+                number = self._number_of(str(path), self._short)
+                if number is None or number > floor:
+                    return number
         return await self._number(self._short)
 
     def _draw_ahead(self) -> None:
@@ -119,7 +140,11 @@ class LedgerIds:
                 continue  # that number is skipped; its znode ends with the session
             self._remove_later(path)
             return self._number_of(path, prefix)
-        raise MetadataUnknownError(
+        raise self._lost()
+
+    @staticmethod
+    def _lost() -> MetadataUnknownError:
+        return MetadataUnknownError(
             f"the connection to ZooKeeper was lost {ATTEMPTS_MAX} times while a ledger id was drawn"
         )
 
@@ -134,9 +159,11 @@ class LedgerIds:
     def _remove_later(self, path: str) -> None:
         """Nobody waits for it: if it fails, the znodes end with the session."""
         self._used.append(path)
-        if len(self._used) < REMOVED_AT_ONCE:
-            return
-        used, self._used = self._used, []
+        if len(self._used) >= REMOVED_AT_ONCE:
+            used, self._used = self._used, []
+            self._remove(used)
+
+    def _remove(self, used: list[str]) -> None:
         removal = self._session.submit(Transaction([Delete(one, ANY_VERSION) for one in used]))
         self._removing.add(removal)
         removal.add_done_callback(self._removed)
@@ -145,6 +172,79 @@ class LedgerIds:
         self._removing.discard(removal)
         if not removal.cancelled():
             removal.exception()
+
+    # --- raising -------------------------------------------------------------------------------------------------
+
+    async def skip(self, above: int) -> int:
+        """Have all numbers that are drawn later be above an id.
+
+        Returns:
+            What to write down for those who have numbers ready: the id, or more if ids go on as long ones.
+
+        Raises:
+            RefusedError: the layout has no ids there.
+            MetadataUnknownError: the store kept losing the connection.
+        """
+        stat, _ = await self._session.read(Exists(self._long, None))
+        if (stat is None or not self._takes_long) and await self._skip_short(above):
+            return above
+        if not self._takes_long:
+            raise RefusedError(
+                f"ledger ids cannot be raised above {above}: the layout {self._layout.value} ends at {SHORT_ID_END - 1}, and"
+                f" at most {SHORT_LEAP_MAX} ids are left out; an id that is in use is refused when a ledger is made of it",
+                above=above,
+            )
+        if stat is None:
+            _LOG.warning(
+                "ledger ids at %s go on above %d, as 64-bit ids: %d is too far away to draw the numbers up to it; start"
+                " Java's clients again, until then they draw ids that may be in use",
+                self._nodes.root,
+                1 << 32,
+                above,
+            )
+        above = max(above, SHORT_ID_END)
+        await self._skip_long(above)
+        self._is_long = True
+        return above
+
+    async def _skip_short(self, above: int) -> bool:
+        """Draw numbers up to an id; False if that is too far, or there are none any more."""
+        number = await self._number(self._short)
+        if number is None or above >= SHORT_ID_END - 1 or above - number > SHORT_LEAP_MAX:
+            return False
+        while number is not None and number <= above:
+            number = await self._last_of(min(above - number + 1, DRAWN_AT_ONCE))
+        return number is not None
+
+    async def _last_of(self, count: int) -> int | None:
+        """Draw so many short numbers at once; the last of them, None when there are no more."""
+        kind = EPHEMERAL | SEQUENTIAL
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                await asyncio.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+            requests = [Create(self._short, b"", self._session.acl, kind) for _ in range(count)]
+            try:
+                made = await self._session.change(Transaction(requests), f"{count} numbers were drawn")
+            except MetadataUnknownError:
+                continue
+            for answer in made:
+                if isinstance(answer, KazooException):
+                    raise answer
+            paths = [str(path) for path in made]
+            self._remove(paths)
+            return self._number_of(paths[-1], self._short)
+        raise self._lost()
+
+    async def _skip_long(self, above: int) -> None:
+        high, low = above >> 32, above & 0xFFFF_FFFF
+        while (current := await self._high_bits()) <= high:
+            if current == high:
+                number = await self._number(f"{self._high_path(high)}/{ID_NODE}")
+                if number is not None and number > low:
+                    return
+            await self._make_high_bits(high + 1)
+
+    # --- long ids ------------------------------------------------------------------------------------------------
 
     async def _long_id(self) -> LedgerId:
         while True:

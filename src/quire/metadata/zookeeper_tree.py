@@ -27,7 +27,7 @@ Found = dict[str, Node | None]
 
 def versioned(node: Node) -> Versioned:
     """What callers of the store get. ZooKeeper counts versions from 0, which elsewhere means "none"."""
-    return Versioned(node.data, node.stat.version + 1)
+    return Versioned(node.data, node.stat.version + 1, node.stat.mzxid)
 
 
 class _Unknown(Exception):  # noqa: N818 - not an error: the walk needs a folder that was not read yet

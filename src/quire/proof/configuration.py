@@ -33,6 +33,8 @@ class Configuration:
         drops: whether what was not delivered when a writer gives a bookie up was not sent either.
         readers: clients that read beside the writer: the newest LAC, then every entry up to it, again and again.
         run: entries of one append.
+        away: slots of the ensemble whose bookies are away when the ledger is created; they may be found back.
+        min_present: how many bookies must be there then; 0: Qa.
         named: without a journal, what is lost names its ledger, as a torn group does.
         clears: how often a client fills a bookie that is in doubt, and ends its doubt.
     """
@@ -59,6 +61,8 @@ class Configuration:
     drops: bool = False
     readers: int = 0
     run: int = 1
+    away: int = 0
+    min_present: int = 0
     named: bool = False
     clears: int = 0
 

@@ -24,11 +24,13 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 1, recoverers=2, reruns=1, timeouts=1),
     Configuration(3, 2, 2, 1, entries=2, timeouts=1),
     Configuration(4, 3, 3, 2, timeouts=1),
+    Configuration(3, 3, 3, 2, timeouts=1, away=1),
     Configuration(4, 4, 3, 2),
     Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, closes=True),
     Configuration(2, 2, 2, 2, recoverers=2, closes=True),
     Configuration(3, 3, 3, 2, timeouts=1, absent=True),
     Configuration(3, 3, 3, 2, crashes=1),
+    Configuration(4, 3, 3, 2, away=1),
     Configuration(3, 3, 2, 1, entries=2),
     Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True),
     Configuration(3, 3, 2, 2, entries=2),
@@ -55,12 +57,15 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 3, 3, 2, run=2),
     Configuration(3, 3, 2, 2, run=2),
     Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
+    Configuration(3, 2, 2, 1, timeouts=1, away=1),
+    Configuration(2, 2, 2, 1, entries=2, timeouts=1, away=1),
     Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
 )
 """Largest first, so that no core waits long for the other at the end."""
 
 SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, deletions=1, crashes=1),
+    Configuration(3, 3, 3, 2, away=1),
     Configuration(3, 3, 3, 2),
     Configuration(2, 2, 2, 2, crashes=2),
     Configuration(2, 2, 2, 2, crashes=1, closes=True),
@@ -71,6 +76,8 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
     Configuration(2, 2, 2, 2, breaks=1),
     Configuration(2, 2, 2, 1, timeouts=1, reruns=1),
+    Configuration(3, 3, 2, 1, away=1),
+    Configuration(3, 2, 2, 1, away=1),
     Configuration(2, 2, 2, 2, crashes=1),
     LogConfiguration(1, 4, 2, lost_swaps=1),
     LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),

@@ -35,6 +35,7 @@ INVARIANTS: Final = {
     "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
     "M": "legal transitions: every swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
+    "C": "created with enough: a ledger begins with its stated minimum of bookies there, and Qa of every write set",
     "P": "no phantom: nothing is recovered that was never written",
     "R": "read what is there: a reader is never told that a confirmed entry does not exist",
     "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",

@@ -133,6 +133,14 @@ def _close_takes_any_end(record: LedgerMetadata, last_confirmed: int) -> CloseOu
     return CloseOutcome.SUCCESS if outcome is CloseOutcome.CONFLICT else outcome
 
 
+def _below_the_minimum(present: int, masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
+    return shipped.may_create(present, masks, ack_quorum, ack_quorum)
+
+
+def _minimum_alone(present: int, masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
+    return present.bit_count() >= min_present
+
+
 def _only_positions(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
     return write_set[:ack_quorum]
 
@@ -398,6 +406,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         TWO_ONE,
         "F3",
         add_outcome=_fenced_is_a_failed_bookie,
+    ),
+    _rules(
+        "below-minimum",
+        "created below the minimum: a ledger begins with fewer bookies there than were asked for",
+        Configuration(3, 3, 3, 2, away=1, min_present=3),
+        "C",
+        may_create=_below_the_minimum,
+    ),
+    _rules(
+        "may_create",
+        "a ledger begins with enough bookies there, and too few of some write set",
+        Configuration(3, 3, 2, 2, away=1),
+        "C",
+        may_create=_minimum_alone,
     ),
     _rules(
         "may_go_on_after_unknown",

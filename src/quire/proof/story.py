@@ -13,6 +13,7 @@ from typing import Any
 
 from quire.core.transcript import NOTHING, block, record_text
 from quire.core.writer import WriterMachine
+from quire.proof.beginning import NOT_CREATED
 from quire.proof.bookies import BookieState
 from quire.proof.explorer import Explorable
 from quire.proof.invariants import Violation
@@ -100,7 +101,8 @@ def state_rows(world: World | LogWorld, state: Any) -> list[tuple[str, str]]:
 
 def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
     store = world.stores.parts[state[world.at_store]]
-    rows = [("record", record_text(store.record) if store.record else "deleted")]
+    gone = "not created" if store == NOT_CREATED else "deleted"
+    rows = [("record", record_text(store.record) if store.record else gone)]
     for number in range(world.n):
         rows.append((f"b{number}", _bookie_text(world.bookies.parts[state[number]])))
     for name, client in zip(world.names, world.clients_of(state), strict=True):

@@ -130,11 +130,13 @@ PAIR = 2
 def renamings(world: World) -> list[Renaming]:
     """Every renaming that leaves the beginning as it is.
 
-    A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike.
+    A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike. Absent slots
+    are spread when a ledger is created: with several in an ensemble of four or more some choices are never made.
     """
     configuration = world.configuration
     size, n = configuration.ensemble, configuration.bookies
     alike = size == configuration.write_quorum and (size == PAIR or not configuration.readers)
+    alike = alike and (configuration.away <= 1 or size <= PAIR + 1)
     members = permutations(range(size)) if alike else [tuple(range(size))]
     spares = permutations(range(size, n))
     return [((*first, *rest), first) for first, rest in product(list(members), list(spares))]

@@ -15,13 +15,16 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.core.errors import NotEnoughBookiesError
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.placement import place_ledger, slots_for_absent
 from quire.core.transcript import record_text
 from quire.env.stepped import StepClock
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Delete, Put, VersionConflictError
+from quire.proof.beginning import NOT_CREATED, record_of, shape_of
 from quire.proof.bookies import LEDGER
 from quire.proof.clients import bookie_name
 from quire.proof.doubts import CLEARER
@@ -29,7 +32,7 @@ from quire.proof.parts import Ask, Label, State, Store
 from quire.proof.switches import Switches
 from quire.proof.world import World
 from quire.replay.bookies import CLUSTER, Bookie
-from quire.replay.clients import SILENT_MS, Program, Recoverer, Writer
+from quire.replay.clients import SILENT_MS, Program, Recoverer, ThenFirst, Writer
 from quire.replay.frames import Said, Sent, plain
 from quire.replay.mutants import bookie_kind
 from quire.replay.network import Line, Network
@@ -92,27 +95,46 @@ class Play:
             )
             for number in range(configuration.bookies)
         ]
-        record = new_ledger(
-            LedgerId(LEDGER),
-            [bookie_name(i) for i in range(configuration.ensemble)],
-            write_quorum=configuration.write_quorum,
-            ack_quorum=configuration.ack_quorum,
-            digest_type=DigestType.CRC32C,
-            password=b"",
-        )
-        self.store = Store(record, 0)
+        self.store = NOT_CREATED
         self.programs: list[Program] = [
             self._program(number, name) for number, name in enumerate(world.names)
         ]
-        self.writer = self.programs[0]
+        writer = self.programs[0]
+        assert isinstance(writer, Writer)
+        self.writer = writer
+        writer.client = world.writer_driver.nobody()
+        if not configuration.away:
+            self._created(record_of(configuration), ())
+        for program in self.programs:
+            program.store.scripted = True
+
+    def _created(self, record: LedgerMetadata, absent: tuple[int, ...]) -> None:
+        """The ledger is in the store, and its writer open."""
         created = self.writer.act(
             lambda: self.writer.loop.create_task(LedgerStore(MemoryStore(self.space)).create(record))
         )
         assert created.result() == 0
-        assert isinstance(self.writer, Writer)
-        self.writer.open(record, 0, self.clock)
-        for program in self.programs:
-            program.store.scripted = True
+        self.writer.open(record, 0, self.clock, absent)
+        self.store = self.world.created(record, absent)
+
+    def _creates(self, away: Sequence[BookieId]) -> None:
+        """The writer places and creates the ledger while these bookies are away."""
+        configuration = self.script.configuration
+        everyone = [bookie_name(number) for number in range(configuration.ensemble)]
+        slots = tuple(everyone.index(bookie) for bookie in away)
+        ways = slots_for_absent(configuration.ensemble, configuration.away)
+        there = [bookie for bookie in everyone if bookie not in away]
+        try:
+            placed = place_ledger(
+                shape_of(configuration),
+                there,
+                away,
+                ThenFirst(ways.index(slots)),
+                rules=self.world.switches.rules,
+            )
+        except NotEnoughBookiesError as error:
+            raise ImpossibleStepError(error.message) from error
+        self._created(record_of(configuration, placed.ensemble), placed.absent)
 
     def _program(self, number: int, name: str) -> Program:
         world = self.world
@@ -214,7 +236,10 @@ class Play:
     def _writer(self, writer: Writer, command: str) -> None:
         lost = re.fullmatch(r"lost (b\d+)", command)
         back = re.fullmatch(r"found (b\d+) back", command)
-        if command == "append 1":
+        without = command.removeprefix("creates the ledger without ")
+        if without != command:
+            self._creates([BookieId(name) for name in without.split()])
+        elif command == "append 1":
             writer.append()
         elif command == "close":
             writer.close()
@@ -284,15 +309,11 @@ class Play:
         """The bookie answers the writer's probe, and no other does in time."""
         for other in self.bookies:
             asked = writer.line(other.name)
-            if (
-                other.name != name
-                and asked is not None
-                and any(s.request == ("info",) for s in asked.requests)
-            ):
+            if other.name != name and asked is not None and _probes(writer, other.name, asked):
                 writer.give_up(other.name, partial(_is_probe, asked))
         bookie = self.bookies[int(name[1:])]
         line = self._line(writer, name)
-        self._passes(writer, bookie, line, _first(line.requests, lambda sent: sent.request == ("info",)))
+        self._passes(writer, bookie, line, _first(_probes(writer, name, line), lambda _: True))
 
     def _measures(self, program: Program) -> None:
         """The read of the last entry goes through at once, whoever is asked."""
@@ -460,6 +481,11 @@ class Play:
             *[world.clients.number(program.client) for program in self.programs],
             *like[world.at_link :],
         )
+
+
+def _probes(writer: Writer, bookie: str, line: Line) -> list[Sent]:
+    """What the writer asked an absent bookie now; an earlier probe that was given up may still be on its way."""
+    return [s for s in line.requests if s.request == ("info",) and writer.awaits(bookie, s.number)]
 
 
 def _is_probe(line: Line, number: int, _: object) -> bool:

@@ -170,6 +170,10 @@ class SimStore(MetadataStore):
         """See `MetadataStore`."""
         return await self._ask(self.inner.next_ledger_id, changes=False)
 
+    async def raise_ledger_ids(self, above: int) -> None:
+        """See `MetadataStore`."""
+        return await self._ask(lambda: self.inner.raise_ledger_ids(above), changes=True)
+
     async def close(self) -> None:
         """See `MetadataStore`."""
         await self.inner.close()

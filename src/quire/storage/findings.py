@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 
-from quire.storage.footer_format import ROW_BYTES, KeptPlace
+from quire.storage.footer_format import ROW_BYTES, KeptPlace, lsns_of
 from quire.storage.record_bodies import SegmentList
 from quire.storage.segment_format import BLOCK_BYTES
-
-_ROW_LSN = struct.Struct(">32xQ24x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ class Scan:
 
     def lsns(self) -> list[int]:
         """The LSN of each row."""
-        return [lsn for (lsn,) in _ROW_LSN.iter_unpack(self.rows)]
+        return lsns_of(self.rows)
 
     def rows_by_lsn(self) -> bytes | bytearray:
         """The rows by ascending LSN: as they are, unless there are damaged ones among them."""

@@ -66,6 +66,7 @@ OFFSET_UNIT = 8
 SECTOR_BYTES = 512
 DENSE = 1
 _ROW_ORDER = struct.Struct(">qQq8xQ24x")
+_ROW_LSN = struct.Struct(">32xQ24x")
 _ROW_SPAN = struct.Struct(">q8xqqQ4xI4xB11x")
 _BEFORE_ZERO = 13
 """Fields of a trailer before the one that is zero."""
@@ -104,6 +105,11 @@ class Row(NamedTuple):
 def row_at(rows: Buffer, index: int) -> Row:
     """The row at an index of packed rows."""
     return Row._make(ROW.unpack_from(rows, index * ROW_BYTES))
+
+
+def lsns_of(rows: Buffer) -> list[int]:
+    """The LSN of each of some packed rows."""
+    return [lsn for (lsn,) in _ROW_LSN.iter_unpack(rows)]
 
 
 class DirectoryEntry(NamedTuple):

@@ -39,8 +39,6 @@ BLANKED_BYTES = 1024 * 1024
 BLANKED_BYTES_MIN = 64 * 1024
 _CHECKSUM_AT: Final = RECORD_HEADER_BYTES - 4
 _PADDING = bytes(8)
-_CONCERN_ALL: Final = frozenset({Kind.SUSPICION, Kind.TOMBSTONES})
-"""Records without a ledger of their own, whose loss would concern any."""
 
 
 class Journal:
@@ -164,7 +162,8 @@ class Journal:
         if not segment.first_lsn:
             segment.first_lsn = lsn
         group.last_lsn = segment.last_lsn = lsn
-        if ledger_id >= 0 or kind in _CONCERN_ALL:
+        # Other records that concern all ledgers are about segments, or about what is dead: their loss hides no entry.
+        if ledger_id >= 0 or kind == Kind.SUSPICION:
             group.name(ledger_id, first, last)
         return segment, offset, lsn
 
@@ -255,13 +254,21 @@ class Journal:
         """Something is put that is not yet on disk, or a segment is being sealed."""
         return bool(self._in_flight or self._group or self._closed or self._refused or self._jobs)
 
-    def flush(self) -> None:
-        """What was put goes to the disk: at once if that is little and nothing is on its way, else on the worker."""
+    @property
+    def backlog(self) -> int:
+        """Groups that are full and wait for the disk."""
+        return len(self._closed)
+
+    def flush(self, *, inline: bool = True) -> None:
+        """What was put goes to the disk: at once if that is little and nothing is on its way, else on the worker.
+
+        Not `inline`: on the worker, however little it is.
+        """
         if self.failure is not None:
             if self._in_flight is None:
                 self._fail_waiting(self.failure)
         elif self._in_flight is None and (self._group is not None or self._closed):
-            self._start(idle=not self._jobs)
+            self._start(idle=inline and not self._jobs)
         elif self._in_flight is None and self._refused:
             refused, self._refused = self._refused, []
             self._tell(refused, None)
@@ -390,6 +397,19 @@ class Journal:
         elif not isinstance(result, OSError) or result.errno not in NO_SPACE:
             # A full disk is no failure: the space is asked for again when it is needed, and refused by name then.
             self._fail_waiting(self.fail(result))
+        self._check_idle()
+
+    def work(self, job: Callable[[], object], done: Callable[[], None]) -> None:
+        """Do something about the files on the worker, then call `done`; what it raises fails the journal."""
+        self._jobs += 1
+        self._worker.submit(job, partial(self._worked, done))
+
+    def _worked(self, done: Callable[[], None], result: object) -> None:
+        self._jobs -= 1
+        if isinstance(result, BaseException):
+            self._fail_waiting(self.fail(result))
+        else:
+            done()
         self._check_idle()
 
     def look_for_space(self) -> None:

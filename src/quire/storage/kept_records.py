@@ -8,7 +8,7 @@ Source: `docs/formats/segment.md`, "Kept records".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from crc32c import crc32c
 
@@ -18,6 +18,7 @@ from quire.storage.journal import Journal
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import RECORD_HEADER_BYTES, decode_record_header
+from quire.storage.slices import Slice
 from quire.wire.entry import Buffer
 
 
@@ -63,9 +64,10 @@ class KeptRecords:
         place = KeptPlace(ledger_id, lsn, offset // OFFSET_UNIT, len(body), kind)
         segment.keep_record(place)
         self.found(segment.sequence, (place,))
-        durable = self._journal.durable_lsn
-        self._on_their_way = {one: kept for one, kept in self._on_their_way.items() if one > durable}
-        self._on_their_way[lsn] = bytes(body)
+        waiting = self._on_their_way
+        while waiting and (oldest := next(iter(waiting))) <= self._journal.durable_lsn:
+            del waiting[oldest]
+        waiting[lsn] = bytes(body)
 
     def forget(self, ledger_id: int, through: int) -> None:
         """A ledger was deleted: what was kept of it up to an LSN goes with it."""
@@ -74,17 +76,22 @@ class KeptRecords:
         if left:
             self._places[ledger_id] = left
 
-    def carry_over(self, sequences: Collection[int]) -> None:
-        """Journal anew whatever only these segments hold. Raises StorageError when it cannot be taken."""
-        held = [known for of_ledger in self._places.values() for known in of_ledger.values()]
-        for sequence, place in held:
-            if sequence not in sequences:
-                continue
-            body = self._read(sequence, place)
-            if body is None:
-                del self._places[place.ledger_id][place.kind]
-            else:
-                self.put(place.kind, place.ledger_id, body)
+    def carry_over(self, segments: Sequence[Segment], part: Slice) -> Iterator[None]:
+        """Journal anew whatever only these segments hold, in slices. Raises StorageError when it cannot be taken."""
+        for segment in segments:
+            for ledger_id in segment.contents.kept:
+                for sequence, place in list(self._places.get(ledger_id, {}).values()):
+                    if sequence == segment.sequence:
+                        self._carry(sequence, place)
+                if part.over:
+                    yield
+
+    def _carry(self, sequence: int, place: KeptPlace) -> None:
+        body = self._read(sequence, place)
+        if body is None:
+            del self._places[place.ledger_id][place.kind]
+        else:
+            self.put(place.kind, place.ledger_id, body)
 
     def read(self, kind: int, ledger_id: int) -> bytes | None:
         """The body of the newest record of a kind and ledger; None if there is none that verifies."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,10 +46,12 @@ from quire.storage.segment_format import (
     RecordFlag,
     padded,
 )
+from quire.storage.slices import run_through
 from quire.storage.start import Start, StartReport, add_directory, segment_of
 from quire.storage.state_format import LedgerState, encode_state
 from quire.storage.states import States, facts_of
-from quire.storage.stored_ledger import SPAN_FIELDS, StoredLedger
+from quire.storage.stored_ledger import StoredLedger
+from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.run import HeldInterval, RunView, count_ids
 
 ROOM_FOR_LISTS = 2048
@@ -80,7 +82,6 @@ class LedgerStorage:
         self._config = config
         self._files = segment_files
         self._clock = clock
-        self._ledgers = start.ledgers
         self._recent = RecentRuns(config.recent_bytes_max)
         self._looked_for_space_ms = clock.now_ms()
         self._closed = False
@@ -102,21 +103,29 @@ class LedgerStorage:
         self._journal.last_lsn = self._journal.durable_lsn = start.last_lsn
         self._journal.next_sequence = start.next_sequence
         self._journal.before_last = start.before_last
-        self._states = States(start.ledgers, start.suspicion, start.suspicion_sequence, self._journal)
+        self._states = States(
+            start.ledgers,
+            start.suspicion,
+            start.suspicion_sequence,
+            self._journal,
+            self.segments,
+            self.unsealed,
+        )
+        start.ledgers.clear()
+        self._ledgers = self._states.ledgers
         self.kept = KeptRecords(self.segments, segment_files, self._journal, self.damaged)
         for sequence, places in start.kept:
-            self.kept.found(
-                sequence, [place for place in places if place.lsn > self._dead_through(place.ledger_id)]
-            )
+            self.kept.found(sequence, places)
         self._reclaimer = Reclaimer(
             self.segments,
             self._states,
             self.kept,
             self._journal,
             segment_files,
-            self._reader.cache,
+            clock,
             config.spares_max,
         )
+        self._shrinker = TombstoneShrinker(self._states, self._journal, clock)
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
@@ -218,25 +227,30 @@ class LedgerStorage:
         if start.resume is not None and start.resume.header.version != FORMAT_VERSION:
             # On a full disk: an older program would take this segment for its own.
             journal.put(Kind.FORMAT, ALL_LEDGERS, b"", 0, space)
-        for ledger_id in start.named:
-            facts_of(self._ledgers[ledger_id]).doubt = Doubt(since)
-        states = [
-            (number, encode_state(LedgerState(self._ledgers[number].facts))) for number in sorted(start.named)
-        ]
+        named = {ledger_id: self._known(ledger_id) for ledger_id in sorted(start.named)}
+        for ledger in named.values():
+            facts_of(ledger).doubt = Doubt(since)
+        states = [encode_state(LedgerState(ledger.facts)) for ledger in named.values()]
         room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
-        if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for _, body in states) > room:
+        if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for body in states) > room:
             before = self._states.suspicion
             # A name that is not written down, and stands nowhere else, is none.
-            nameless = start.all_suspect or start.unheard
+            nameless = start.all_suspect or start.strangers
             suspicion = Suspicion(since, nameless or before.unknown, since if nameless else before.lost_at)
             self._states.put_suspicion(suspicion, space)
             self.report.suspects_unknown = suspicion.unknown
-            for ledger_id, ledger in self._ledgers.items():
-                facts = ledger.facts = ledger.facts or LedgerFacts(ledger_id)
-                facts.doubt = Doubt(since)
+            for ledgers in (self._states.ledgers, self._states.tombstones):
+                for ledger_id, ledger in ledgers.items():
+                    facts = ledger.facts = ledger.facts or LedgerFacts(ledger_id)
+                    facts.doubt = Doubt(since)
             return
-        for ledger_id, _ in states:
-            self._states.put(Kind.LEDGER_STATE, ledger_id, self._ledgers[ledger_id], space)
+        for ledger_id, ledger in named.items():
+            self._states.put(Kind.LEDGER_STATE, ledger_id, ledger, space)
+
+    def _known(self, ledger_id: int) -> StoredLedger:
+        ledger = self._states.get(ledger_id)
+        assert ledger is not None
+        return ledger
 
     def _seal_here(self, segment: Segment) -> None:
         """Seal a segment that an earlier process left unsealed, or whose footer is bad."""
@@ -306,13 +320,17 @@ class LedgerStorage:
             error = StorageError(f"a run of ledger {ledger_id} has a term: this version stores none")
             self._journal.refuse(sink, tag, error)
             return
+        space = Space.STATE if recovery and not background else Space.ADDS
+        ledger = self._ledgers.get(ledger_id)
         try:
+            if ledger is None:
+                ledger = self._states.revive(ledger_id, space)
             segment, offset, lsn = self._journal.put(
                 Kind.RUN,
                 ledger_id,
                 body,
                 body_crc,
-                Space.STATE if recovery and not background else Space.ADDS,
+                space,
                 digest_type=run.digest_type,
                 period=run.period,
                 first=run.first,
@@ -327,9 +345,9 @@ class LedgerStorage:
             self._journal.refuse(sink, tag, error)
             return
         self._journal.wait(sink, tag)
-        ledger = self._ledgers.get(ledger_id)
         if ledger is None:
-            ledger = self._ledgers[ledger_id] = StoredLedger()
+            ledger = self._states.new(ledger_id)
+            self._states.place(ledger_id, ledger)
         row = Row(
             ledger_id, 0, run.first, run.last, lsn, offset // OFFSET_UNIT, len(body), run.count, run.period,
             RowFlag.RECOVERY if recovery else 0, run.digest_type, Kind.RUN, run.residues,
@@ -344,8 +362,9 @@ class LedgerStorage:
 
     def put_facts(self, facts: LedgerFacts, sink: Sink, tag: object) -> None:
         """Store all that is known of a ledger; the newest is the whole."""
-        known = self._ledgers.get(facts.ledger_id)
-        ledger = known or StoredLedger()
+        known = self._states.get(facts.ledger_id)
+        ledger = known or self._states.new(facts.ledger_id)
+        until = ledger.facts.deleted_until_ms if ledger.facts is not None else 0
         before, ledger.facts = ledger.facts, facts.copy()
         try:
             self._states.put(Kind.LEDGER_STATE, facts.ledger_id, ledger)
@@ -353,12 +372,13 @@ class LedgerStorage:
             ledger.facts = before
             self._journal.refuse(sink, tag, error)
             return
-        self._ledgers[facts.ledger_id] = ledger
+        if known is None or until != facts.deleted_until_ms:
+            self._states.place(facts.ledger_id, ledger)
         self._journal.wait(sink, tag)
 
     def delete(self, ledger_id: int, until_ms: int, sink: Sink, tag: object) -> None:
         """Kill a ledger's entries; its tombstone keeps fence and key, for who decides what it refuses until then."""
-        ledger = self._ledgers.get(ledger_id) or StoredLedger()
+        ledger = self._states.get(ledger_id) or self._states.new(ledger_id)
         before, through = ledger.facts, ledger.dead_through
         facts = before or LedgerFacts(ledger_id)
         ledger.facts = replace(facts, deleted_until_ms=until_ms)
@@ -370,7 +390,7 @@ class LedgerStorage:
             ledger.facts, ledger.dead_through = before, through
             self._journal.refuse(sink, tag, error)
             return
-        self._ledgers[ledger_id] = ledger
+        self._states.place(ledger_id, ledger)
         self.kept.forget(ledger_id, ledger.dead_through)
         for sequence in ledger.drop_spans():
             segment = self.segments.get(sequence)
@@ -395,18 +415,28 @@ class LedgerStorage:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _dead_through(self, ledger_id: int) -> int:
-        ledger = self._ledgers.get(ledger_id)
-        return 0 if ledger is None else ledger.dead_through
+    def ledger_ids(self) -> list[int]:
+        """The ledgers that are not deleted, in no order. All facts would cost a copy each; this costs nearly nothing."""
+        return list(self._ledgers)
+
+    def token(self, ledger_id: int) -> int:
+        """The token of a ledger, deleted or not; 0 if it has none or was never heard of."""
+        ledger = self._states.get(ledger_id)
+        return 0 if ledger is None or ledger.facts is None else ledger.facts.token
+
+    def written_since(self, ledger_id: int, lsn: int) -> bool:
+        """Whether a run of a ledger that is not deleted was put after an LSN, see `last_lsn`; True if that cannot be told."""
+        ledger = self._states.get(ledger_id)
+        return ledger is not None and self._reader.written_since(ledger_id, ledger, lsn)
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
-        """A copy of what is known of a ledger, None if it was never heard of."""
-        ledger = self._ledgers.get(ledger_id)
+        """A copy of what is known of a ledger, None if it was never heard of, or is deleted and refuses nothing any more."""
+        ledger = self._states.get(ledger_id)
         return None if ledger is None or ledger.facts is None else ledger.facts.copy()
 
     def all_facts(self) -> Iterator[LedgerFacts]:
-        """Copies of the facts of all ledgers, deleted ones included."""
-        for ledger in list(self._ledgers.values()):
+        """Copies of the facts of all ledgers, deleted ones included until their tombstones shrink."""
+        for ledger in [*self._ledgers.values(), *self._states.tombstones.values()]:
             if ledger.facts is not None:
                 yield ledger.facts.copy()
 
@@ -415,7 +445,7 @@ class LedgerStorage:
 
         With `placed`, long runs may be left where they lie; see `Held.places`.
         """
-        ledger = self._ledgers.get(ledger_id)
+        ledger = self._states.get(ledger_id)
         if ledger is None or last < first:
             return Held(vouched_through=last)
         held = self._reader.read(ledger_id, ledger, first, last, bytes_max, placed=placed)
@@ -425,12 +455,12 @@ class LedgerStorage:
 
     def last_entry(self, ledger_id: int) -> int:
         """The highest entry id that is here, -1 if none."""
-        ledger = self._ledgers.get(ledger_id)
+        ledger = self._states.get(ledger_id)
         return -1 if ledger is None else ledger.last
 
     def is_recovered(self, ledger_id: int, entry_id: int) -> bool:
         """Whether the copy of an entry that is here was written by a recoverer: its header's LAC proves nothing."""
-        ledger = self._ledgers.get(ledger_id)
+        ledger = self._states.get(ledger_id)
         pieces = () if ledger is None else self._reader.pieces(ledger_id, ledger, entry_id, entry_id)
         return any(piece.row.flags & RowFlag.RECOVERY for piece in pieces)
 
@@ -443,7 +473,7 @@ class LedgerStorage:
 
         Found lazily: whoever wants only some stops asking, in the same loop turn.
         """
-        ledger = self._ledgers.get(ledger_id)
+        ledger = self._states.get(ledger_id)
         if ledger is None or ledger.last < first:
             return
         joined: HeldInterval | None = None
@@ -480,6 +510,11 @@ class LedgerStorage:
         return self._boots.number
 
     @property
+    def last_lsn(self) -> int:
+        """Of what was put last; it may not be on disk yet."""
+        return self._journal.last_lsn
+
+    @property
     def durable_lsn(self) -> int:
         """Everything up to this is on disk."""
         return self._journal.durable_lsn
@@ -513,6 +548,8 @@ class LedgerStorage:
             "segments": len(self.segments),
             "spares": self._files.spares,
             "ledgers": len(self._ledgers),
+            "tombstones": len(self._states.tombstones),
+            "shrunk_tombstones": len(self._states.shrunk),
             "groups_written": journal.groups_written,
             "bytes_written": journal.bytes_written,
             "recent_bytes": self._recent.bytes,
@@ -548,7 +585,8 @@ class LedgerStorage:
         entries = list(read_directory(directory))
         self._files.sealed(segment.sequence)
         self.unsealed.pop(segment.sequence, None)
-        segment.live = add_directory(self._ledgers, segment.sequence, entries)
+        self._states.hold(segment.contents.others)
+        segment.live = add_directory(self._states.with_entries, segment.sequence, entries)
 
     def rescan(self, segment: Segment) -> RowTable:
         """A sealed segment's footer does not verify: read its records, and write the footer anew if all are there."""
@@ -560,11 +598,14 @@ class LedgerStorage:
         read = segment_of(segment.header, scan)
         table = read.table
         assert table is not None
-        for ledger in self._ledgers.values():
-            if segment.sequence in ledger.spans[::SPAN_FIELDS]:
+        for ledger_id in segment.contents.entries:
+            ledger = self._states.get(ledger_id)
+            if ledger is not None:
                 ledger.drop_span(segment.sequence)
         self._reader.cache.forget(segment.sequence)
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = read
+        for held in segment.contents.held:
+            self._states.release(held)
         self._states.doubts |= scan.named
         self._states.doubts_all = self._states.doubts_all or scan.all_suspect
         # With records missing the bad footer stays: the next start finds it, looks again and writes its doubts down.
@@ -575,9 +616,42 @@ class LedgerStorage:
                 self._journal.fail(error)
         return table
 
+    # --- what deleted ledgers leave -----------------------------------------------------------------------------------
+
     def reclaim(self) -> int:
-        """Retire segments in which nothing lives; their files are used again. Returns how many this call retires."""
-        return 0 if self._closed else self._reclaimer.reclaim()
+        """Retire segments in which nothing lives; their files are used again. Returns how many this call retires.
+
+        It holds the loop for as long as that takes; see `reclaim_slices`.
+        """
+        return 0 if self._closed else run_through(self._reclaimer.steps(patient=False))
+
+    def reclaim_slices(self) -> Generator[None, None, int]:
+        """What `reclaim` does, in slices: whoever drives this pauses at each `yield`, and may put anything meanwhile."""
+        steps = self._reclaimer.steps(patient=True)
+        while not self._closed:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return int(end.value)
+            yield
+        return 0
+
+    def shrink_tombstones(self, wall_ms: int) -> Iterator[list[int]]:
+        """Shrink the tombstones whose time has passed, in slices: whoever drives this pauses at each `yield`.
+
+        A deleted ledger refuses nothing from then on; its entries stay dead, and what kept them so goes with them.
+
+        Args:
+            wall_ms: the wall clock.
+
+        Yields:
+            The ledgers of a slice, for whoever else remembers them as deleted. On a full or failed disk it ends early,
+            and a later call goes on.
+        """
+        for ledger_ids in self._shrinker.steps(wall_ms):
+            yield ledger_ids
+            if self._closed:
+                return
 
     # --- tools --------------------------------------------------------------------------------------------------------
 

@@ -20,11 +20,12 @@ from typing import Protocol
 from crc32c import crc32c
 
 from quire.core.errors import DigestMismatchError, MalformedFrameError
+from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
 from quire.storage.config import StorageConfig
 from quire.storage.cutting import cut_run, fitting_part, header_of
 from quire.storage.findings import Damage
-from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag
+from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of
 from quire.storage.index import Piece, RowTable, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.segment import Segment
@@ -147,6 +148,27 @@ class RunReader:
             reach = max(reach, high)
         if cluster:
             yield from self._merged(cluster, dead, first, last)
+
+    def written_since(self, ledger_id: int, ledger: StoredLedger, lsn: int) -> bool:
+        """Whether a run of a ledger that is not dead has a higher LSN; True if that cannot be told."""
+        lsn = max(lsn, ledger.dead_through)
+        for segment in self._segments.unsealed.values():
+            table = segment.table
+            if table is None or segment.last_lsn <= lsn or not table.holds_ledger(ledger_id):
+                continue
+            if table.newest_lsn(ledger_id) > lsn:
+                return True
+        for span in ledger.spans_within(0, ID_MAX):
+            segment = self._segments.segments[span.sequence]
+            if segment.last_lsn <= lsn:
+                continue
+            if segment.first_lsn > lsn:
+                return True
+            rows = self._rows(ledger_id, span)
+            newest = rows.newest_lsn(ledger_id) if isinstance(rows, RowTable) else max(lsns_of(rows))
+            if newest > lsn:
+                return True
+        return False
 
     def _merged(
         self, cluster: list[Callable[[], list[Iterator[Piece]]]], dead: int, first: int, last: int

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from quire.env.interfaces import Files
 from quire.storage.config import StorageConfig
 from quire.storage.findings import Damage
+from quire.storage.footers import read_footer
 from quire.storage.identity import Identity
 from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.segment_format import FormatError, SegmentHeader, seed_of
-from quire.storage.start import read_footer, segment_of
+from quire.storage.start import segment_of
 
 
 class StoredRecord(NamedTuple):

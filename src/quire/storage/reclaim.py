@@ -1,24 +1,39 @@
 """Giving back segments in which nothing lives.
 
 The order makes a crash harmless at each step: state that only the segment holds is journaled anew, then its retirement;
-when both are durable, and not before, the file may become a spare; only then may it be written to again.
+when both are durable, and not before, the file may become a spare; only then may it be written to again. Tombstones that
+kept dead what it held go last. All of it is done in slices, between which anything may be put.
 
-Source: `docs/formats/segment.md`, "What a crash can leave"; decisions on live state and on recycling.
+Source: `docs/formats/segment.md`, "What a crash can leave", "Deleted ledgers"; decisions on live state and on recycling.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Generator
+from functools import partial
+from operator import itemgetter
+from typing import Final
+
 from crc32c import crc32c
 
 from quire.core.errors import StorageError
+from quire.env.interfaces import Clock
+from quire.storage.footer_format import STATE_HEAD
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
-from quire.storage.reading import FooterCache
-from quire.storage.record_bodies import encode_retirement
+from quire.storage.record_bodies import TOMBSTONE, encode_retirement
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
-from quire.storage.segment_format import ALL_LEDGERS, Kind
+from quire.storage.segment_format import ALL_LEDGERS, RECORD_HEADER_BYTES, Kind
+from quire.storage.slices import LOOKED_AT, Slice
+from quire.storage.state_format import SHRUNK_STATE
 from quire.storage.states import States
+
+BACKLOG_MAX: Final = 4
+"""With more full groups waiting for the disk, what is carried over waits too."""
+CARRIED_SHARE_MAX: Final = 0.5
+"""A segment whose live states would fill more of the next one stays where it is: to move it would gain little."""
 
 
 class Reclaimer:
@@ -29,7 +44,7 @@ class Reclaimer:
         states, kept: what must outlive them.
         journal: where retirements go.
         files: the segments' files.
-        cache: rows in memory, dropped with their segment.
+        clock: for the length of a slice.
         spares_max: files to keep for new segments.
 
     Attributes:
@@ -43,7 +58,7 @@ class Reclaimer:
         kept: KeptRecords,
         journal: Journal,
         files: SegmentFiles,
-        cache: FooterCache,
+        clock: Clock,
         spares_max: int,
     ) -> None:
         self._segments = segments
@@ -51,47 +66,138 @@ class Reclaimer:
         self._kept = kept
         self._journal = journal
         self._files = files
-        self._cache = cache
+        self._clock = clock
         self._spares_max = spares_max
+        self._at_work = False
+        self._to_recycle: deque[Segment] = deque()
+        self._recycling = False
+        self._recycled: deque[Segment] = deque()
         self.retiring: set[int] = set()
 
-    def reclaim(self) -> int:
-        """Retire what is wholly dead. Returns how many segments this call retires."""
-        dead = [
-            sequence
-            for sequence, segment in self._segments.items()
-            if segment.trailer is not None and segment.live == 0 and sequence not in self.retiring
-        ]
-        if not dead or self._journal.failure is not None:
+    def steps(self, *, patient: bool) -> Generator[None, None, int]:
+        """Retire what is wholly dead, in slices.
+
+        Args:
+            patient: wait, between two slices, while much waits for the disk.
+
+        Returns:
+            How many segments this retires; 0 if another call is at it.
+        """
+        if self._at_work or self._journal.failure is not None:
             return 0
-        gone = set(dead)
+        self._at_work = True
         try:
-            self._states.carry_over(gone)
-            self._kept.carry_over(gone)
-            body = encode_retirement(dead)
+            return (yield from self._steps(patient=patient))
+        finally:
+            self._at_work = False
+
+    def _steps(self, *, patient: bool) -> Generator[None, None, int]:
+        part, journal = Slice(self._clock), self._journal
+        yield from self._forget_recycled(part)
+        dead = yield from self._worth_it(part)
+        if not dead:
+            return 0
+        gone: set[int] = set()
+        try:
+            for carried in (self._states.carry_over(dead, part), self._kept.carry_over(dead, part)):
+                for _ in carried:
+                    journal.flush(inline=False)
+                    yield
+                    while patient and journal.backlog > BACKLOG_MAX:
+                        yield
+                    part.begin()
+            # One whose footer was found to be damaged meanwhile is another one now.
+            dead = [segment for segment in dead if self._segments.get(segment.sequence) is segment]
+            if not dead:
+                return 0
+            gone = {segment.sequence for segment in dead}
+            body = encode_retirement(sorted(gone))
             # From here on a new segment's list leaves them out. It cannot be on disk before their state is: order.
             self.retiring |= gone
-            self._journal.put(Kind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+            journal.put(Kind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.STATE)
         except StorageError:
             self.retiring -= gone  # a full or failed disk: the segments stay as they are
             return 0
-        self._journal.wait(self, dead)
-        self._journal.flush()
+        journal.wait(self, dead)
+        journal.flush()
         return len(dead)
+
+    def _worth_it(self, part: Slice) -> Generator[None, None, list[Segment]]:
+        """The segments in which nothing lives but states, and of these not too many.
+
+        On a full disk those with the fewest, one at least: what is carried over needs space before it gives any back.
+        """
+        found: list[tuple[int, Segment]] = []
+        for segment in list(self._segments.values()):
+            trailer = segment.trailer
+            if trailer is None or segment.live or segment.sequence in self.retiring:
+                continue
+            states = 0
+            for some in self._states.newest_in(segment):
+                states += some
+                if part.over:
+                    yield
+                    part.begin()
+            body = (trailer.rows_offset - trailer.states_offset) // max(trailer.states, 1)
+            carried = states * (RECORD_HEADER_BYTES + body + body)
+            carried += len(segment.contents.shrunk) * (TOMBSTONE.size + STATE_HEAD.size + SHRUNK_STATE.size)
+            if self._journal.full or carried <= CARRIED_SHARE_MAX * segment.header.segment_bytes:
+                found.append((carried, segment))
+        if not self._journal.full:
+            return [segment for _, segment in found]
+        found.sort(key=itemgetter(0))
+        fitting, total = 0, 0
+        for carried, segment in found:
+            total += carried
+            fitting += total <= CARRIED_SHARE_MAX * segment.header.segment_bytes
+        return [segment for _, segment in found[: max(fitting, 1)]]
+
+    # --- files ------------------------------------------------------------------------------------------------------
 
     def stored(self, tag: object, error: StorageError | None) -> None:
         """A retirement is durable: the files may be used again."""
         if error is not None:
             return
         assert isinstance(tag, list)
-        try:
-            for sequence in tag:
-                self.retiring.discard(sequence)
-                self._segments.pop(sequence).close()
-                self._cache.forget(sequence)
-                self._files.recycle(sequence, keep=self._spares_max)
-        except OSError as failed:
-            self._journal.fail(failed)
+        for segment in tag:
+            self.retiring.discard(segment.sequence)
+            del self._segments[segment.sequence]
+            segment.close()
+            self._to_recycle.append(segment)
+        self._recycle_next()
+
+    def _recycle_next(self) -> None:
+        """Give back one file after the other, each a job of its own: what is put meanwhile does not wait for all."""
+        if self._recycling or self._journal.failure is not None:
             return
-        if self._journal.full:
+        if self._to_recycle:
+            segment = self._to_recycle.popleft()
+            self._recycling = True
+            try:
+                spare, job = self._files.recycling(segment.sequence, keep=self._spares_max)
+            except OSError as failed:
+                self._journal.fail(failed)
+                return
+            self._journal.work(job, partial(self._was_recycled, segment, spare))
+        elif self._journal.full:
             self._journal.look_for_space()
+
+    def _was_recycled(self, segment: Segment, spare: str) -> None:
+        if spare:
+            self._files.add_spare(spare)
+        self._recycled.append(segment)
+        self._recycling = False
+        self._recycle_next()
+
+    def _forget_recycled(self, part: Slice) -> Generator[None, None, None]:
+        """What recycled segments held cannot come back: tombstones that only they kept go."""
+        while self._recycled:
+            for held in self._recycled[0].contents.held:
+                while held:
+                    some = held[-LOOKED_AT:]
+                    del held[-LOOKED_AT:]
+                    self._states.release(some)
+                    if part.over:
+                        yield
+                        part.begin()
+            self._recycled.popleft()

@@ -17,6 +17,7 @@ from quire.wire.layout import REFUSES, Field, Layout, Use
 
 _BOOKIE = Use("bookie", "bookie")
 _CRITICAL = Use("nobody yet", "nobody yet", "2", REFUSES + " the directory")
+_CRITICAL_USED = Use("bookie", "bookie", "2", REFUSES + " the directory")
 _KEPT = Use("nobody yet", "nobody yet", "2", "carries the record over")
 
 SEGMENT_LIST: Final = Layout(
@@ -61,12 +62,8 @@ DAMAGED_INTERVAL: Final = Layout(
 TOMBSTONE: Final = Layout(
     "Shrunk tombstones (0x8C), as often as the record says",
     [
-        Field("ledger", "q", Use("nobody yet", "bookie", "2", REFUSES + " the directory")),
-        Field(
-            "entries up to this LSN are dead",
-            "Q",
-            Use("nobody yet", "bookie", "2", REFUSES + " the directory"),
-        ),
+        Field("ledger", "q", _CRITICAL_USED),
+        Field("entries up to this LSN are dead", "Q", _CRITICAL_USED),
     ],
 )
 RECORD_COPY: Final = Layout(
@@ -244,10 +241,13 @@ def decode_tombstones(body: Buffer) -> list[tuple[int, bytes]]:
         FormatError: the count does not fit the size, or a ledger is none.
     """
     found: list[tuple[int, bytes]] = []
+    state, through = b"", -1
     for ledger_id, dead_through in _items("record of tombstones", body, TOMBSTONE):
         if ledger_id < 0:
             raise FormatError(f"a record of tombstones names ledger {ledger_id}")
-        found.append((ledger_id, encode_state(LedgerState(None, dead_through))))
+        if dead_through != through:  # one for all that were written together: there may be very many
+            state, through = encode_state(LedgerState(None, dead_through)), dead_through
+        found.append((ledger_id, state))
     return found
 
 

@@ -332,9 +332,9 @@ class SegmentScanner:
         elif is_kept(record.kind):
             pass  # evidence at best: nothing that this bookie says rests on it
         elif record.ledger_id == ALL_LEDGERS:
-            # A list of segments or a retirement that is lost makes files seem missing or in use, never the reverse.
-            concerns_all = record.kind in {Kind.SUSPICION, Kind.TOMBSTONES}
-            trouble.all_suspect = trouble.all_suspect or concerns_all
+            # A list of segments or a retirement that is lost makes files seem missing or in use, never the reverse. Shrunk
+            # tombstones that are lost bring back what was dead, and no doubt about what is missing helps against that.
+            trouble.all_suspect = trouble.all_suspect or record.kind == Kind.SUSPICION
         else:
             trouble.named.add(record.ledger_id)
 

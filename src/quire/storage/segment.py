@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import mmap
+from array import array
 from typing import Final
 
 from crc32c import crc32c
 
 from quire.env.interfaces import File
+from quire.storage.contents import NOTHING, Contents, contents_of
 from quire.storage.footer_format import (
     DIRECTORY_BYTES,
     KEPT_RECORD,
@@ -33,7 +35,7 @@ from quire.storage.segment_format import (
     is_kept,
     place_seed,
 )
-from quire.storage.state_format import SHRUNK_STATE
+from quire.storage.state_format import SHRUNK_STATE, LedgerState, brings_life, encode_state
 
 NO_TABLE: Final = None
 
@@ -52,16 +54,19 @@ class Segment:
         states: newest (LSN, ledger state body) of each ledger in it, -1 for the suspicion; empty once sealed.
         kept: newest record of each (kind, ledger) that is carried over as it is; empty once sealed.
         live: ledgers with entries in it that are not dead; counted once it is sealed.
+        contents: the ledgers that it says something about, once it is sealed.
         file: open for writing, None before activation and after sealing.
         spare: the name of the spare that it will be made of, empty afterwards.
         trailer: set once it is sealed.
     """
 
     __slots__ = (
+        "_kept_ledgers",
         "_states_bytes",
         "before_checksum",
         "before_lsn",
         "blanked_end",
+        "contents",
         "data_end",
         "file",
         "first_lsn",
@@ -89,7 +94,9 @@ class Segment:
         self.states: dict[int, tuple[int, bytes]] = {}
         self._states_bytes = 0
         self.kept: dict[tuple[int, int], KeptPlace] = {}
+        self._kept_ledgers: set[int] = set()
         self.live = 0
+        self.contents: Contents = NOTHING
         self.file: File | None = None
         self.spare = ""
         self.trailer: Trailer | None = None
@@ -114,11 +121,30 @@ class Segment:
         self._states_bytes += STATE_HEAD.size + len(body)
         self.states[ledger_id] = (lsn, body)
 
+    def keep_tombstones(self, ledger_ids: array[int], lsn: int, dead_through: int) -> None:
+        """Remember shrunk tombstones out of one record, all dead through one LSN."""
+        item = lsn, encode_state(LedgerState(None, dead_through))
+        states = self.states
+        for ledger_id in ledger_ids:
+            # Nothing newer is here, and what these replace may stay in the sum: too much room for a footer does no harm.
+            states[ledger_id] = item
+        self._states_bytes += len(ledger_ids) * (STATE_HEAD.size + SHRUNK_STATE.size)
+
     def keep_record(self, place: KeptPlace) -> None:
         """Remember the newest record of a kind and ledger that is carried over as it is."""
+        self._kept_ledgers.add(place.ledger_id)
         known = self.kept.get((place.kind, place.ledger_id))
         if known is None or known.lsn < place.lsn:
             self.kept[place.kind, place.ledger_id] = place
+
+    def holds(self, ledger_id: int) -> bool:
+        """Whether it is filled, and something of a ledger is here that a lost tombstone would bring back."""
+        if self.table is None:
+            return False
+        if self.table.holds_ledger(ledger_id) or ledger_id in self._kept_ledgers:
+            return True
+        state = self.states.get(ledger_id)
+        return state is not None and brings_life(state[1])
 
     def fits(self, end: int, *, ledger_id: int, run: bool, more: int) -> bool:
         """Whether a group may grow to `end` with one more record and the footer still has its place.
@@ -156,6 +182,11 @@ class Segment:
         states = encode_states((ledger, *self.states[ledger]) for ledger in sorted(self.states))
         kept = encode_kept(self.kept[key] for key in sorted(self.kept))
         parts = states + rows + directory + kept
+        self.contents = contents_of(
+            table.ledgers(),
+            ((ledger_id, body) for ledger_id, (_, body) in self.states.items()),
+            self._kept_ledgers,
+        )
         size = self.header.segment_bytes
         start = size - BLOCK_BYTES - aligned(len(parts))
         assert start >= self.data_end, "the footer must not reach into the groups"
@@ -209,6 +240,7 @@ class Segment:
         self.states = {}
         self._states_bytes = 0
         self.kept = {}
+        self._kept_ledgers = set()
         self.close()
 
     def close(self) -> None:

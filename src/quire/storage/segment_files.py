@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import mmap
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
@@ -247,16 +248,32 @@ class SegmentFiles:
 
     def recycle(self, sequence: int, *, keep: int) -> None:
         """Make a retired segment's file a spare, or give its space back if there are `keep` spares."""
+        name, job = self.recycling(sequence, keep=keep)
+        job()
+        if name:
+            self.add_spare(name)
+
+    def recycling(self, sequence: int, *, keep: int) -> tuple[str, Callable[[], None]]:
+        """What `recycle` does, in two parts.
+
+        Returns:
+            (name of the spare for `add_spare`, "" if there will be none; what is to be done first, which may run on the
+            worker).
+        """
         self.forget(sequence)
         self._sealed.discard(sequence)
         path = self.path(sequence)
         if len(self._spares) >= keep or self._size(path) != self._config.segment_bytes:
+            return "", partial(self._give_up, path, None)
+        name = f"{self._spare_number:016x}{USED}"
+        self._spare_number += 1
+        return name, partial(self._give_up, path, self.directory / name)
+
+    def _give_up(self, path: Path, spare: Path | None) -> None:
+        if spare is None:
             self._files.remove(path)
         else:
-            name = f"{self._spare_number:016x}{USED}"
-            self._spare_number += 1
-            self._files.rename(path, self.directory / name)
-            self._spares.append(name)
+            self._files.rename(path, spare)
         self._files.sync_directory(self.directory)
 
     # --- bytes ---------------------------------------------------------------------------------------------------

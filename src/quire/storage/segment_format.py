@@ -100,7 +100,7 @@ KINDS: Final = Names(
         "0x0a": ("clean stop", _BOOKIE),
         "0x0b": ("copy of a metadata record", Use("nobody yet", "nobody yet", "2", "loses it at reclaim")),
         "0x8b": ("damaged intervals", _NEW),
-        "0x8c": ("shrunk tombstones", Use("nobody yet", "bookie", "2", REFUSES + " the directory")),
+        "0x8c": ("shrunk tombstones", Use("bookie", "bookie", "2", REFUSES + " the directory")),
         "0x8d": (
             "format: from here on records are of version 2",
             Use("bookie", "bookie", "2", REFUSES + " the directory"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -19,16 +18,8 @@ from quire.core.bookie_ledger import LedgerFacts
 from quire.core.doubt import Doubt
 from quire.core.errors import DamagedSegmentError
 from quire.storage.findings import Damage, Scan, Torn
-from quire.storage.footer_format import (
-    KEPT_RECORD,
-    DirectoryEntry,
-    KeptPlace,
-    Trailer,
-    decode_trailer,
-    read_directory,
-    read_kept,
-    read_states,
-)
+from quire.storage.footer_format import DirectoryEntry, KeptPlace
+from quire.storage.footers import decode_quietly, read_footer
 from quire.storage.record_bodies import SegmentList, Suspicion, decode_segment_list, decode_suspicion
 from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
@@ -45,7 +36,6 @@ from quire.storage.segment_format import (
     SegmentHeader,
     decode_group_header,
     decode_record_header,
-    place_seed,
     seed_of,
 )
 from quire.storage.state_format import check_acted_on, decode_state
@@ -90,12 +80,13 @@ class Start:
 
     Attributes:
         segments: in use, by sequence; without a trailer they are still to be sealed.
-        ledgers: all that was heard of.
+        ledgers: all that was heard of, shrunk tombstones too.
         kept: records that are carried over as they are, with the segment of each.
         suspicion: what was suspected before, and is still.
         suspicion_lsn, suspicion_sequence: where that is written down.
         resume: the segment to go on in, after a clean stop without any damage.
-        all_suspect, named: what this start must put in limbo; `unheard`: nothing else tells of some of those named.
+        all_suspect, named: what this start must put in limbo.
+        strangers: of some of those that are named nothing else is known.
         leftover: sequences whose files hold nothing that lives, to be recycled once the new list is durable.
         expendable: those of them that are not the only sign of a loss: on a full disk one may be recycled before that.
         before_last: the newest segment and its last LSN, for the next segment's list.
@@ -116,7 +107,7 @@ class Start:
         self.resume: Segment | None = None
         self.all_suspect = False
         self.named: set[int] = set()
-        self.unheard = False
+        self.strangers = False
         self.leftover: list[int] = []
         self.expendable: list[int] = []
         self._continued: Segment | None = None
@@ -256,6 +247,7 @@ class Start:
         if read is None:
             return False
         trailer, states, entries, kept = read
+        segment.contents = read.contents()
         segment.first_lsn, segment.last_lsn = trailer.first_lsn, trailer.last_lsn
         segment.data_end = trailer.data_end
         segment.sealed(trailer)
@@ -269,19 +261,37 @@ class Start:
         return True
 
     def _add_directories(self) -> None:
-        """Places of entries come after all states, which say what is dead."""
+        """Places of entries and kept records come after all states, which say what is dead."""
         for sequence, entries in sorted(self._directories):
-            self.segments[sequence].live = add_directory(self.ledgers, sequence, entries)
+            self.segments[sequence].live = add_directory(self._ledger, sequence, entries)
         self._directories.clear()
         for sequence in sorted(self.segments):
             table = self.segments[sequence].table
             if table is None:
                 continue
             for ledger_id in table.ledgers():
-                ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
+                ledger = self._ledger(ledger_id)
                 if table.newest_lsn(ledger_id) > ledger.dead_through:
                     ledger.last = max(ledger.last, table.span(ledger_id)[1])
                     raise_lac(ledger, table.lacs[ledger_id])
+        for ledger in self.ledgers.values():
+            if ledger.deleted and ledger.last >= 0:
+                # A tombstone refuses entries as long as it stands: these are of another ledger with its id.
+                ledger.facts = None
+        self.kept = [
+            (sequence, [place for place in places if place.lsn > self._dead_through(place.ledger_id)])
+            for sequence, places in self.kept
+        ]
+
+    def _dead_through(self, ledger_id: int) -> int:
+        ledger = self.ledgers.get(ledger_id)
+        return 0 if ledger is None else ledger.dead_through
+
+    def _ledger(self, ledger_id: int) -> StoredLedger:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self.ledgers[ledger_id] = StoredLedger()
+        return ledger
 
     # --- scans --------------------------------------------------------------------------------------------------
 
@@ -351,7 +361,7 @@ class Start:
                     self.suspicion = decode_suspicion(body)
                 self.suspicion_lsn, self.suspicion_sequence = lsn, sequence
             return
-        ledger = self.ledgers.setdefault(ledger_id, StoredLedger())
+        ledger = self._ledger(ledger_id)
         if lsn <= ledger.state_lsn:
             return
         with self._refusing(sequence):
@@ -374,11 +384,12 @@ class Start:
     def _suspect(self) -> None:
         """Put in limbo whatever may have lost something, by old suspicions and by new ones; its fence is unknown then."""
         limbo_through = self.suspicion.limbo_through
-        unheard = sorted(self.named - self.ledgers.keys())
-        self.unheard = bool(unheard)
-        for ledger_id in unheard:
-            self.ledgers[ledger_id] = StoredLedger()
+        for ledger_id in sorted(self.named):
+            ledger = self._ledger(ledger_id)
+            self.strangers = self.strangers or ledger.shrunk or not ledger.state_lsn
         for ledger_id, ledger in self.ledgers.items():
+            if ledger.shrunk and ledger_id not in self.named:
+                continue  # deleted for good; what else may have been lost of it is as of a ledger never heard of
             old = 0 < limbo_through >= ledger.state_lsn
             new = self.all_suspect or ledger_id in self.named
             if not (old or new):
@@ -419,71 +430,25 @@ def raise_lac(ledger: StoredLedger, lac: int) -> None:
         ledger.facts.lac = lac
 
 
-def add_directory(ledgers: dict[int, StoredLedger], sequence: int, entries: list[DirectoryEntry]) -> int:
-    """Note which ledgers a sealed segment holds; returns how many of them have entries in it that live."""
+def add_directory(
+    find: Callable[[int], StoredLedger | None], sequence: int, entries: list[DirectoryEntry]
+) -> int:
+    """Note which ledgers a sealed segment holds; returns how many of them have entries in it that live.
+
+    Args:
+        find: the ledger with an id, None if all of it is dead; that the segment holds it is counted, there else.
+        sequence: the segment's.
+        entries: its directory.
+    """
     live = 0
     for entry in entries:
-        ledger = ledgers.setdefault(entry.ledger_id, StoredLedger())
+        ledger = find(entry.ledger_id)
+        if ledger is None:
+            continue
+        ledger.holders += 1
         if entry.highest_lsn <= ledger.dead_through:
             continue
         ledger.add_span(sequence, entry)
         raise_lac(ledger, entry.lac)
         live += 1
     return live
-
-
-def decode_quietly(files: SegmentFiles, header: SegmentHeader) -> Trailer | None:
-    """A segment's trailer if it verifies."""
-    offset = header.segment_bytes - BLOCK_BYTES
-    block = files.read_around(header.sequence, offset, BLOCK_BYTES)
-    try:
-        return decode_trailer(block, header.sequence, seed_of(header.sequence, header.nonce), offset)
-    except FormatError:
-        return None
-
-
-class Footer(NamedTuple):
-    """What a sealed segment says of itself."""
-
-    trailer: Trailer
-    states: list[tuple[int, int, memoryview]]
-    directory: list[DirectoryEntry]
-    kept: list[KeptPlace]
-
-
-def read_footer(files: SegmentFiles, segment: Segment) -> Footer | None:
-    """The footer of a sealed segment, None if it is not sealed.
-
-    Raises:
-        FormatError: a part does not verify, even when read from the disk itself.
-    """
-    try:
-        return _read_footer(files.read_at, segment)
-    except (FormatError, OSError):
-        pass
-    try:
-        return _read_footer(files.read_uncached, segment)
-    except OSError as error:
-        raise FormatError(f"the footer cannot be read: {error.strerror or error}") from error
-
-
-def _read_footer(read: Callable[[int, int, int], bytes], segment: Segment) -> Footer | None:
-    sequence, seed = segment.sequence, segment.seed
-    offset = segment.header.segment_bytes - BLOCK_BYTES
-    trailer = decode_trailer(read(sequence, offset, BLOCK_BYTES), sequence, seed, offset)
-    if trailer is None:
-        return None
-    states = read(sequence, trailer.states_offset, trailer.rows_offset - trailer.states_offset)
-    if crc32c(states, place_seed(seed, trailer.states_offset)) != trailer.states_checksum:
-        raise FormatError("the checksum of the states in the footer differs")
-    directory = read(sequence, trailer.directory_offset, trailer.directory_end - trailer.directory_offset)
-    if crc32c(directory, place_seed(seed, trailer.directory_offset)) != trailer.directory_checksum:
-        raise FormatError("the checksum of the directory in the footer differs")
-    kept = b""
-    if trailer.kept:
-        kept = read(sequence, trailer.kept_offset, trailer.kept * KEPT_RECORD.size)
-        if crc32c(kept, place_seed(seed, trailer.kept_offset)) != trailer.kept_checksum:
-            raise FormatError("the checksum of the kept records in the footer differs")
-    return Footer(
-        trailer, list(read_states(states, trailer.states)), list(read_directory(directory)), read_kept(kept)
-    )

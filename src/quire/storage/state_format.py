@@ -25,6 +25,8 @@ FENCED: Final = 1
 SHRUNK: Final = 0x80
 
 _V1 = struct.Struct(">BBBBIQQqQQ")
+_UNTIL: Final = slice(32, 40)
+"""Where a state of version 1 or 2 says until when its tombstone stands."""
 _V1_FENCED, _V1_LIMBO = 1, 2
 _BOOKIE = Use("bookie", "bookie")
 
@@ -72,10 +74,10 @@ _DEAD_RANGE: Final = Layout(
 SHRUNK_STATE: Final = Layout(
     "Shrunk tombstone",
     [
-        Field("version", "B", _new("nobody yet")),
-        Field("flags: 128", "B", _new("nobody yet")),
-        Field("zero", "H", _new("nobody yet")),
-        Field("entries up to this LSN are dead", "Q", _new("nobody yet")),
+        Field("version", "B", _new("bookie")),
+        Field("flags: 128", "B", _new("bookie")),
+        Field("zero", "H", _new("bookie")),
+        Field("entries up to this LSN are dead", "Q", _new("bookie")),
     ],
 )
 TABLES: Final = (STATE, _DOUBT_RANGE, _DEAD_RANGE, SHRUNK_STATE)
@@ -173,6 +175,16 @@ def decode_state(ledger_id: int, body: Buffer, lsn: int = 0) -> LedgerState:
     if len(body) > 1 and body[1] & SHRUNK:
         return _decode_shrunk(ledger_id, body)
     return _decode_v2(ledger_id, body)
+
+
+def is_shrunk(body: Buffer) -> bool:
+    """Whether a state's bytes are a shrunk tombstone."""
+    return len(body) == SHRUNK_STATE.size and body[1] == SHRUNK
+
+
+def brings_life(body: Buffer) -> bool:
+    """Whether a state's bytes are those of a ledger that is not deleted."""
+    return not is_shrunk(body) and not any(body[_UNTIL])
 
 
 def check_acted_on(ledger_id: int, state: LedgerState) -> None:

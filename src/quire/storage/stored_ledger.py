@@ -36,9 +36,10 @@ class StoredLedger:
         dead_through: entries with an LSN up to this are deleted.
         last: highest entry id that is held, -1 if none.
         spans: sealed segments that hold its entries, packed.
+        holders: sealed segments in use with something of it, dead or not, that a lost tombstone would bring back.
     """
 
-    __slots__ = ("dead_through", "facts", "last", "spans", "state_lsn", "state_sequence")
+    __slots__ = ("dead_through", "facts", "holders", "last", "spans", "state_lsn", "state_sequence")
 
     def __init__(self) -> None:
         self.facts: LedgerFacts | None = None
@@ -47,6 +48,17 @@ class StoredLedger:
         self.dead_through = 0
         self.last = -1
         self.spans = _NONE
+        self.holders = 0
+
+    @property
+    def deleted(self) -> bool:
+        """It is deleted, and its tombstone still has fence and key."""
+        return self.facts is not None and bool(self.facts.deleted_until_ms)
+
+    @property
+    def shrunk(self) -> bool:
+        """Nothing but a shrunk tombstone is left of it."""
+        return self.facts is None and self.last < 0 and self.state_lsn > 0
 
     def add_span(self, sequence: int, entry: DirectoryEntry) -> None:
         """A sealed segment holds entries of this ledger."""

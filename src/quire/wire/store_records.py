@@ -28,6 +28,8 @@ from quire.wire.records import (
 FORMAT_VERSION: Final = 1
 RECORD_BYTES_MAX: Final = 4096
 """More than any of these needs; what later versions add has to fit too."""
+HELD_LENGTH_MAX: Final = 500
+"""Characters of the reason for which a collector holds; a longer one is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Tombstone:
         ledger_id: which.
         token: the ledger's token; 0 where it had none. Another ledger under the same id has another.
         deleted_ms: wall time, for people; nothing is decided by it.
-        record_version: the version of the record that was deleted.
+        record_version: the version of the record that was deleted; 0 where there was none.
+        by_hand: a person ordered it: bookies drop the entries whatever token they know of the ledger.
         unknown: fields of later versions.
     """
 
@@ -46,6 +49,7 @@ class Tombstone:
     token: int
     deleted_ms: int
     record_version: int
+    by_hand: bool = False
     unknown: bytes = b""
 
 
@@ -93,16 +97,24 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """How many passes a bookie's collector has begun: one that goes back was restored from a backup.
+    """How many passes a bookie's collector has begun: a store that shows fewer than the bookie knows of went back in time.
 
     Attributes:
         bookie: which.
         passes: the number.
+        own: the bookie's own number when it found that the store had gone back; 0 while it holds nothing back.
+        held: why it drops nothing at present; empty while it does. At most `HELD_LENGTH_MAX` characters are written.
+        accepted: the `own` with which a person accepted the store as it is; 0: nobody did.
+        chain: a random number that stays as long as the counter goes on from its own last value.
         unknown: fields of later versions.
     """
 
     bookie: BookieId
     passes: int
+    own: int = 0
+    held: str = ""
+    accepted: int = 0
+    chain: int = 0
     unknown: bytes = b""
 
 
@@ -122,6 +134,7 @@ def encode_tombstone(tombstone: Tombstone) -> bytes:
         token=check_number(tombstone.token, "the token", where, U64_MAX),
         deleted_ms=check_number(tombstone.deleted_ms, "the time", where),
         record_version=check_number(tombstone.record_version, "the record's version", where),
+        by_hand=tombstone.by_hand,
     )
     return serialized(message, tombstone.unknown, where, RECORD_BYTES_MAX)
 
@@ -140,7 +153,12 @@ def decode_tombstone(data: bytes, ledger_id: int) -> Tombstone:
     if message.deleted_ms < 0 or message.record_version > ID_MAX:
         raise corrupt(where, f"it is of {message.deleted_ms} ms, version {message.record_version}")
     return Tombstone(
-        LedgerId(ledger_id), message.token, message.deleted_ms, message.record_version, unknown_of(message)
+        LedgerId(ledger_id),
+        message.token,
+        message.deleted_ms,
+        message.record_version,
+        message.by_hand,
+        unknown_of(message),
     )
 
 
@@ -224,14 +242,22 @@ def decode_boot(data: bytes, bookie: str) -> Boot:
 
 
 def encode_passes(passes: Passes) -> bytes:
-    """The record `passes/<bookie id>`.
+    """The record `passes/<bookie id>`; a long reason is cut.
 
     Raises:
-        MisuseError: the number is out of bounds.
+        MisuseError: a number is out of bounds.
     """
     where = _of_bookie("pass counter", passes.bookie)
-    number = check_number(passes.passes, "the number of passes", where, U64_MAX)
-    message = pb.Passes(format_version=FORMAT_VERSION, bookie=passes.bookie, passes=number)
+    message = pb.Passes(
+        format_version=FORMAT_VERSION,
+        bookie=passes.bookie,
+        passes=check_number(passes.passes, "the number of passes", where, U64_MAX),
+        own=check_number(passes.own, "the bookie's own number of passes", where, U64_MAX),
+        # An error's text may hold what is no Unicode, such as a path; it must not stop the record.
+        held=passes.held[:HELD_LENGTH_MAX].encode(errors="replace").decode(),
+        accepted=check_number(passes.accepted, "the accepted number of passes", where, U64_MAX),
+        chain=check_number(passes.chain, "the chain", where, U64_MAX),
+    )
     return serialized(message, passes.unknown, where, RECORD_BYTES_MAX)
 
 
@@ -244,7 +270,15 @@ def decode_passes(data: bytes, bookie: str) -> Passes:
     where = _of_bookie("pass counter", bookie)
     message = parse(pb.Passes, data, where, RECORD_BYTES_MAX)
     _check(message.format_version, message.bookie, bookie, where)
-    return Passes(BookieId(bookie), message.passes, unknown_of(message))
+    return Passes(
+        BookieId(bookie),
+        message.passes,
+        message.own,
+        message.held,
+        message.accepted,
+        message.chain,
+        unknown_of(message),
+    )
 
 
 def _check(version: int, named: str, bookie: str, where: str) -> None:
@@ -263,21 +297,20 @@ def _of_bookie(what: str, bookie: str) -> str:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_DELETER: Final = Use(
-    "nobody yet; whoever deletes a ledger will", "nobody yet; a bookie's collector will", "2", IGNORES
-)
-_COLLECTOR: Final = Use(
-    "nobody yet; a bookie's collector will",
-    "nobody yet; the collector, and whoever ends tombstones, will",
-    "2",
-    IGNORES,
-)
+_DELETER: Final = Use("whoever deletes a ledger", "a bookie's collector; operators", "2", IGNORES)
+_COLLECTOR: Final = Use("a bookie's collector", "the collector; whoever ends tombstones", "2", IGNORES)
+_HOLD: Final = Use("a bookie's collector", "the collector; operators", "2", IGNORES)
 _BOOKIE: Final = Use("nobody yet; a bookie will", "nobody yet; the bookie at its start will", "2", IGNORES)
 
 TOMBSTONE_FIELDS: Final = Message(
     "Tombstone of a deleted ledger",
     pb.Tombstone.DESCRIPTOR,
-    dict.fromkeys(("format_version", "ledger_id", "token", "deleted_ms", "record_version"), _DELETER),
+    {
+        **dict.fromkeys(("format_version", "ledger_id", "token", "deleted_ms", "record_version"), _DELETER),
+        "by_hand": Use(
+            "a person, with `quire cluster orphans --delete`", "a bookie's collector", "2", IGNORES
+        ),
+    },
 )
 WATERMARK_FIELDS: Final = Message(
     "Watermark of a bookie",
@@ -295,5 +328,9 @@ BOOT_FIELDS: Final = Message(
 PASSES_FIELDS: Final = Message(
     "Pass counter of a bookie",
     pb.Passes.DESCRIPTOR,
-    dict.fromkeys(("format_version", "bookie", "passes"), _COLLECTOR),
+    {
+        **dict.fromkeys(("format_version", "bookie", "passes", "chain"), _COLLECTOR),
+        **dict.fromkeys(("own", "held"), _HOLD),
+        "accepted": Use("a person, with `quire cluster accept-store`", "the collector", "2", IGNORES),
+    },
 )

@@ -335,35 +335,6 @@ def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_settled(t
     in_world(tmp_path, work)
 
 
-def test_a_deleted_ledger_is_collected_on_proof_and_stays_away(tmp_path: Path) -> None:
-    async def work(at: World) -> None:
-        from quire.bookie.garbage import GarbageCollector
-
-        records = LedgerStore(at.store)
-        record = new_ledger(
-            LedgerId(1),
-            [at.bookie],
-            write_quorum=1,
-            ack_quorum=1,
-            digest_type=DigestType.CRC32C,
-            password=b"secret",
-        )
-        await records.create(record)
-        who = access()
-        assert await at.add(who, [0]) is Answer.OK
-        config = replace(at.config, garbage_grace_seconds=10.0)
-        collector = GarbageCollector(config, at.bookie, at.server.storage, at.server.ledgers, records)
-        assert await collector.collect(0, 1000) == 0
-        await records.delete(LedgerId(1))
-        assert await collector.collect(1_000, 1000) == 0, "once gone is not enough"
-        assert await collector.collect(12_000, 1000) == 1
-        assert (await at.read(who, 0, 0)).answer is Answer.NO_LEDGER
-        assert await at.add(who, [1]) is Answer.DELETED
-        assert await at.add(who, [1], recovery=True) is Answer.DELETED
-
-    in_world(tmp_path, work)
-
-
 async def talk(at: World, data: bytes) -> bytes:
     """What the bookie says to these bytes before it closes the connection."""
     reader, writer = await asyncio.open_connection(*at.server.address)

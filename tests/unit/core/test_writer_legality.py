@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.errors import MisuseError, NotWritingError
+from quire.core.errors import LedgerIdReusedError, MisuseError, NotWritingError
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import LEGAL, Legality, Status
@@ -39,6 +39,7 @@ def machine_in(status):
 
 
 INPUTS = {
+    "began_without": lambda m: m.began_without([2], 0),
     "append": lambda m: m.append(1, 10),
     "adds_acked": lambda m: m.adds_acked(0, "b1", 0),
     "add_failed": lambda m: m.add_failed(0, "b1", 0, Answer.TIMED_OUT),
@@ -78,7 +79,8 @@ def test_an_input_does_what_the_table_says(name, status):
     legality = LEGAL[name][status]
     # A metadata answer that nobody asked for is the driver's mistake in any status.
     unasked = name == "metadata_read" and status in (Status.CHANGING, Status.CLOSING)
-    if legality is Legality.REFUSED or unasked:
+    late = name == "began_without"  # something was appended
+    if legality is Legality.REFUSED or unasked or late:
         with pytest.raises((NotWritingError, MisuseError)):
             INPUTS[name](machine)
         assert state(machine) == before
@@ -94,15 +96,28 @@ def test_an_input_does_what_the_table_says(name, status):
         assert not machine.out
 
 
+def test_a_writer_begins_without_slots_before_its_first_entry_only():
+    machine = WriterMachine(record(), 0)
+    machine.began_without([2], 0)
+    machine.check()
+    assert machine.absent == (2,)
+    for slots in ([2], [3], [-1]):
+        with pytest.raises(MisuseError, match="cannot begin without"):
+            machine.began_without(slots, 0)
+    assert machine.absent == (2,)
+
+
 @pytest.mark.parametrize("answer", list(Answer), ids=lambda answer: answer.name)
 def test_every_answer_to_an_unconfirmed_add_is_decided(answer):
     machine = machine_in(Status.WRITING)
     machine.add_failed(0, "b1", 0, answer)
     machine.check()
-    fatal = {Answer.FENCED, Answer.UNAUTHORISED, Answer.BAD_REQUEST, Answer.INVALID_TERM, Answer.DELETED}
-    if answer in fatal:
+    reused = {Answer.WRONG_TOKEN, Answer.DELETED}
+    closing = {Answer.UNAUTHORISED, Answer.BAD_REQUEST, *reused}
+    if answer in {Answer.FENCED, Answer.INVALID_TERM, *closing}:
         assert machine.problem is not None
-        closes = answer in (Answer.UNAUTHORISED, Answer.BAD_REQUEST)
+        assert (machine.problem.kind is LedgerIdReusedError) == (answer in reused)
+        closes = answer in closing
         assert machine.status is (Status.CLOSING if closes else Status.ENDED)
     elif answer is Answer.DAMAGED_IN_TRANSIT:
         assert machine.status is Status.WRITING

@@ -59,7 +59,7 @@ def test_create_makes_folders_and_file_and_later_opens_need_no_create(path):
     deep = path.parent / "a" / "b" / "metadata.db"
     open_and_close(deep, create=True)
     open_and_close(deep)
-    assert sorted(p.name for p in deep.parent.iterdir()) == ["metadata.db"]
+    assert sorted(p.name for p in deep.parent.iterdir()) == ["metadata.db", "metadata.db-sequence"]
 
 
 def test_a_directory_or_a_file_as_folder_is_refused(path):
@@ -259,7 +259,8 @@ def test_a_new_folder_is_on_the_disk_before_the_file_is_made(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", noted)
     SqliteFile(path.parent / "new" / "deeper" / "metadata.db", create=True).close()
-    assert synced[-2:] == [str(path.parent), str(path.parent / "new")]
+    folder = path.parent / "new"  # last comes the one with the file that the sequence is in
+    assert synced[-3:] == [str(path.parent), str(folder), str(folder / "deeper")]
 
 
 def test_a_watcher_behind_the_trim_is_told_to_read_everything(path):
@@ -352,7 +353,8 @@ def test_closing_leaves_nothing_behind(path):
     asyncio.run(scenario())
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert sorted(p.name for p in path.parent.rglob("*")) == ["metadata.db", "metadata.db-sessions"]
+    left = ["metadata.db", "metadata.db-sequence", "metadata.db-sessions"]
+    assert sorted(p.name for p in path.parent.rglob("*")) == left
 
 
 # --- URIs -------------------------------------------------------------------------------------------------------

@@ -67,18 +67,20 @@ class LedgerNotes(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., holes: _Optional[_Union[LedgerHoles, _Mapping]] = ..., lost: _Optional[_Union[LedgerLosses, _Mapping]] = ...) -> None: ...
 
 class Tombstone(_message.Message):
-    __slots__ = ("format_version", "ledger_id", "token", "deleted_ms", "record_version")
+    __slots__ = ("format_version", "ledger_id", "token", "deleted_ms", "record_version", "by_hand")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     DELETED_MS_FIELD_NUMBER: _ClassVar[int]
     RECORD_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BY_HAND_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     ledger_id: int
     token: int
     deleted_ms: int
     record_version: int
-    def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., token: _Optional[int] = ..., deleted_ms: _Optional[int] = ..., record_version: _Optional[int] = ...) -> None: ...
+    by_hand: bool
+    def __init__(self, format_version: _Optional[int] = ..., ledger_id: _Optional[int] = ..., token: _Optional[int] = ..., deleted_ms: _Optional[int] = ..., record_version: _Optional[int] = ..., by_hand: _Optional[bool] = ...) -> None: ...
 
 class Watermark(_message.Message):
     __slots__ = ("format_version", "bookie", "revision", "instance", "generation")
@@ -113,14 +115,22 @@ class Boot(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., boot: _Optional[int] = ..., durable_lsn: _Optional[int] = ..., marker_inode: _Optional[int] = ..., marker_changed_ns: _Optional[int] = ..., clean: _Optional[bool] = ...) -> None: ...
 
 class Passes(_message.Message):
-    __slots__ = ("format_version", "bookie", "passes")
+    __slots__ = ("format_version", "bookie", "passes", "own", "held", "accepted", "chain")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOKIE_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     bookie: str
     passes: int
-    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., passes: _Optional[int] = ...) -> None: ...
+    own: int
+    held: str
+    accepted: int
+    chain: int
+    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., passes: _Optional[int] = ..., own: _Optional[int] = ..., held: _Optional[str] = ..., accepted: _Optional[int] = ..., chain: _Optional[int] = ...) -> None: ...
 
 class StreamFragment(_message.Message):
     __slots__ = ("first_entry", "ensemble")

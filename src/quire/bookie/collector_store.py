@@ -1,0 +1,254 @@
+"""What a bookie's collector asks the metadata store, and writes there: its counter, its watermark, the last look.
+
+Source: `docs/protocol/collection.md`; `docs/formats/metadata.md`, "Records".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from quire.core.errors import AlreadyExistsError, CorruptMetadataError, RefusedError
+from quire.core.garbage import By, Mark, PassCount, Proof, tombstones_over
+from quire.core.ids import BookieId, LedgerId
+from quire.metadata.bookies import BookieRegistry
+from quire.metadata.keys import PASSES, WATERMARKS, passes_key, tombstone_key, watermark_key
+from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.store import (
+    LIST_LIMIT,
+    Create,
+    MetadataStore,
+    Op,
+    Put,
+    Require,
+    StoreBusyError,
+    VersionConflictError,
+)
+from quire.wire.store_records import (
+    Passes,
+    Watermark,
+    decode_passes,
+    decode_tombstone,
+    decode_watermark,
+    encode_passes,
+    encode_watermark,
+)
+
+log = logging.getLogger(__name__)
+
+_CONFLICTS: Final = (VersionConflictError, AlreadyExistsError)
+
+
+class Doomed(NamedTuple):
+    """A ledger that is to go, why, and the version of its tombstone (0 if that is not the proof)."""
+
+    ledger_id: int
+    proof: Proof
+    tombstone_version: int
+
+
+@dataclass(slots=True)
+class Tombstones:
+    """The tombstones of the store.
+
+    Attributes:
+        marks: of the ledgers that were asked for: what each says, and its version.
+        revisions: of all: (ledger id, revision, version).
+    """
+
+    marks: dict[int, tuple[Mark, int]] = field(default_factory=dict)
+    revisions: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+class CollectorStore:
+    """The metadata store as one bookie's collector needs it.
+
+    Args:
+        store: the cluster's.
+        bookie_id: whose collector.
+        records: of the ledgers, in the same store; made here if None.
+    """
+
+    def __init__(self, store: MetadataStore, bookie_id: BookieId, records: LedgerStore | None = None) -> None:
+        self._store = store
+        self.bookie_id = bookie_id
+        self._passes_key = passes_key(bookie_id)
+        self._revision = 0
+        self._unknown = b""
+        self.records = records or LedgerStore(store)
+        self._registry = BookieRegistry(store)
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Instance and generation."""
+        return self._store.instance_id, self._store.generation
+
+    async def has_record(self, ledger_id: int) -> bool:
+        """Whether a ledger's record is there; whether it can be read does not matter."""
+        return await self._store.get(ledger_key(ledger_id)) is not None
+
+    async def raise_ledger_ids(self, above: LedgerId) -> None:
+        """New ledgers get higher ids than this."""
+        await self._store.raise_ledger_ids(above)
+
+    # --- the counter ---------------------------------------------------------------------------------------------
+
+    async def passes(self) -> tuple[PassCount | None, int]:
+        """This bookie's counter and its version.
+
+        Raises:
+            CorruptMetadataError: it is damaged.
+        """
+        found = await self._store.get(self._passes_key)
+        if found is None:
+            return None, 0
+        says = decode_passes(found.value, self.bookie_id)
+        self._unknown = says.unknown
+        return PassCount(says.chain, says.passes, says.own, says.held, says.accepted), found.version
+
+    async def swap_passes(self, value: PassCount, version: int) -> int | None:
+        """Replace the counter that has a version (0: there is none).
+
+        Returns:
+            The new version; None if somebody was faster, and nothing was written.
+
+        Raises:
+            StoreBusyError: it was written, and changed by somebody else at once.
+        """
+        record = encode_passes(
+            Passes(
+                self.bookie_id,
+                value.passes,
+                chain=value.chain,
+                own=value.own,
+                held=value.held,
+                accepted=value.accepted,
+                unknown=self._unknown,
+            )
+        )
+        try:
+            if version:
+                mine = await self._store.put(self._passes_key, record, version)
+            else:
+                mine = await self._store.create(self._passes_key, record)
+        except _CONFLICTS:
+            return None
+        found = await self._store.get(self._passes_key)
+        if found is None or found.version != mine:
+            raise self._not_own()
+        self._revision = found.revision
+        return mine
+
+    # --- tombstones ----------------------------------------------------------------------------------------------
+
+    async def tombstones(self, wanted: Collection[int]) -> Tombstones:
+        """All tombstones; what those of some ledgers say. One that is damaged says nothing."""
+        found = Tombstones()
+        after: int | None = None
+        while True:
+            page = await self.records.tombstones(after, LIST_LIMIT)
+            for ledger_id, value in page:
+                found.revisions.append((ledger_id, value.revision, value.version))
+                if ledger_id not in wanted:
+                    continue
+                try:
+                    says = decode_tombstone(value.value, ledger_id)
+                except CorruptMetadataError as error:
+                    log.warning("a tombstone counts for nothing: %s", error)
+                    continue
+                found.marks[ledger_id] = Mark(says.token, says.by_hand), value.version
+            if len(page) < LIST_LIMIT:
+                return found
+            after = page[-1][0]
+
+    async def look(self, batch: Sequence[Doomed], mine: int) -> list[bool]:
+        """The last look, at all of them in one moment: for each whether it must stay (its record is there, or its tombstone gone).
+
+        Args:
+            batch: the ledgers.
+            mine: the version of this pass's counter.
+
+        Raises:
+            StoreBusyError: the counter is not this pass's own any more.
+        """
+        ops: list[Op] = [Require(self._passes_key, mine)]
+        for one in batch:
+            ops.append(Require(ledger_key(one.ledger_id), None))
+            if one.proof.by is not By.CHAIN:
+                ops.append(Require(tombstone_key(one.ledger_id), one.tombstone_version))
+        try:
+            await self._store.multi(ops)
+        except _CONFLICTS as error:
+            self._check_own(error)
+            if len(batch) == 1:
+                return [True]
+            return [stays for one in batch for stays in await self.look([one], mine)]
+        return [False] * len(batch)
+
+    def _check_own(self, error: RefusedError) -> None:
+        if error.ids.get("key") == self._passes_key:
+            raise self._not_own() from error
+
+    def _not_own(self) -> StoreBusyError:
+        return StoreBusyError(
+            f"the pass counter of bookie {self.bookie_id} was changed during the pass; nothing more is dropped in it",
+            bookie=self.bookie_id,
+        )
+
+    # --- watermarks ----------------------------------------------------------------------------------------------
+
+    async def tell_watermark(self, mine: int, tombstones: Sequence[tuple[int, int, int]]) -> None:
+        """Everything deleted before this pass is dropped, durably. Written only where that ends a tombstone."""
+        if not tombstones:
+            return
+        key = watermark_key(self.bookie_id)
+        found = await self._store.get(key)
+        instance, generation = self.name
+        value = encode_watermark(Watermark(self.bookie_id, self._revision, instance, generation))
+        if found is None:
+            op: Op = Create(key, value)
+        else:
+            told = decode_watermark(found.value, self.bookie_id).revision
+            if all(revision <= told for _, revision, _ in tombstones):
+                return
+            op = Put(key, value, found.version)
+        try:
+            await self._store.multi([op, Require(self._passes_key, mine)])
+        except _CONFLICTS as error:
+            self._check_own(error)
+
+    async def end_tombstones(self, tombstones: Sequence[tuple[int, int, int]]) -> None:
+        """Take away this bookie's share of the tombstones that all bookies' watermarks have passed."""
+        if not tombstones:
+            return
+        cookies = await self._registry.list_cookies()
+        collects = await self._names(PASSES)
+        bookies = sorted(str(bookie) for bookie in cookies if bookie in collects)
+        if self.bookie_id not in bookies:
+            return
+        watermarks = [await self._watermark(bookie) for bookie in bookies]
+        rank = bookies.index(str(self.bookie_id))
+        over = set(tombstones_over([one[:2] for one in tombstones], watermarks))
+        share = [
+            (LedgerId(ledger_id), version)
+            for ledger_id, _, version in tombstones
+            if ledger_id in over and ledger_id % len(bookies) == rank
+        ]
+        if share:
+            await self.records.end_tombstones(share)
+
+    async def _names(self, prefix: str) -> set[str]:
+        names: set[str] = set()
+        after: str | None = None
+        while True:
+            page = await self._store.list(prefix, after=after)
+            names.update(key.removeprefix(prefix) for key, _ in page)
+            if len(page) < LIST_LIMIT:
+                return names
+            after = page[-1][0]
+
+    async def _watermark(self, bookie: str) -> int:
+        found = await self._store.get(WATERMARKS + bookie)
+        return 0 if found is None else decode_watermark(found.value, bookie).revision

@@ -1,0 +1,23 @@
+"""What is said of a ledger whose bookies hold another ledger's entries under the same id.
+
+Source: `docs/metadata.md`, "Restoring a backup".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.core.errors import LedgerIdReusedError
+from quire.core.ids import BookieId
+
+
+def reused_id(ledger_id: int, bookies: Iterable[BookieId]) -> LedgerIdReusedError:
+    """The error for a ledger that was opened or read, and of which these bookies answered WRONG_TOKEN."""
+    named = tuple(bookies)
+    return LedgerIdReusedError(
+        f"ledger {ledger_id}: id {ledger_id} was used before by another ledger, and what {', '.join(named)} hold under it"
+        " is of that one; nothing can be read of this one there; if the metadata store was restored from a backup, see"
+        " docs/metadata.md, 'Restoring a backup'",
+        ledger_id=ledger_id,
+        bookies=named,
+    )

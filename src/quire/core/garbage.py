@@ -1,0 +1,341 @@
+"""Which ledgers a bookie may drop because they were deleted: those of which there is a proof, and no others.
+
+A missing record proves nothing: a metadata store that was restored from a backup, or lost the end of its log, lacks the
+records of ledgers that are alive. There are two proofs.
+
+- A *tombstone* that names the ledger's token; clients of ours leave one with each deletion. Or one that a person left after
+  this bookie had told that the ledger is unknown.
+- The *chain*, for deletions that leave none. Before each pass the bookie raises its own counter in the store. A ledger whose
+  record it found in two passes, before and after such a write, and misses while the counter is its own last one, was
+  deleted: each state of the store that has this counter came after one that had the record.
+
+A store that shows another counter than the bookie's last one went back, or is another: the collection *holds* until the
+newer store is back or a person accepts this one. Revisions and highest ids are no evidence: a restored store may show
+higher ones.
+
+One `CollectorMachine` for each bookie. Its driver reads and swaps in the store, looks once more before it drops, and keeps
+`CollectorMachine.kept` on the bookie's disk before each swap and after each pass.
+
+Source: protocol reference, "Short counterexamples", T4 and T6; overview (002), "Bookkeeper metadata management".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from quire.core.rules import RULES, Rules
+
+FINDINGS_KEPT: Final = 2
+"""More findings of one ledger prove nothing more."""
+
+
+class PassCount(NamedTuple):
+    """What a bookie's counter in the store says.
+
+    Attributes:
+        chain: a random number that stays as long as the counter goes on from its own last value.
+        passes: how many passes were begun.
+        own: while the bookie holds, its own number of passes; 0 otherwise.
+        held: why it holds; empty otherwise.
+        accepted: the `own` that a person accepted this store for; 0 otherwise.
+    """
+
+    chain: int
+    passes: int
+    own: int = 0
+    held: str = ""
+    accepted: int = 0
+
+
+class StoreName(NamedTuple):
+    """Which store it is: its instance, and its generation where it has one (else 0)."""
+
+    instance: str
+    generation: int
+
+
+NO_STORE: Final = StoreName("", 0)
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a bookie keeps on its own disk between passes; lost, it begins a new chain without evidence.
+
+    Attributes:
+        store: the store of the last pass.
+        chain, passes: as in the store after the last pass; `passes` 0 = none was made.
+        found_lsn: the bookie's last LSN before the last complete pass asked for its counter.
+        findings: ledgers found in the last complete pass, and in how many in a row (2 = two or more).
+        missing: ledgers that are proven to be deleted, by a chain or by hand, and are not dropped yet, with the LSN through
+            which the proof holds.
+        told: ledgers that were unknown in the last complete pass, of which people could know.
+        asked: a write of the counter was asked for, and it was not heard of yet that it is done.
+    """
+
+    store: StoreName = NO_STORE
+    chain: int = 0
+    passes: int = 0
+    found_lsn: int = 0
+    findings: dict[int, int] = field(default_factory=dict)
+    missing: dict[int, int] = field(default_factory=dict)
+    told: frozenset[int] = frozenset()
+    asked: bool = False
+
+
+class Count(NamedTuple):
+    """Swap the counter to this value, then call `counted`."""
+
+    value: PassCount
+
+
+class Hold(NamedTuple):
+    """Drop nothing. `value`: swap the counter to this, so that people see why; None if it says so already."""
+
+    why: str
+    value: PassCount | None
+
+
+class By(Enum):
+    """What proves that a ledger was deleted."""
+
+    TOMBSTONE = "tombstone"
+    HAND = "tombstone by hand"
+    CHAIN = "chain"
+
+
+class Proof(NamedTuple):
+    """Why a ledger may go.
+
+    Attributes:
+        by: the kind of proof.
+        through: it holds for what was written up to this LSN; None: for all that was written before the last look.
+    """
+
+    by: By
+    through: int | None = None
+
+
+class Mark(NamedTuple):
+    """What a tombstone in the store says of a ledger: its token (0 = it had none), and whether a person left it."""
+
+    token: int
+    by_hand: bool = False
+
+
+class CollectorMachine:
+    """One bookie's collector.
+
+    The driver makes one pass after the other:
+
+    1. `begin` with the counter as the store shows it. `Count`: keep `kept` on the disk, swap, then `counted`. `Hold`: nothing
+       is dropped; the pass may go on to tell what is missing.
+    2. `look` for one stretch of ledger ids after the other, in any order.
+    3. `proof` for each of `missing`. With a proof: one look that reads in one moment that the record is absent, the
+       tombstone stands and the counter is this pass's own; if so, and nothing was written to the ledger since
+       `Proof.through`, it is dropped. `due` says that there is a proof, `dropped` that it was acted on.
+    4. `finish`, if every stretch was looked at, with those that have none; then `kept` goes to the disk.
+
+    A pass that ends early, for whatever reason, changes no evidence.
+
+    Args:
+        kept: what the disk kept; a new `Kept` if nothing.
+        rules: the judgements; production passes the one true set.
+
+    Attributes:
+        kept: what is to be on the disk before each swap, and after `finish`.
+        holding: why nothing is dropped; empty if it may be.
+        missing: ledgers of this pass whose record is not there.
+        unknown: those of the last complete pass for which there is no proof, ascending.
+    """
+
+    __slots__ = (
+        "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_rules", "holding", "kept", "missing", "unknown",
+    )  # fmt: skip
+
+    def __init__(self, kept: Kept, rules: Rules = RULES) -> None:
+        self.kept = kept
+        self.holding = ""
+        self.missing: list[int] = []
+        self.unknown: list[int] = []
+        self._begun: tuple[StoreName, PassCount] | None = None
+        self._fresh = False
+        self._before = False
+        self._looking: dict[int, int] = {}
+        self._due: dict[int, int] = {}
+        self._by_hand: list[int] = []
+        self._lsn = 0
+        self._rules = rules
+
+    # --- the counter ---------------------------------------------------------------------------------------------
+
+    def begin(self, shown: PassCount | None, store: StoreName, chain: int, lsn: int) -> Count | Hold:
+        """Begin a pass.
+
+        Args:
+            shown: the bookie's counter as the store shows it; None if there is none.
+            store: which store that is.
+            chain: a random number, not 0, for a chain that begins now.
+            lsn: the bookie's last LSN, taken before this pass asked the store anything. Taken later it may be that of a ledger
+                made after the counter was written, whose record goes with a backup that is put back.
+        """
+        self._begun = None
+        self._stage(lsn)
+        own = self.kept
+        if shown is not None and own.passes and shown.accepted == own.passes:
+            self.holding = ""
+            return self._count(store, PassCount(chain, max(own.passes, shown.passes) + 1), fresh=True)
+        self.holding = why = self._why_hold(shown, store)
+        if why:
+            at = shown or PassCount(0, 0)
+            if at.held and at.own == own.passes:
+                self.holding = why = at.held  # said when it began, of the store as it was then
+            value = PassCount(at.chain, at.passes, own.passes, why)
+            return Hold(why, None if shown == value else value)
+        passes = 0 if shown is None else shown.passes
+        # A write that was asked for and not heard of may stand in a copy of the store, under the version of the next one: the
+        # chain cannot go on through it. More passes than were kept are such writes as well.
+        fresh = not own.passes or own.asked or passes > own.passes
+        return self._count(store, PassCount(chain if fresh else own.chain, passes + 1), fresh=fresh)
+
+    def _why_hold(self, shown: PassCount | None, store: StoreName) -> str:
+        own = self.kept
+        if not own.passes:
+            return ""
+        if own.store.instance != store.instance:
+            return f"this store is of instance {store.instance}, the one before was of {own.store.instance}"
+        if own.store.generation != store.generation:
+            return f"this store is of generation {store.generation}, the one before was of {own.store.generation}"
+        if shown is None:
+            return f"the store has no counter of this bookie's passes, which had come to {own.passes}"
+        if self._rules.store_went_back(
+            own_chain=own.chain, own=own.passes, shown_chain=shown.chain, shown=shown.passes
+        ):
+            of = "" if own.chain == shown.chain else " of another chain"
+            return f"the store shows {shown.passes} passes{of}, this bookie has made {own.passes}"
+        return ""
+
+    def _count(self, store: StoreName, value: PassCount, *, fresh: bool) -> Count:
+        self._begun, self._fresh, self._before = (store, value), fresh, self.kept.asked
+        self.kept.asked = True
+        return Count(value)
+
+    def not_counted(self) -> None:
+        """The swap of `begin` was refused, or never asked for: nothing was written, and this pass finds nothing anew."""
+        self._begun = None
+        self.kept.asked = self._before
+
+    def is_own(self, shown: PassCount | None) -> bool:
+        """Whether the store shows this bookie's last counter as it was written: a pass may drop without another one.
+
+        So it collects on a disk that is too full to keep the next counter.
+        """
+        own = self.kept
+        return bool(own.passes) and not own.asked and shown == PassCount(own.chain, own.passes)
+
+    def counted(self) -> None:
+        """The swap of `begin` succeeded: the store has the counter of this pass, which may look now."""
+        assert self._begun is not None
+        own = self.kept
+        own.store, (own.chain, own.passes, *_) = self._begun
+        own.asked = False
+        if self._fresh:
+            own.findings, own.missing, own.told = {}, {}, frozenset()
+
+    def _stage(self, lsn: int) -> None:
+        self._lsn = lsn
+        self._looking, self._due, self.missing, self._by_hand = {}, {}, [], []
+
+    # --- the look ------------------------------------------------------------------------------------------------
+
+    def look(self, held: Iterable[int], found: Collection[int]) -> None:
+        """Take up one stretch of ids.
+
+        Args:
+            held: the ledgers of the stretch that this bookie holds.
+            found: those whose record is there.
+        """
+        findings, looking = self.kept.findings, self._looking
+        for ledger_id in held:
+            if ledger_id in found:
+                looking[ledger_id] = min(findings.get(ledger_id, 0) + 1, FINDINGS_KEPT)
+            else:
+                self.missing.append(ledger_id)
+
+    def proof(self, ledger_id: int, mark: Mark | None, token: int) -> Proof | None:
+        """What proves that a missing ledger was deleted; None: that is unknown.
+
+        Args:
+            ledger_id: the ledger.
+            mark: its tombstone in the store, if there is one.
+            token: what this bookie knows as the ledger's token; 0 if nothing.
+        """
+        own = self.kept
+        if mark is not None and mark.by_hand:
+            self._by_hand.append(ledger_id)
+            if self._rules.order_counts(was_told=ledger_id in own.told):
+                return Proof(By.HAND, own.found_lsn)
+        if mark is not None:
+            if self._rules.tombstone_counts(tombstone_token=mark.token, token=token):
+                return Proof(By.TOMBSTONE)
+            if token and (mark.token or not mark.by_hand):
+                return None  # another ledger with this id was deleted: it may be the one that was found
+        if self.holding:
+            return None  # what was found in another store proves nothing in this one
+        if ledger_id in own.missing:
+            return Proof(By.CHAIN, own.missing[ledger_id])
+        if self._rules.chain_proves(own.findings.get(ledger_id, 0)):
+            return Proof(By.CHAIN, own.found_lsn)
+        return None
+
+    def due(self, ledger_id: int, proof: Proof) -> None:
+        """There is a proof; the ledger is not dropped yet, and will be judged again if this pass does not drop it."""
+        if proof.through is not None:
+            self._due[ledger_id] = proof.through
+
+    def dropped(self, ledger_id: int) -> None:
+        """The ledger is dropped."""
+        self._due.pop(ledger_id, None)
+
+    def finish(self, unknown: Iterable[int]) -> None:
+        """Every stretch was looked at: what was found is evidence from now on. While it holds, nothing is.
+
+        Args:
+            unknown: the missing ledgers for which there is no proof.
+        """
+        self.unknown = sorted(unknown)
+        if self._begun is None:
+            return
+        own = self.kept
+        own.findings, own.missing, own.found_lsn = self._looking, self._due, self._lsn
+        # An order that stood already says nothing of what this pass tells.
+        own.told = frozenset(self.unknown).difference(self._by_hand)
+        self._begun = None
+        self._stage(0)
+
+
+def tombstones_over(revisions: Iterable[tuple[int, int]], watermarks: Collection[int]) -> list[int]:
+    """Which tombstones have done their work: every bookie has dropped what was deleted up to its watermark.
+
+    Args:
+        revisions: (ledger id, revision of its tombstone).
+        watermarks: of every bookie that collects and has a cookie; none: nothing ends.
+    """
+    if not watermarks:
+        return []
+    through = min(watermarks)
+    return [ledger_id for ledger_id, revision in revisions if revision <= through]
+
+
+def id_to_leap_over(unknown: Collection[int], highest_found: int, id_max: int) -> int | None:
+    """The highest ledger id here that a store that went back may give out again; None if there is none.
+
+    Args:
+        unknown: ledgers here whose record is missing without a proof.
+        highest_found: the highest id that has a record; -1 if none has.
+        id_max: ids above this were chosen by callers, and are not drawn.
+    """
+    above = [ledger_id for ledger_id in unknown if highest_found < ledger_id <= id_max]
+    return max(above, default=None)

@@ -1,0 +1,80 @@
+"""What a person decides when bookies cannot: that a metadata store that went back is the one to go on with.
+
+Source: `docs/protocol/collection.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from quire.core.errors import RefusedError
+from quire.core.ids import BookieId
+from quire.metadata.keys import PASSES
+from quire.metadata.store import LIST_LIMIT, MetadataStore, VersionConflictError
+from quire.wire.store_records import Passes, decode_passes, encode_passes
+
+
+class Held(NamedTuple):
+    """A bookie that deletes nothing.
+
+    Attributes:
+        bookie: which.
+        why: what it said.
+        accepted: somebody has accepted the store already; the bookie goes on with its next pass.
+        record, version: its pass counter.
+    """
+
+    bookie: BookieId
+    why: str
+    accepted: bool
+    record: Passes
+    version: int
+
+
+async def bookies_that_hold(store: MetadataStore) -> list[Held]:
+    """The bookies that delete nothing because the metadata store is not the one that they knew.
+
+    Raises:
+        CorruptMetadataError: a bookie's counter is damaged; it names the key.
+    """
+    found: list[Held] = []
+    after: str | None = None
+    while True:
+        page = await store.list(PASSES, after=after)
+        for key, value in page:
+            bookie = BookieId(key.removeprefix(PASSES))
+            says = decode_passes(value.value, bookie)
+            if says.held:
+                found.append(Held(bookie, says.held, says.accepted == says.own, says, value.version))
+        if len(page) < LIST_LIMIT:
+            return found
+        after = page[-1][0]
+
+
+async def accept_store(store: MetadataStore) -> list[Held]:
+    """Say to every bookie that holds: this store is the one. Each goes on with its next pass, without its evidence.
+
+    Returns:
+        The bookies that were told.
+
+    Raises:
+        RefusedError: no bookie holds, or all were told already; nothing was changed.
+    """
+    told: list[Held] = []
+    holding = await bookies_that_hold(store)
+    for one in holding:
+        if one.accepted:
+            continue
+        value = encode_passes(replace(one.record, accepted=one.record.own))
+        try:
+            await store.put(PASSES + one.bookie, value, one.version)
+        except VersionConflictError:
+            continue  # it has gone on meanwhile, or holds for another reason: whoever asks again sees
+        told.append(one)
+    if not told:
+        why = "no bookie holds back deletions"
+        if holding:
+            why = f"the store is accepted already; {', '.join(one.bookie for one in holding)} will see it with the next pass"
+        raise RefusedError(f"there is nothing to accept: {why}")
+    return told

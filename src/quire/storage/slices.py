@@ -1,0 +1,51 @@
+"""Work over many ledgers, a few milliseconds of the loop at a time.
+
+Such work is a generator: whoever drives it pauses at each `yield`, so that requests are answered in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final, TypeVar
+
+from quire.env.interfaces import Clock
+
+SLICE_NS: Final = 1_000_000
+"""Shorter than the loop may be held, 5 ms: the last step of a slice, which may make a dictionary grow, comes on top."""
+LOOKED_AT: Final = 256
+"""So many ledgers are looked at between two looks at the clock: a fraction of a millisecond."""
+
+Result = TypeVar("Result")
+
+
+class Slice:
+    """How long the loop has been held since the last pause.
+
+    Args:
+        clock: tells the time.
+    """
+
+    __slots__ = ("_clock", "_end_ns")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """A pause is over."""
+        self._end_ns = self._clock.now_ns() + SLICE_NS
+
+    @property
+    def over(self) -> bool:
+        """Whether it is time for a pause."""
+        return self._clock.now_ns() >= self._end_ns
+
+
+def run_through(work: Generator[object, None, Result]) -> Result:
+    """Do all of it at once, without a pause; returns what it returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result

@@ -1,0 +1,375 @@
+"""A bookie's collector on its real disk, with a store in memory that is put back, changed and damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.answers import Answer
+from quire.core.errors import CorruptMetadataError, RefusedError
+from quire.core.ids import LedgerId
+from quire.metadata.accepting import accept_store, bookies_that_hold
+from quire.metadata.keys import passes_key, tombstone_key
+from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.memory import MemoryStore
+from quire.metadata.store import StoreBusyError
+from quire.storage.collector_file import COLLECTOR_FILE
+from support.one_collector import At, with_bookie
+from support.small_cluster import small_cluster
+
+
+def test_a_tombstone_is_enough_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(at: At) -> None:
+        dead, alive = await at.write(2)
+        await at.client.delete_ledger(dead)
+        assert at.holds(dead), "the record goes at once, the entries with the next pass"
+        with caplog.at_level(logging.INFO):
+            assert await at.passes() == 1
+        assert f"dropped ledger {dead}, proof: tombstone" in caplog.text, "every deletion is logged"
+        assert not at.holds(dead)
+        assert at.holds(alive)
+        assert await at.store.list("tombstones/") == [], "the only bookie's watermark has passed it"
+        await at.restart()
+        assert not at.holds(dead)
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_missing_record_is_no_proof_however_often(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        ledger_id, found_once = await at.write(2)
+        await at.forget_record(ledger_id)
+        assert await at.passes() == 0
+        await at.forget_record(found_once)
+        assert await at.passes(4) == 0
+        assert at.unknown == [ledger_id, found_once]
+        assert at.holds(ledger_id)
+        assert at.holds(found_once)
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_found_twice_and_missing_then_is_one_also_after_a_restart(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        ledger_id, alive = await at.write(2)
+        await at.passes()
+        await at.restart()
+        await at.passes()
+        await at.restart()
+        await at.forget_record(ledger_id)
+        assert await at.passes() == 1
+        assert not at.holds(ledger_id)
+        assert at.holds(alive)
+
+    with_bookie(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"\0" * 200, None])
+def test_without_its_file_a_collector_finds_everything_anew(
+    tmp_path: Path, spoilt: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write()
+        await at.passes(2)
+        file = at.server.config.directory / COLLECTOR_FILE
+        if spoilt is None:
+            file.unlink()
+        else:
+            file.write_bytes(spoilt)
+        await at.restart()
+        await at.forget_record(ledger_id)
+        assert await at.passes(3) == 0
+        assert at.unknown == [ledger_id]
+        assert ("found anew" in caplog.text) == (spoilt is not None)
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_what_was_written_since_it_was_found_has_no_proof(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        ledger = await at.client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await ledger.append(b"before")
+        await at.passes(2)
+        await ledger.append(b"since")
+        await at.forget_record(int(ledger.ledger_id))
+        assert await at.passes(2) == 0
+        assert at.unknown == [ledger.ledger_id]
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_record_that_is_there_again_keeps_the_ledger(tmp_path: Path) -> None:
+    """Callers choose ids again, and Java sees no tombstone: what counts is the record."""
+
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write()
+        record, _ = await at.records.read(ledger_id)
+        await at.passes(2)
+        await at.records.delete(LedgerId(ledger_id))
+        await at.records.create(record)
+        assert await at.passes(2) == 0
+        assert at.holds(ledger_id)
+
+    with_bookie(tmp_path, scenario)
+
+
+class Meddled(MemoryStore):
+    """A store in which something happens right before a pass's last look."""
+
+    meddle: Callable[[], Coroutine[Any, Any, object]] | None = None
+
+    async def multi(self, ops: Any) -> Any:
+        looks = len(ops) > 1 and all(type(op).__name__ == "Require" for op in ops)
+        if looks and self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            await meddle()
+        return await super().multi(ops)
+
+
+async def meddled(at: At, meddle: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Something is to happen right before the next look of the only bookie."""
+    store = Meddled(at.cluster.space)
+    store.meddle = meddle
+    at.server.collector._store._store = store
+
+
+@pytest.mark.parametrize("by", ["tombstone", "chain"])
+def test_the_last_look_sees_the_record_of_the_same_moment(tmp_path: Path, by: str) -> None:
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write()
+        record, _ = await at.records.read(ledger_id)
+        await at.passes(2)
+        if by == "chain":
+            await at.forget_record(ledger_id)
+        else:
+            await at.records.delete(LedgerId(ledger_id))
+        await meddled(at, lambda: at.records.create(record))
+        assert await at.passes(2) == 0
+        assert at.holds(ledger_id)
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_counter_that_somebody_else_changed_ends_the_pass(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write()
+        await at.passes(2)
+        await at.forget_record(ledger_id)
+        key = passes_key(at.server.bookie_id)
+
+        async def change() -> None:
+            found = await at.store.get(key)
+            assert found is not None
+            await at.store.put(key, found.value, found.version)
+
+        await meddled(at, change)
+        with pytest.raises(StoreBusyError, match="changed during the pass"):
+            await at.passes()
+        assert at.holds(ledger_id)
+        assert await at.passes() == 1, "the next pass has a counter of its own again"
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_store_that_went_back_is_held_against_and_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(at: At) -> None:
+        old, dead = await at.write(2)
+        await at.client.delete_ledger(dead)
+        backup = await at.kept()
+        young = await at.write(3)
+        await at.passes(2)
+        newest = await at.kept()
+        await at.put_back(backup)
+        assert await at.passes(4) == 0
+        assert at.unknown == young
+        assert "deletes nothing: the store " in caplog.text
+        (held,) = await bookies_that_hold(at.store)
+        assert held.why == at.server.collector.info()["holding"]
+        await at.restart()
+        assert await at.passes() == 0
+        assert at.server.collector.info()["holding"], "it is still that store"
+        with pytest.raises(RefusedError, match="has a record"):
+            await at.records.delete_orphan(old)
+
+        assert [one.bookie for one in await accept_store(at.store)] == [at.server.bookie_id]
+        with pytest.raises(RefusedError, match="accepted already"):
+            await accept_store(at.store)
+        assert await at.passes(4) == 0
+        assert at.unknown == young
+        assert at.server.collector.info()["holding"] is None
+        with pytest.raises(RefusedError, match="no bookie holds"):
+            await accept_store(at.store)
+        await at.records.delete_orphan(young[0])
+        assert await at.passes() == 1
+        assert at.unknown == young[1:]
+
+        await at.put_back(newest)
+        assert await at.passes(3) == 0
+        assert at.server.collector.info()["holding"], "the newer one is another again"
+        for ledger_id in (old, *young[1:]):
+            assert at.holds(ledger_id)
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_formatted_store_deletes_nothing(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        before = await at.write(3)
+        await at.passes(2)
+        await at.put_back({})
+        fresh = await at.write(3)
+        assert min(fresh) > max(before)
+        assert await at.passes(4) == 0
+        assert all(map(at.holds, before + fresh))
+        assert "no counter" in at.server.collector.info()["holding"]
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_ids_that_the_bookie_holds_are_not_given_again(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        await at.write(2)
+        backup, ids = await at.kept(), at.cluster.space.ledger_ids
+        young = await at.write(3)
+        await at.put_back(backup)
+        at.cluster.space.ledger_ids = ids
+        await at.restart()
+        assert min(await at.write(2)) > max(young)
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_damaged_values_are_named_and_harmless(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(at: At) -> None:
+        ids = await at.write(40)
+        await at.passes(2)
+        found = await at.store.get(ledger_key(ids[7]))
+        assert found is not None
+        await at.store.put(ledger_key(ids[7]), b"\xff" * 30, found.version)
+        await at.client.delete_ledger(ids[1])
+        await at.records.delete(LedgerId(ids[2]))
+        stone = await at.store.get(tombstone_key(ids[2]))
+        assert stone is not None
+        await at.store.put(tombstone_key(ids[2]), b"\xff" * 30, stone.version)
+        assert await at.passes() == 2, "the chain proves what a damaged tombstone does not"
+        assert f"tombstone of ledger {ids[2]}" in caplog.text
+        assert all(at.holds(ledger_id) for ledger_id in ids if ledger_id not in ids[1:3])
+
+        key = passes_key(at.server.bookie_id)
+        counter = await at.store.get(key)
+        assert counter is not None
+        await at.store.put(key, b"\xff" * 30, counter.version)
+        with pytest.raises(CorruptMetadataError, match="pass counter of bookie"):
+            await at.passes()
+
+    with_bookie(tmp_path, scenario)
+
+
+def test_a_tombstone_of_another_life_of_the_id_proves_nothing(tmp_path: Path) -> None:
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write()
+        record, _ = await at.records.read(ledger_id)
+        await at.passes()
+        await at.records.delete(LedgerId(ledger_id))
+        await at.records.create(
+            replace(
+                record,
+                custom=tuple(
+                    (key, b"12345678" if key == "quire.token" else value) for key, value in record.custom
+                ),
+            )
+        )
+        await at.records.delete(LedgerId(ledger_id))
+        assert await at.passes(2) == 0
+        assert at.unknown == [ledger_id]
+
+    with_bookie(tmp_path, scenario)
+
+
+class Failing(MemoryStore):
+    """A store that fails in a way that nobody foresaw, until it is told not to."""
+
+    fails = False
+
+    async def list(self, *given: Any, **named: Any) -> Any:
+        if self.fails:
+            raise ZeroDivisionError("nobody foresaw this")
+        return await super().list(*given, **named)
+
+
+def test_a_collector_that_fails_goes_on_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(at: At) -> None:
+        collector = at.server.collector
+        store = Failing(at.cluster.space)
+        store.fails = True
+        collector._store.records = LedgerStore(store)
+        async with asyncio.timeout(20):
+            while collector.info()["failures"] < 3:
+                await asyncio.sleep(0.01)
+        assert "nobody foresaw this" in collector.info()["failure"]
+        assert "failed" in caplog.text
+        store.fails = False
+        async with asyncio.timeout(20):
+            while collector.info()["failure"] is not None:
+                await asyncio.sleep(0.01)
+        assert collector.info()["passes"] > 0
+
+    with_bookie(tmp_path, scenario, garbage_seconds=0.01)
+
+
+def test_a_tombstone_waits_for_every_bookie_with_a_cookie(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with small_cluster(tmp_path, bookies=3, garbage_seconds=0) as cluster:
+            client = await cluster.client()
+            servers = list(cluster.servers.values())
+            for server in servers:
+                await server.collector.collect()
+            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+                await ledger.append(b"entry")
+            ledger_id = int(ledger.ledger_id)
+            away = servers[2]
+            name = await cluster.stop_bookie(away.bookie_id)
+            await client.delete_ledger(ledger_id)
+            store = MemoryStore(cluster.space)
+            for _ in range(3):
+                for server in servers[:2]:
+                    await server.collector.collect()
+            assert len(await store.list("tombstones/")) == 1, "a bookie that is down will need it"
+            back = await cluster.start_bookie(name)
+            for server in (back, *servers[:2], back):
+                await server.collector.collect()
+            assert await store.list("tombstones/") == []
+            assert not back.storage.held(ledger_id)
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(at: At) -> None:
+        monkeypatch.setattr("quire.bookie.garbage.ORPHANS_TOLD_MAX", 2)
+        ids = await at.write(5)
+        for ledger_id in ids:
+            await at.forget_record(ledger_id)
+        await at.passes()
+        told: list[int] = []
+        after = -1
+        while True:
+            answer, page = await at.client.bookies.orphans(at.server.bookie_id, after)
+            assert answer is Answer.OK
+            assert page is not None
+            told += page.unknown
+            if len(page.unknown) < 2:
+                break
+            after = page.through
+        assert told == ids
+
+    with_bookie(tmp_path, scenario)

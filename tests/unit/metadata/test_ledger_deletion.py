@@ -1,0 +1,198 @@
+"""Deletions of ledgers: lost answers, records that change or cannot be read, tombstones that stand."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from quire.core.errors import CorruptMetadataError, MetadataUnknownError, NoSuchLedgerError
+from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger
+from quire.metadata.keys import TOMBSTONES, tombstone_key
+from quire.metadata.ledgers import ATTEMPTS_MAX, LedgerStore, ledger_key
+from quire.metadata.memory import MemoryStore
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.store import Delete, Put, StoreBusyError, VersionConflictError
+from quire.wire.store_records import Tombstone, encode_tombstone
+
+
+def record_of(ledger_id, token=77):
+    return new_ledger(
+        ledger_id,
+        ["a", "b", "c"],
+        write_quorum=3,
+        ack_quorum=2,
+        digest_type=DigestType.CRC32C,
+        password=b"secret",
+        custom={TOKEN_KEY: token.to_bytes(8, "big")},
+    )
+
+
+class ForgetfulStore(MemoryStore):
+    """Answers to changes get lost, before or after they happened; `between` comes before a change."""
+
+    def __init__(self):
+        super().__init__()
+        self.lose = []
+        self.between = []
+
+    async def multi(self, ops):
+        if self.between:
+            await self.between.pop(0)()
+        fault = self.lose.pop(0) if self.lose else None
+        if fault == "before":
+            raise MetadataUnknownError("lost")
+        given = await super().multi(ops)
+        if fault == "after":
+            raise MetadataUnknownError("lost")
+        return given
+
+
+@pytest.mark.parametrize("lost", [["before"], ["after"], ["before", "before", "after"]])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_lost_answer_is_settled_by_the_tombstone(lost, named):
+    async def scenario():
+        store = ForgetfulStore()
+        ledgers = LedgerStore(store)
+        version = await ledgers.create(record_of(1))
+        store.lose = list(lost)
+        await ledgers.delete(1, version if named else None)
+        assert await ledgers.list() == []
+        assert (await ledgers.read_tombstone(1))[0].record_version == version
+        with pytest.raises(NoSuchLedgerError):
+            await ledgers.delete(1)
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_answer_about_a_ledger_that_java_deleted_meanwhile_is_no_deletion_of_ours():
+    async def scenario():
+        store = ForgetfulStore()
+        ledgers = LedgerStore(store)
+        await ledgers.create(record_of(1))
+        store.lose = ["before"]
+        real_get = store.get
+
+        async def get(key):
+            store.get = real_get
+            found = await real_get(key)
+            store.between = [as_java_does]
+            return found
+
+        async def as_java_does():
+            await MemoryStore.multi(store, [Delete(ledger_key(1))])
+
+        store.get = get
+        with pytest.raises(NoSuchLedgerError):
+            await ledgers.delete(1)
+        assert await ledgers.read_tombstone(1) is None
+
+    asyncio.run(scenario())
+
+
+def test_answers_that_stay_lost_are_unknown():
+    async def scenario():
+        store = ForgetfulStore()
+        ledgers = LedgerStore(store)
+        await ledgers.create(record_of(1))
+        store.lose = ["before"] * ATTEMPTS_MAX
+        with pytest.raises(MetadataUnknownError, match="ledger 1"):
+            await ledgers.delete(1)
+        assert await ledgers.read_tombstone(1) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_record_that_changes_meanwhile_goes_all_the_same_unless_its_version_was_named():
+    async def scenario():
+        store = ForgetfulStore()
+        ledgers = LedgerStore(store)
+
+        async def change():
+            found = await store.get(ledger_key(1))
+            await MemoryStore.multi(store, [Put(ledger_key(1), found.value, found.version)])
+
+        version = await ledgers.create(record_of(1))
+        store.between = [change]
+        with pytest.raises(VersionConflictError) as caught:
+            await ledgers.delete(1, version)
+        assert caught.value.ids == {"ledger_id": 1}
+        store.between = [change] * ATTEMPTS_MAX
+        with pytest.raises(StoreBusyError, match="ledger 1 was changed 5 times"):
+            await ledgers.delete(1)
+        assert await ledgers.read_tombstone(1) is None
+        store.between = [change] * (ATTEMPTS_MAX - 1)
+        await ledgers.delete(1)
+        assert await ledgers.list() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_record_that_cannot_be_read_can_be_deleted_and_proves_nothing_about_entries():
+    async def scenario():
+        store = MemoryStore()
+        ledgers = LedgerStore(store)
+        for number, value in ((1, b"junk"), (2, b"")):
+            version = await store.create(ledger_key(number), value)
+            await ledgers.delete(number)
+            made, _ = await ledgers.read_tombstone(number)
+            assert (made.token, made.record_version) == (0, version)
+        odd = replace(record_of(3), custom=((TOKEN_KEY, b"\xff" * 9),))
+        await ledgers.create(odd)
+        await ledgers.delete(3)
+        assert (await ledgers.read_tombstone(3))[0].token == 0
+
+    asyncio.run(scenario())
+
+
+def test_values_damaged_on_the_disk_do_not_stop_a_deletion(tmp_path):
+    path = tmp_path / "metadata.db"
+
+    def spoil():
+        with closing(sqlite3.connect(path)) as connection, connection:
+            for key, value in connection.execute(
+                "SELECT key, value FROM entries WHERE value NOT NULL"
+            ).fetchall():
+                spoilt = value[:-5] + bytes([value[-5] ^ 1]) + value[-4:]
+                connection.execute("UPDATE entries SET value = ? WHERE key = ?", (spoilt, key))
+
+    async def scenario():
+        async with await SqliteStore.open(path, create=True) as store:
+            ledgers = LedgerStore(store)
+            await ledgers.create(record_of(1))
+            spoil()
+            with pytest.raises(CorruptMetadataError, match=ledger_key(1)):
+                await ledgers.read(1)
+            await ledgers.delete(1)
+            assert (await ledgers.read_tombstone(1))[0].token == 0
+            await ledgers.create(record_of(1))
+            spoil()
+            with pytest.raises(CorruptMetadataError, match=tombstone_key(1)):
+                await ledgers.read_tombstone(1)
+            await ledgers.delete(1)
+            await ledgers.end_tombstones([(1, (await ledgers.read_tombstone(1))[1])])
+            assert await store.list("") == []
+
+    asyncio.run(scenario())
+
+
+def test_pages_of_tombstones_leave_out_what_names_no_ledger():
+    async def scenario():
+        store = MemoryStore()
+        ledgers = LedgerStore(store)
+        for name in ("!", "0000000000000000005x", "9" * 19, "x"):
+            await store.create(TOMBSTONES + name, b"")
+        for number in range(7):
+            await store.create(tombstone_key(number), encode_tombstone(Tombstone(number, 1, 2, 3)))
+        await store.create(tombstone_key(8), b"junk")
+        pages, after = [], None
+        while page := await ledgers.tombstones(after, limit=3):
+            pages.append([number for number, _ in page])
+            after = page[-1][0]
+        assert pages == [[0, 1, 2], [3, 4, 5], [6, 8]]
+        with pytest.raises(CorruptMetadataError, match="ledger 8"):
+            await ledgers.read_tombstone(8)
+        assert await ledgers.read_tombstone(7) is None
+
+    asyncio.run(scenario())
