@@ -172,7 +172,7 @@ class BookieServer:
             self._look_up_records()
             self._suspicious = self.storage.report.suspects_unknown
             self.collector = self._make_collector()
-            self.ledgers.store_is_trusted = lambda: not self.collector.holds
+            self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
             await self.collector.prepare()
             await self._listen()
             if not served:
