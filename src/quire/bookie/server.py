@@ -1,7 +1,8 @@
 """A bookie: its disk, its ledgers, its port and its registration, put together.
 
-It starts in this order: take the directory, compare its cookie, replay the disk, listen, show the cookie, register.
-Whatever may have been lost is in limbo before the first request is served.
+It starts in this order: take the directory, compare its cookie, read what the cluster knows of its boots, replay the disk,
+listen, show the cookie, register, tell the cluster of this boot. Whatever may have been lost is in limbo before the first
+request is served; until the last step adds, fences and negative answers wait.
 
 Source: overview (002), "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
 """
@@ -16,6 +17,7 @@ import os
 import random
 from typing import Any
 
+from quire.bookie.boots import BootRecord
 from quire.bookie.client_connection import ClientConnection
 from quire.bookie.closing_log import ClosingLog
 from quire.bookie.collector_store import CollectorStore
@@ -25,9 +27,11 @@ from quire.bookie.digest_types import DigestTypes
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.unread import UnreadAnswers
+from quire.bookie.vigil import Vigil
 from quire.bookie.waiters import WHEN_DURABLE
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.boot import BootState
 from quire.core.errors import (
     DiskFullError,
     MisuseError,
@@ -75,6 +79,7 @@ class BookieServer:
 
     Attributes:
         boot: the boot number of its directory, which clients are told.
+        vigil: whether it may speak for its identity.
 
     Raises:
         MisuseError: a file of `config.security` is missing or is not what it should be.
@@ -114,9 +119,11 @@ class BookieServer:
         self._chance: Chance = chance or random.SystemRandom()
         self._process_id = os.getpid() if process_id is None else process_id
         self._rules = rules
+        self._owner = self._chance.getrandbits(64) or 1
         self._registry = BookieRegistry(store)
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
+        self.vigil = Vigil(self.clock, store.session_timeout_ms, lambda: list(self._connections), rules)
         # In the order in which they came: what is done to all of them is done in one order in every run.
         self._connections: dict[ClientConnection, None] = {}
         self._answering: list[ClientConnection] = []
@@ -149,10 +156,13 @@ class BookieServer:
             self.cluster_instance,
             files=self._files,
             chance=self._chance,
+            adopt=await self._cookies() if self.config.adopt else {},
         )
         self.bookie_id = self._identity.bookie_id
         try:
             served = await self._compare_cookie(self._identity)
+            boots = BootRecord(self.store, self.bookie_id)
+            stored = await boots.read()
             self.storage = LedgerStorage.open(
                 self.config.directory,
                 self.config.storage,
@@ -161,8 +171,16 @@ class BookieServer:
                 worker=self._worker,
                 clock=self.clock,
                 served=served,
+                stored=stored,
                 chance=self._chance,
+                rules=self._rules,
             )
+            older = self.storage.report.older
+            if older:
+                log.warning(
+                    "%s is older than it should be: %s; in doubt for everything", self.config.directory, older
+                )
+            self.storage.on_sealed = self.vigil.sealed
             self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self.digest_types = DigestTypes(LedgerStore(self.store))
@@ -183,13 +201,17 @@ class BookieServer:
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
             await self._register()
+            found = None if older else self.storage.found
+            await self.vigil.begin(boots, self._boot_state, found, lambda: self._registration)
         except BaseException:
+            await self._unregister()
             await self._let_go(clean=False)
             raise
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._look_after(), name="look after connections and the disk"),
             loop.create_task(self.collector.run(), name="collect deleted ledgers"),
+            loop.create_task(self.vigil.run(), name="watch over the identity"),
         ]
         if self._suspicious:
             self._tasks.append(
@@ -209,11 +231,19 @@ class BookieServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._tasks = []
+        await self._unregister()
+        await self._let_go(clean=clean)
+
+    async def _unregister(self) -> None:
+        self.vigil.close()
         if self._registration is not None:
             with contextlib.suppress(QuireError):
                 await self._registration.close()
             self._registration = None
-        await self._let_go(clean=clean)
+
+    def _boot_state(self) -> BootState | None:
+        state = self.storage.boot_state
+        return None if state is None else state._replace(owner=self._owner)
 
     async def _let_go(self, *, clean: bool) -> None:
         if self._identity is None:
@@ -233,6 +263,8 @@ class BookieServer:
             self._server = None
         if hasattr(self, "storage"):
             self.storage.close(clean=clean)
+            if clean:
+                await self.vigil.stopped()
         self._worker.close()
         self._identity.release()
         self._identity = None
@@ -250,6 +282,9 @@ class BookieServer:
             msg = f"cannot listen on {host}:{port}: {error.strerror or error}"
             raise MisuseError(msg, host=host, port=port) from error
         self._address = (host, self._server.sockets[0].getsockname()[1])
+
+    async def _cookies(self) -> dict[BookieId, bytes]:
+        return {bookie: cookie.value for bookie, cookie in (await self._registry.list_cookies()).items()}
 
     async def _compare_cookie(self, identity: Identity) -> bool:
         """Whether the cluster knows this bookie: it has been up before. The cookie that is known must be the directory's own."""
@@ -275,6 +310,7 @@ class BookieServer:
         )
         wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms
         self._registration = await self._registry.register(info, wait_ms=wait_ms)
+        self._registration.tell(self.vigil.registration_gone)
 
     def _writable(self) -> bool:
         """Whether it takes new entries; not while it does not know which ledgers it may have lost."""
