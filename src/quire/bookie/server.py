@@ -162,25 +162,7 @@ class BookieServer:
         try:
             served = await self._compare_cookie(self._identity)
             boots = BootRecord(self.store, self.bookie_id)
-            stored = await boots.read()
-            self.storage = LedgerStorage.open(
-                self.config.directory,
-                self.config.storage,
-                self._identity,
-                files=self._files,
-                worker=self._worker,
-                clock=self.clock,
-                served=served,
-                stored=stored,
-                chance=self._chance,
-                rules=self._rules,
-            )
-            older = self.storage.report.older
-            if older:
-                log.warning(
-                    "%s is older than it should be: %s; in doubt for everything", self.config.directory, older
-                )
-            self.storage.on_sealed = self.vigil.sealed
+            self.storage = self._open_disk(self._identity, await boots.read(), served=served)
             self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self.digest_types = DigestTypes(LedgerStore(self.store))
@@ -201,8 +183,7 @@ class BookieServer:
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
             await self._register()
-            found = None if older else self.storage.found
-            await self.vigil.begin(boots, self._boot_state, found, lambda: self._registration)
+            await self.vigil.begin(boots, self.storage, self._owner, lambda: self._registration)
         except BaseException:
             await self._unregister()
             await self._let_go(clean=False)
@@ -218,6 +199,29 @@ class BookieServer:
                 loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo")
             )
         log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
+
+    def _open_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
+        directory = self.config.directory
+        storage = LedgerStorage.open(
+            directory,
+            self.config.storage,
+            identity,
+            files=self._files,
+            worker=self._worker,
+            clock=self.clock,
+            served=served,
+            stored=stored,
+            chance=self._chance,
+            rules=self._rules,
+        )
+        if storage.report.older:
+            log.warning(
+                "%s is not as its bookie left it: %s; in doubt for everything",
+                directory,
+                storage.report.older,
+            )
+        storage.on_sealed = self.vigil.sealed
+        return storage
 
     async def stop(self, *, clean: bool = True) -> None:
         """Take the bookie down: unregister, answer what is on its way, mark the disk as cleanly stopped. Again is allowed.
@@ -240,10 +244,6 @@ class BookieServer:
             with contextlib.suppress(QuireError):
                 await self._registration.close()
             self._registration = None
-
-    def _boot_state(self) -> BootState | None:
-        state = self.storage.boot_state
-        return None if state is None else state._replace(owner=self._owner)
 
     async def _let_go(self, *, clean: bool) -> None:
         if self._identity is None:

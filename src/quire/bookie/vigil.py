@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quire.core.boot import BootState
     from quire.env.interfaces import Clock
     from quire.metadata.bookies import BookieRegistration
+    from quire.storage.ledger_storage import LedgerStorage
 
 TOLD_EVERY_S: Final = 1.0
 """A copy of the directory that is older than this is known for one when it is put back."""
@@ -55,7 +56,6 @@ class Vigil:
     """Watches over one bookie's identity.
 
     Args:
-        name: the bookie's, for the log.
         clock: goes on while the machine sleeps.
         session_timeout_ms: how long a registration may outlive its owner.
         holders: whose answers are kept back.
@@ -82,7 +82,8 @@ class Vigil:
         self._wake = asyncio.Event()
         self._tick: asyncio.TimerHandle | None = None
         self._record: BootRecord | None = None
-        self._state: Callable[[], BootState | None] = lambda: None
+        self._storage: LedgerStorage | None = None
+        self._owner = 0
         self._registration: Callable[[], BookieRegistration | None] = lambda: None
         self._told_away = False
         self.holding = True
@@ -105,28 +106,28 @@ class Vigil:
     async def begin(
         self,
         record: BootRecord,
-        state: Callable[[], BootState | None],
-        found: BootState | None,
+        storage: LedgerStorage,
+        owner: int,
         registration: Callable[[], BookieRegistration | None],
     ) -> None:
         """The bookie is registered: tell the cluster of its boot, then serve.
 
         Args:
             record: what the cluster knows of its boots.
-            state: how far the directory is now; None where a full disk keeps no count.
-            found: what the directory was before this start counted itself; None if it is in doubt for everything.
+            storage: the bookie's disk.
+            owner: random bits of this process.
             registration: the bookie's.
 
         Raises:
             IdentityReplacedError: another process has its identity.
             QuireError: the store does not take the record.
         """
-        self._record, self._state, self._registration = record, state, registration
+        self._record, self._storage, self._owner, self._registration = record, storage, owner, registration
         self._look_again()
         begun_in = self._machine.round
-        own = state()
+        own = self._state()
         if own is not None:
-            await record.write(own, found)
+            await record.write(own, None if storage.report.older else storage.found)
         if self._machine.confirmed(begun_in):
             self._release()
 
@@ -175,6 +176,11 @@ class Vigil:
         self.look()
         seconds = self._pause_ms / 1000 / LOOKS_A_PAUSE
         self._tick = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _state(self) -> BootState | None:
+        """How far the directory is now; None where a full disk keeps no count."""
+        state = None if self._storage is None else self._storage.boot_state
+        return None if state is None else state._replace(owner=self._owner)
 
     async def _tell(self) -> None:
         own = self._state()
