@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -100,6 +101,12 @@ class Vigil:
         """The store answered that the registration is not there, or is another's."""
         self._machine.registration_gone()
         self._hold()
+
+    def never(self) -> None:
+        """There is no registration to lose: nothing is ever held."""
+        self._machine = VigilMachine(sys.maxsize, self._clock.boot_ms())
+        self._machine.confirmed(self._machine.round)
+        self.holding = False
 
     # --- its life ------------------------------------------------------------------------------------------------
 

@@ -189,19 +189,29 @@ def _key(info: BookieInfo) -> str:
     return (AVAILABLE if info.writable else READONLY) + info.bookie_id
 
 
+async def _register_once(store: MetadataStore, info: BookieInfo) -> Registration:
+    """Register in one place while the other is empty: a copy in doubt is read-only, and its original is not."""
+    other = _key(replace(info, writable=not info.writable))
+    if await store.get(other) is None:
+        held = await store.register(_key(info), info.serialize())
+        if await store.get(other) is None:
+            return held
+        await held.close()
+    raise AlreadyExistsError(f"{other} exists already; its owner lives", key=other)
+
+
 async def _register(store: MetadataStore, info: BookieInfo, wait_ms: int) -> Registration:
     """See `BookieRegistry.register`."""
     check_bookie_id(info.bookie_id)
-    key, value = _key(info), info.serialize()
     try:
-        return await store.register(key, value)
+        return await _register_once(store, info)
     except AlreadyExistsError as error:
         taken = error
     try:
-        async with asyncio.timeout(wait_ms / 1000), store.watch(key) as changes:
+        async with asyncio.timeout(wait_ms / 1000), store.watch(PREFIX) as changes:
             async for _ in changes:
                 with suppress(AlreadyExistsError):
-                    return await store.register(key, value)
+                    return await _register_once(store, info)
     except TimeoutError:
         pass
     raise AlreadyExistsError(

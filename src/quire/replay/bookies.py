@@ -70,6 +70,7 @@ class BookieProgram(BookieServer):
         )
         self.ledgers = ledgers(self.storage, self._send_answers, self._rules)
         self._suspicious = self.storage.report.suspects_unknown
+        self.vigil.never()
 
     def clear_suspicion(self) -> asyncio.Task[None] | None:
         """What a start does in the background when everything may be lost."""
