@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import quire
-from faults.harness import Loader, eventually, pause, payload, run
+from faults.harness import Loader, eventually, pause, run
 from quire.core.ids import BookieId
 from quire.metadata.connect import open_store
 from quire.metadata.keys import boot_key
