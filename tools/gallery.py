@@ -15,7 +15,20 @@ ROOT = Path(__file__).resolve().parent.parent
 TRANSCRIPTS = ROOT / "tests" / "golden" / "counterexamples"
 PICTURES = ROOT / "docs" / "counterexamples"
 PINS = ROOT / "tests" / "check" / "pinned_counts.json"
-DRAWN = ("D1", "D2", "D3", "D7", "X5", "X9", "X14", "reader-record", "X22", "F-30")
+DRAWN = (
+    "D1",
+    "D2",
+    "D3",
+    "D7",
+    "X5",
+    "X9",
+    "X14",
+    "reader-record",
+    "X22",
+    "F-30",
+    "collector-missing-twice",
+    "collector-zxid",
+)
 """Those worth a picture: published defects, and one of each kind of fault."""
 
 

@@ -13,11 +13,23 @@ from pathlib import Path
 import pytest
 
 from quire.proof.calibration import ClassicWorld
-from quire.proof.continuous import CALIBRATION, CALIBRATION_COUNTS, CONTINUOUS, LONG, SMALL, line_of, lines
+from quire.proof.check import check
+from quire.proof.collector_parts import CollectorConfiguration
+from quire.proof.continuous import (
+    BOUNDED,
+    CALIBRATION,
+    CALIBRATION_COUNTS,
+    CONTINUOUS,
+    LONG,
+    SMALL,
+    line_of,
+    lines,
+)
 from quire.proof.explorer import explore
 from support.rounds import PROOF, keep_figures
 
-TRANSITIONS_IN_TEST = 1_500_000
+TRANSITIONS_IN_TEST, COLLECTORS_IN_TEST = 1_500_000, 500_000
+"""A transition of a collector's world takes three times as long."""
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())
 
 
@@ -27,6 +39,11 @@ def holds(configuration):
     assert line.complete
     assert list(line.counts) == PINNED["counts"][line.name]
     return line
+
+
+def is_small_enough(configuration):
+    limit = COLLECTORS_IN_TEST if isinstance(configuration, CollectorConfiguration) else TRANSITIONS_IN_TEST
+    return PINNED["counts"][configuration.name][1] <= limit
 
 
 @pytest.mark.parametrize("configuration", SMALL, ids=lambda each: each.name)
@@ -42,7 +59,7 @@ def test_explorer_continuous():
     `make test` leaves the few largest to `make proof`.
     """
     begun = time.perf_counter()
-    wanted = [each for each in CONTINUOUS if PROOF or PINNED["counts"][each.name][1] <= TRANSITIONS_IN_TEST]
+    wanted = [each for each in CONTINUOUS if PROOF or is_small_enough(each)]
     found = list(lines((None, *wanted)))
     seconds = time.perf_counter() - begun
     assert [line.transcript for line in found if line.violation or not line.complete] == []
@@ -74,6 +91,21 @@ def test_explorer_continuous():
 def test_explorer_long(configuration):
     line = holds(configuration)
     kept("explorer_" + re.sub(r"[^a-z0-9]+", "_", line.name.lower()), line.counts, line.cpu_seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("configuration", "states"), BOUNDED, ids=lambda each: getattr(each, "name", str(each))
+)
+def test_explorer_bounded(configuration, states):
+    """Nothing is found in so many states; what lies behind them has not been looked at."""
+    begun = time.process_time()
+    result = check(configuration, states_max=states).result
+    assert result.violation is None
+    assert not result.complete, "it has become small: put it into the continuous set"
+    name = "explorer_" + re.sub(r"[^a-z0-9]+", "_", configuration.name.lower())
+    kept(name, (result.states, result.transitions, result.depth), time.process_time() - begun)
 
 
 def kept(name, counts, cpu_seconds):

@@ -24,6 +24,10 @@ from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import LEGAL, Legality, Status
+from quire.proof.collector_forms import CollectorForm
+from quire.proof.collector_parts import CollectorConfiguration
+from quire.proof.collector_watch import CollectorWatch
+from quire.proof.collector_world import CollectorWorld
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import explore
 from quire.proof.invariants import Watch
@@ -48,6 +52,8 @@ WORLDS = (
     Configuration(2, 2, 2, 1, timeouts=1, recoverers=0, explicit_lac=True, readers=1),
     Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
     Configuration(3, 2, 2, 2, entries=2, timeouts=1, deletions=1, recoverers=0, closes=True),
+    Configuration(2, 2, 2, 1, away=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
 )
 LOGS = (
     LogConfiguration(2, 3, 1),
@@ -55,17 +61,27 @@ LOGS = (
     LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
     LogConfiguration(2, 2, 1, trims=1),
 )
+COLLECTORS = (
+    CollectorConfiguration(hands=1, accepts=1, lost=1, backups=2, restores=2),
+    CollectorConfiguration(ours=True, lives=2, crashes=1, expires=True),
+    CollectorConfiguration(mixed=True, full=1),
+)
 KINDS = {
-    "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
+    "writer creates", "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
     "writer hears written", "writer hears conflict", "writer reads", "writer lost swap", "writer break",
     "recoverer starts", "recoverer hears fence", "recoverer hears read", "recoverer hears put",
     "recoverer hears written", "recoverer hears conflict", "recoverer reads", "recoverer timeout", "recoverer finds",
     "store swap written", "store swap conflict", "store swap missing", "owner delete",
     "b0 add", "b0 put", "b0 fence", "b0 read", "b0 lac", "b0 sync", "b0 crash", "b0 damage",
+    "b0 scan", "store ask", "b0 answer", "clearer sees", "clearer fill", "clearer reads again", "b0 clear",
     "reader record", "reader record again", "reader lac", "reader poll", "reader begin", "reader entries",
     "truncation truncate", "truncation reads", "truncation hears", "truncation deletes",
     "handle open", "handle append", "handle roll", "handle close", "handle closes", "handle retries", "handle delete",
     "ledger stored", "ledger refused", "sink stage",
+    "bookie drop by tombstone", "bookie drop by chain", "bookie drop by tombstone by hand", "bookie may not drop",
+    "bookie written since", "bookie hold", "bookie due", "bookie begin, accepted", "bookie begin, store is back", "bookie begin, full",
+    "bookie crash", "bookie lost swap", "bookie pass lost", "bookie expire", "store lost answer",
+    "store late", "store backup", "store restore", "java delete", "client delete", "person hand", "person accept",
 }  # fmt: skip
 """Steps: every message's arrival at a bookie and at a client, every fault, everything a client does by itself."""
 
@@ -74,7 +90,10 @@ RECORDS = {"M2, ensemble changed", "M2, fragment appended", "M3", "M4", "M5", "M
 to re-replication, which is not a part of these worlds, M8 to an operator's tool."""
 
 ANSWERS = {
-    *(("add", answer) for answer in (Answer.OK, Answer.FENCED, Answer.DELETED, Answer.UNREACHABLE)),
+    *(
+        ("add", answer)
+        for answer in (Answer.OK, Answer.FENCED, Answer.DELETED, Answer.UNREACHABLE, Answer.READ_ONLY)
+    ),
     *(
         (kind, answer)
         for kind in ("fence", "read", "put")
@@ -190,6 +209,11 @@ def explored():
         result = explore(world, LogWatch(world), count_kinds=True)
         assert result.complete
         seen.kinds += result.kinds
+    for configuration in COLLECTORS:
+        world = CollectorWorld(configuration, switches)
+        result = explore(world, CollectorWatch(), count_kinds=True, canonical=CollectorForm(world))
+        assert result.complete
+        seen.kinds += result.kinds
     return seen
 
 
@@ -278,6 +302,7 @@ def test_a_leader_ends_in_every_way_that_these_worlds_have(seen):
         Configuration(2, 2, 2, 2, breaks=1, reruns=1),
         Configuration(2, 2, 2, 2, lost_swaps=1, closes=True, reruns=1),
         Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
+        Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1, named=True),
         Configuration(2, 2, 2, 2, entries=2),
     ],
     ids=lambda each: each.name,

@@ -62,6 +62,9 @@ class Dialogue:
             lines += effect_lines([effect], ensemble)
         return lines or effect_lines([], ensemble)
 
+    def do_began(self, _: str, *bookies: str) -> None:
+        self.machine.began_without([self.machine.ensemble.index(bookie) for bookie in bookies], self.now_ms)
+
     def do_append(self, count: str) -> None:
         number = self.machine.next_run
         first = self.machine.append(int(count), int(count) * ENTRY_BYTES)

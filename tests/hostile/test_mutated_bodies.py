@@ -17,7 +17,7 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
-from quire.wire import native, native_bodies, native_hello
+from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Kind
 from quire.wire.native_bodies import LacItem
@@ -76,7 +76,7 @@ def good(version: int) -> list[tuple[str, bytes, Decode]]:
         ("places", told + places + runs, partial(b.decode_entries, placed=True, **by)),
         ("READ_LAC", joined(b.encode_lac_body(b"lac", b"entry", 3, 4, **by)), partial(b.decode_lac_body, **by)),
         ("held", b.encode_held(held, 50, **by), lambda body: b.decode_held(body, 0, **by)),
-        ("INFO", b.encode_info({"limbo": True, "doubt_ranges": [[1, 2]]}), b.decode_info),
+        ("INFO", native_info.encode_info({"limbo": True, "doubt_ranges": [[1, 2]]}), native_info.decode_info),
         ("run", a_run(0, 3), RunView.parse),
         ("run of scheme 1", sealed_run(SCHEME_TERMS, 4), RunView.parse),
         ("entry of scheme 1", DIGEST.seal_with_term(7, 1, 0, 5, b"hi", origin_term=3, flags=1) + b"hi",

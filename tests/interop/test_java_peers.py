@@ -15,6 +15,7 @@ import pytest
 
 import quire
 from quire.core.errors import LedgerFencedError, NoSuchLedgerError, QuireError
+from quire.core.writer_state import Hole
 from support.java_peers import (
     PATIENT,
     PATIENT_CLIENT,
@@ -142,6 +143,17 @@ async def both_ways(world: World) -> None:
     await world.we_read(we_wrote)
 
 
+async def a_ledger_with_holes(world: World) -> None:
+    """The record of a ledger that was closed next to a silent bookie: Java reads the ledger, and keeps the holes."""
+    we_wrote = await world.we_write()
+    record = await world.ours.ledger_metadata(we_wrote)
+    holes = [Hole(0, record.last_fragment.ensemble[0], 3, COUNT - 1)]
+    await world.ours.ledger_store.add_holes(we_wrote, holes)
+    await world.java_reads("read", we_wrote)
+    _, notes, _ = await world.ours.ledger_store.read_with_notes(we_wrote)
+    assert notes.is_hole(holes[0].bookie, 3)
+
+
 def cells(quick: set[tuple[object, ...]], *columns: Sequence[object]) -> list[Any]:
     """The whole matrix, of which `make test` runs a few cells and `make proof` all."""
     return [
@@ -171,6 +183,13 @@ def test_each_writes_and_both_read(
     five = (cluster, ensemble) == ("java", 5)
     peers: JavaPeers = request.getfixturevalue("five_peers" if five else "peers")
     in_a_world(peers, tmp_path, both_ways, cluster=cluster, version=version, digest=digest, ensemble=ensemble)
+
+
+@pytest.mark.parametrize("cluster", ["ours", "java"])
+def test_java_reads_a_ledger_with_holes(peers: JavaPeers, tmp_path: Path, cluster: str) -> None:
+    in_a_world(
+        peers, tmp_path, a_ledger_with_holes, cluster=cluster, version="v3", digest="CRC32C", ensemble=3
+    )
 
 
 async def recovered_by_the_other(world: World) -> None:

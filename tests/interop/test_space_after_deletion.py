@@ -44,11 +44,11 @@ def uri_of(kind: str, folder: Path) -> str:
 
 
 @asynccontextmanager
-async def bookies_on(uri: str, folder: Path) -> AsyncIterator[list[BookieServer]]:
+async def bookies_on(uri: str, folder: Path, count: int = BOOKIES) -> AsyncIterator[list[BookieServer]]:
     """Bookies with small segments, whose collectors make a pass when they are told to."""
     servers: list[BookieServer] = []
     try:
-        for number in range(BOOKIES):
+        for number in range(count):
             config = BookieConfig(
                 directory=folder / f"b{number}", name=f"b{number}", storage=SMALL, garbage_seconds=0
             )

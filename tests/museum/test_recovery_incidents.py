@@ -147,7 +147,7 @@ def test_4226_one_copy_is_kept(fault: bool) -> None:
         'entry comes back without it and answers "No such entry"; with a second such answer a recoverer closes the '
         "ledger before the entry."
     ),
-    ours="The explorer, bookies that lose everything in a crash: they come back fenced and vouch for nothing (limbo).",
+    ours="The explorer, bookies that lose everything in a crash: they ask before they take an add, and vouch for nothing (limbo).",
     switch="after an unclean start a bookie serves as if nothing had happened",
     violates="I1",
 )
@@ -163,7 +163,7 @@ def test_2706_lost_without_limbo(fault: bool) -> None:
         "takes adds of an old writer after a recoverer has fenced it, and completes a quorum that nobody recovers."
     ),
     ours="The same worlds with a recovery that runs twice.",
-    switch="limbo without a fence",
+    switch="limbo, and adds are taken without asking for a lost fence",
     violates="I1",
 )
 def test_2706_limbo_without_a_fence(fault: bool) -> None:
@@ -175,7 +175,7 @@ def test_2706_limbo_without_a_fence(fault: bool) -> None:
     title="No journal: a fence alone is not enough",
     happened="The same proposal: fenced, but still vouching for entries that it may have lost.",
     ours="The same worlds.",
-    switch="a fence without limbo",
+    switch="lost fences are asked for, lost entries are denied",
     violates="I1",
 )
 def test_2706_a_fence_without_limbo(fault: bool) -> None:

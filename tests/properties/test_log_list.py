@@ -84,7 +84,7 @@ def heads(draw: st.DrawFn) -> LogHead:
     head = LogHead(
         LOG_ID,
         draw(TEXT),
-        LogSettings(3, 2, 1, 3, draw(UNKNOWN)),
+        LogSettings(3, 2, 1, 3, draw(UNKNOWN), draw(st.integers(0, 3))),
         draw(NAT),
         Leader(draw(NAT), draw(TEXT), draw(TEXT), draw(st.booleans()), draw(UNKNOWN)),
         adoptions=tuple(draw(st.lists(st.builds(Adoption, st.tuples(ITEM), TEXT, I64, UNKNOWN), max_size=2))),

@@ -20,7 +20,8 @@ from quire.core import effects as e
 from quire.core.answers import Answer
 from quire.core.errors import NotWritingError
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
-from quire.core.quorum import residues_of_slot, write_set
+from quire.core.placement import slots_for_absent
+from quire.core.quorum import residues_of_slot, write_set, write_set_masks
 from quire.core.rules import RULES, Rules
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Asked, Status, WriterLimits
@@ -62,6 +63,17 @@ class World:
         self.failed_from: int | None = None
         self.recovery = "none" if recoverer else "never"
         self.swaps = 0
+
+    def begin_without(self, away: int) -> None:
+        """So many bookies were away when the ledger was created, if it may be created so."""
+        self.before = self.machine.ensemble
+        if not 0 < away <= self.E:
+            return
+        absent = slots_for_absent(self.E, away)[0]
+        present = sum(1 << slot for slot in range(self.E) if slot not in absent)
+        masks = write_set_masks(self.E, self.Qw)
+        if self.machine.rules.may_create(present, masks, self.Qa, self.Qa):
+            self.step(lambda: self.machine.began_without(absent, self.now_ms))
 
     # --- what could happen next --------------------------------------------------------------------------------------
 
@@ -304,10 +316,12 @@ class World:
     st.sampled_from([triple for triple in TRIPLES if triple[0] <= 4]),
     st.integers(0, 3),
     st.booleans(),
+    st.integers(0, 3),
     st.lists(st.integers(0, 1 << 16), max_size=120),
 )
-def test_nothing_acknowledged_is_lost_whatever_happens_next(triple, spares, recoverer, choices) -> None:
+def test_nothing_acknowledged_is_lost_whatever_happens_next(triple, spares, recoverer, away, choices) -> None:
     world = World(triple, RULES, spares=spares, recoverer=recoverer)
+    world.begin_without(away)
     world.play(choices)
     world.settle()
 
@@ -317,6 +331,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens_next(triple, spares, reco
 def test_long_random_lives_end_well(seed, triple) -> None:
     chance = random.Random(seed)
     world = World(triple, RULES, spares=chance.randrange(4), recoverer=chance.randrange(3) == 0)
+    world.begin_without(chance.randrange(4))
     world.play(chance.randrange(1 << 16) for _ in range(300))
     world.settle()
     if world.machine.status is Status.WRITING:
@@ -351,6 +366,7 @@ MUTANTS = {
     "X13 change without the state check": {"writer_may_change": lambda record: True},
     "lost swap not settled": {"may_go_on_after_unknown": lambda unknown, version: True},
     "absent slots never end the writer": {"can_still_confirm": lambda absent, mask, qa: True},
+    "created with whoever is there": {"may_create": lambda present, masks, qa, least: True},
 }
 
 
@@ -362,6 +378,7 @@ def test_every_fix_that_is_taken_out_is_noticed(name) -> None:
         triple = chance.choice([(2, 2, 2), (3, 3, 2), (2, 2, 1), (3, 2, 2), (3, 3, 3)])
         world = World(triple, rules, spares=chance.randrange(3), recoverer=chance.randrange(2) == 0)
         try:
+            world.begin_without(chance.randrange(3))
             world.play(chance.randrange(1 << 16) for _ in range(60))
             world.settle()
         except Exception:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from quire.core import log_effects as e
-from quire.core.errors import MisuseError, NotWritingError
+from quire.core.errors import MisuseError, NotLeaderError, NotWritingError
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.log import LogMachine, LogStatus
 from quire.core.log_list import Leader, LedgerSummary, LogHead, LogItem, LogPage
 from quire.core.rules import RULES
+from quire.log.heads import LogHeads
+from quire.log.log import Log
+from quire.log.writer import LogWriter
 from quire.wire.log_records import page_name
+from support.electors import Answering
+from support.log_cluster import FAST, World, in_world
 
 ONE = LedgerId(1)
 TWO = LedgerId(2)
@@ -160,18 +167,39 @@ def test_a_failed_swap_starts_again_at_step_1() -> None:
     assert fence.item.ledger_id == 9
 
 
-def test_the_election_is_asked_before_trying_again() -> None:
+@pytest.mark.parametrize(("says", "duels"), [("me", 1), ("me", 3), ("nobody", 2), ("rival", 1)])
+def test_the_election_is_asked_before_trying_again(says: str, duels: int, tmp_path: Path) -> None:
     """ "Even better, they should check that they are in fact still the leader with the system that is providing leader
-    election." """
-    machine = LogMachine("me", name_page=page_name)
-    machine.open()
-    machine.head_read(head_of(), 1)
-    machine.created(LedgerId(4), 0)
-    machine.head_conflicted()
-    machine.head_read(head_of().with_leader(Leader(2, "rival")), 2)
-    assert taken(machine)[-1] == e.BackOff(1)
-    machine.abandon("the election names another")
-    assert machine.status is LogStatus.ENDED
+    election." The shipped leader on real bookies; a rival takes the log over right before each of its first swaps."""
+
+    async def work(at: World) -> None:
+        await at.made("orders", FAST)
+        rivals: list[LogWriter] = []
+
+        class Overtaken(LogHeads):
+            async def write(self, head: LogHead, version: int) -> int:
+                if len(rivals) < duels:
+                    rivals.append(await at.log("orders").open_writer())
+                return await super().write(head, version)
+
+        class OvertakenLog(Log):
+            _heads_kind = Overtaken
+
+        elector = Answering(says)
+        log = OvertakenLog(at.client, "orders", config=FAST, elector=elector)
+        if says == "rival":
+            with pytest.raises(NotLeaderError, match="the election names another writer"):
+                await log.open_writer()
+        else:
+            writer = await log.open_writer()
+            assert await writer.append(b"mine") == 0
+            await writer.close()
+        assert elector.asked == duels, "once before each retry"
+        assert elector.resigned
+        for rival in rivals:
+            await rival.abandon()
+
+    in_world(tmp_path, work)
 
 
 def test_nothing_is_served_before_step_5() -> None:

@@ -86,6 +86,9 @@ class ScriptedBookies:
         unsent = sum(len(frame[1]) for frame in self.waiting[bookie] if frame[2] is sink)
         return max(0, unsent - SOCKET_BYTES)
 
+    def all_sent(self, bookie, sink):
+        return not self.unsent_bytes(bookie, sink)
+
     def drop(self, bookie, sink):
         self.dropped.append(bookie)
         self.waiting[bookie] = deque(frame for frame in self.waiting[bookie] if frame[2] is not sink)

@@ -10,6 +10,7 @@ from quire.blocking.loop import current
 from quire.client.config import ClientConfig
 from quire.log.client import QuireClient
 from quire.log.config import LogConfig
+from quire.log.electing import Elector
 
 
 class Client(Closing[QuireClient]):
@@ -27,13 +28,20 @@ class Client(Closing[QuireClient]):
     delete_log = awaited(QuireClient.delete_log)
     close = awaited(QuireClient.close)
 
-    def log(self, name: str, password: bytes = b"", config: LogConfig | None = None) -> Log:
-        """A log by name; nothing is asked of the cluster yet.
+    def log(
+        self,
+        name: str,
+        password: bytes = b"",
+        config: LogConfig | None = None,
+        *,
+        elector: Elector | None = None,
+    ) -> Log:
+        """A log by name; nothing is asked of the cluster yet. An `elector` is asked on the client's own event loop.
 
         Raises:
             MisuseError: the name cannot be one.
         """
-        return Log(self._inner.log(name, password, config), self._background)
+        return Log(self._inner.log(name, password, config, elector=elector), self._background)
 
 
 def connect(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from quire.bookie.ledgers import Found, Ledgers
+from quire.bookie.found import Found
+from quire.bookie.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.wire.bookkeeper import LAST_ENTRY

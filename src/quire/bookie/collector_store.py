@@ -109,7 +109,14 @@ class CollectorStore:
         return PassCount(says.chain, says.passes, says.own, says.held, says.accepted), found.version
 
     async def swap_passes(self, value: PassCount, version: int) -> int | None:
-        """Replace the counter that has a version (0: there is none). The new version; None if somebody was faster."""
+        """Replace the counter that has a version (0: there is none).
+
+        Returns:
+            The new version; None if somebody was faster, and nothing was written.
+
+        Raises:
+            StoreBusyError: it was written, and changed by somebody else at once.
+        """
         record = encode_passes(
             Passes(
                 self.bookie_id,
@@ -130,7 +137,7 @@ class CollectorStore:
             return None
         found = await self._store.get(self._passes_key)
         if found is None or found.version != mine:
-            return None
+            raise self._not_own()
         self._revision = found.revision
         return mine
 
@@ -182,10 +189,13 @@ class CollectorStore:
 
     def _check_own(self, error: RefusedError) -> None:
         if error.ids.get("key") == self._passes_key:
-            raise StoreBusyError(
-                f"the pass counter of bookie {self.bookie_id} was changed during the pass; nothing more is dropped in it",
-                bookie=self.bookie_id,
-            ) from error
+            raise self._not_own() from error
+
+    def _not_own(self) -> StoreBusyError:
+        return StoreBusyError(
+            f"the pass counter of bookie {self.bookie_id} was changed during the pass; nothing more is dropped in it",
+            bookie=self.bookie_id,
+        )
 
     # --- watermarks ----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
 from quire.net.sasl import PLUGIN
-from quire.wire import native, native_bodies, native_hello
+from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import SCHEME_PLAIN, RunView
@@ -35,7 +35,7 @@ _NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS, Kind.TRUNCATE})
 _SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
 READ_BYTES = 1024
 """What a read that waits may keep in memory, about."""
-_DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges")
+_DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
 """What INFO tells of a ledger since version 2."""
 
 
@@ -376,9 +376,9 @@ class Connection(ClientConnection):
         kind, ledgers = request.kind, self._ledgers
         if kind is Kind.INFO and request.ledger_id < 0:
             info = self._server.answer_info(request.body)
-            self._answer(request, Answer.OK, body=[native_bodies.encode_info(info)])
+            self._answer(request, Answer.OK, body=[native_info.encode_info(info)])
         elif kind is Kind.WRITE_LACS and request.ledger_id < 0:
-            refused = ledgers.explicit_lacs(native_bodies.decode_lacs(request.body))
+            refused = ledgers.told_lacs.take(native_bodies.decode_lacs(request.body))
             self._answer(request, Answer.OK, term=0, body=[native_bodies.encode_refused_lacs(refused)])
         elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
             self._answer(request, Answer.BAD_REQUEST)
@@ -402,7 +402,7 @@ class Connection(ClientConnection):
             return
         if self._version == 1:
             info = {key: what for key, what in info.items() if key not in _DOUBT_KEYS}
-        self._answer(request, Answer.OK, lac=info["lac"], body=[native_bodies.encode_info(info)])
+        self._answer(request, Answer.OK, lac=info["lac"], body=[native_info.encode_info(info)])
 
     # --- answers -------------------------------------------------------------------------------------------------
 

@@ -7,14 +7,12 @@ Source: decision on the digest type of BookKeeper's adds, `docs/formats/bookkeep
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
-from quire.core.errors import NoSuchLedgerError, QuireError
-from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType
-from quire.metadata.ledgers import LedgerStore
+from quire.bookie.record_reads import RecordReads, Told
+from quire.core.errors import NoSuchLedgerError
+from quire.core.ledger_metadata import DigestType, LedgerMetadata
 from quire.wire.entry import EntryDigest
 
 log = logging.getLogger(__name__)
@@ -27,16 +25,20 @@ ASKING_MAX: Final = 16
 class DigestTypes:
     """The digest types of the ledgers that lately were added to over V2 or V3.
 
+    Args:
+        reads: reads records; a record that somebody else asked for tells its ledger's type as well.
+
     Attributes:
         mismatches: adds refused because their digest was wrong.
     """
 
-    def __init__(self, ledgers: LedgerStore) -> None:
-        self._ledgers = ledgers
+    def __init__(self, reads: RecordReads) -> None:
+        self._reads = reads
         self._known: dict[int, DigestType | None] = {}
-        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._asking: set[int] = set()
         self._checkers = {kind: EntryDigest(kind, b"") for kind in (DigestType.CRC32, DigestType.CRC32C)}
         self.mismatches = 0
+        reads.listeners.append(self._heard)
 
     def get(self, ledger_id: int) -> DigestType | None:
         """The ledger's digest type; None while it is not known, and then it is looked up."""
@@ -45,31 +47,22 @@ class DigestTypes:
         except KeyError:
             pass
         if ledger_id not in self._asking and len(self._asking) < ASKING_MAX:
-            self._asking[ledger_id] = asyncio.get_running_loop().create_task(
-                self._ask(LedgerId(ledger_id)), name=f"digest type of ledger {ledger_id}"
-            )
+            self._asking.add(ledger_id)
+            self._reads.read(ledger_id, self._answered)
         return None
 
     def checker(self, kind: DigestType | None) -> EntryDigest | None:
         """What checks entries of a type without the ledger's password; None where nothing can."""
         return None if kind is None else self._checkers.get(kind)
 
-    def close(self) -> None:
-        """The bookie stops."""
-        for task in self._asking.values():
-            task.cancel()
-
-    async def _ask(self, ledger_id: LedgerId) -> None:
-        try:
-            record, _ = await self._ledgers.read(ledger_id)
-            found: DigestType | None = record.digest_type
-        except NoSuchLedgerError:
-            found = None
-        except QuireError as error:
-            log.info("the digest type of ledger %d is not known yet: %s", ledger_id, error)
+    def _heard(self, ledger_id: int, told: Told) -> None:
+        if not isinstance(told, LedgerMetadata | NoSuchLedgerError):
             return
-        finally:
-            self._asking.pop(ledger_id, None)
         while len(self._known) >= KEPT_MAX:
             del self._known[next(iter(self._known))]
-        self._known[ledger_id] = found
+        self._known[ledger_id] = told.digest_type if isinstance(told, LedgerMetadata) else None
+
+    def _answered(self, ledger_id: int, told: Told) -> None:
+        self._asking.discard(ledger_id)
+        if ledger_id not in self._known:
+            log.info("the digest type of ledger %d is not known yet: %s", ledger_id, told)

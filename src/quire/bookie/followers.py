@@ -10,7 +10,7 @@ Source: guide (003), "Reading from ledgers"; `docs/formats/native-protocol.md`, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 SWEEPS = 2
@@ -57,6 +57,11 @@ class Followers:
         polls = self._polls.get(poll.ledger_id, [])
         if poll in polls:
             self._take(polls, poll)
+
+    @property
+    def waited(self) -> Container[int]:
+        """The ledgers for which anybody waits, as they are at each look."""
+        return self._polls
 
     def waits(self, ledger_id: int) -> bool:
         """Whether anybody waits for this ledger."""

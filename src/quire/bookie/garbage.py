@@ -17,7 +17,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,8 @@ from typing import Any, Final
 from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
-from quire.core.errors import QuireError, StorageError
-from quire.core.garbage import CollectorMachine, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
+from quire.core.errors import CorruptMetadataError, QuireError, StorageError
+from quire.core.garbage import CollectorMachine, Count, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
@@ -107,11 +107,19 @@ class GarbageCollector:
             return Kept()
 
     async def prepare(self) -> None:
-        """Before the bookie serves: ids that it holds are not given out again by a store that went back.
+        """Before the bookie serves: see whether the store went back; ids that are here are not given out again by it.
 
         Raises:
             QuireError: the metadata store cannot be asked.
         """
+        try:
+            shown, _ = await self._store.passes()
+        except CorruptMetadataError as error:
+            log.warning(
+                "bookie %s cannot tell whether the metadata store went back: %s", self._bookie_id, error
+            )
+        else:
+            self._machine.compare(shown, StoreName(*self._store.name))
         drawn = [ledger_id for ledger_id in self._storage.ledger_ids() if ledger_id <= RAISED_MAX]
         highest = max(drawn, default=-1)
         if highest >= 0 and not await self._store.has_record(highest):
@@ -192,23 +200,39 @@ class GarbageCollector:
         name = StoreName(*self._store.name)
         seen_twice = False
         for _ in range(ATTEMPTS_MAX):
+            before = self._storage.last_lsn
             shown, version = await self._store.passes()
-            step = self._machine.begin(shown, name, self._chance.getrandbits(64) or 1)
+            step = self._machine.begin(shown, name, self._chance.getrandbits(64) or 1, before)
             if isinstance(step, Hold) and not seen_twice:
                 seen_twice = True  # a server of the store that is behind may have answered
                 continue
+            if isinstance(step, Count) and not await self._may_count(step):
+                return version if self._machine.is_own(shown) else None
             counted = version if step.value is None else await self._store.swap_passes(step.value, version)
             if counted is None:
+                self._machine.not_counted()
                 continue
             if isinstance(step, Hold):
                 return None
-            self._machine.counted(self._storage.last_lsn)
+            self._machine.counted()
             return counted
         raise StoreBusyError(
             f"the pass counter of bookie {self._bookie_id} was changed {ATTEMPTS_MAX} times by somebody else;"
             " is another bookie started on a copy of this directory?",
             bookie=self._bookie_id,
         )
+
+    async def _may_count(self, step: Count) -> bool:
+        """Have the disk know of the write of the counter before it is asked for."""
+        try:
+            await self._write_file()
+        except StorageError as error:
+            self._machine.not_counted()
+            log.warning(
+                "%s; what is to go goes, and nothing is found anew: pass %d waits", error, step.value.passes
+            )
+            return False
+        return True
 
     async def _look(self) -> int:
         """Compare all ledgers here with the records. The highest id that has one, -1 if none has."""
@@ -276,16 +300,27 @@ class GarbageCollector:
 
     async def _keep(self) -> None:
         """Counter and evidence go to the disk. Without that a restart begins a new chain, which is safe."""
+        try:
+            await self._write_file()
+        except StorageError as error:
+            log.warning("%s; a restart would find all ledgers anew", error)
+
+    async def _write_file(self) -> None:
+        """Write what the machine keeps.
+
+        Raises:
+            StorageError: it is not on the disk; the old file is still there.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        kept = self._machine.kept
-        copy = Kept(kept.store, kept.chain, kept.passes, kept.found_lsn, kept.findings, kept.missing)
-        self._worker.submit(partial(self._file.write, copy), partial(_settle, done))
+        # The machine replaces its parts and never changes them, so a shallow copy stays as it is.
+        self._worker.submit(partial(self._file.write, replace(self._machine.kept)), partial(_settle, done))
         try:
             await done
         except OSError as error:
-            log.warning(
-                "%s could not be written: %s; a restart would find all ledgers anew", self._file.path, error
-            )
+            raise StorageError(
+                f"{self._file.path} could not be written: {error.strerror or error}",
+                path=str(self._file.path),
+            ) from error
 
     async def _clean_disk(self) -> None:
         for ledger_ids in self._storage.shrink_tombstones(self._clock.wall_ms()):
@@ -302,6 +337,11 @@ class GarbageCollector:
             self._bookie_id,
             above,
         )
+
+    @property
+    def holds(self) -> bool:
+        """Whether the metadata store is not the one of the last pass, as far as is known: nothing is dropped."""
+        return bool(self._machine.holding)
 
     # --- for people ----------------------------------------------------------------------------------------------
 

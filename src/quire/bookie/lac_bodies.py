@@ -29,6 +29,12 @@ def lac_body_of(item: LacItem) -> bytes | None:
     return item.body if explicit_lac_of(item.body) == item.lac else None
 
 
+def plain_lac_body(ledger_id: int, lac: int, digest_type: int) -> bytes:
+    """The explicit LAC body of a ledger whose digest needs no password; empty for any other."""
+    digest = _PLAIN_DIGESTS.get(digest_type)
+    return b"" if digest is None else digest.lac_body(ledger_id, lac)
+
+
 def key_of(item: LacItem) -> bytes:
     """An item's key; empty when none was sent."""
     return b"" if item.key == _ZEROS else item.key

@@ -9,12 +9,13 @@ Source: protocol document (001), "Writing to the ledger", "Closing a ledger as a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from quire.bookie.followers import Followers, Poll
+from quire.bookie.found import Found, found_of, ledger_info, page_of
 from quire.bookie.lac_bodies import is_lac_body, key_of, lac_body_of
+from quire.bookie.told_lacs import ToldLacs
 from quire.bookie.waiters import NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
@@ -24,9 +25,14 @@ from quire.core.rules import RULES, Rules
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
-from quire.wire.native_bodies import WHOLE_LIST, LacItem
-from quire.wire.run import HeldInterval, RunPlace, RunView
+from quire.wire.native_bodies import LacItem
+from quire.wire.run import HeldInterval, RunView
 
+if TYPE_CHECKING:
+    from quire.bookie.first_adds import FirstAdds
+
+ASKED_MAX = 1 << 16
+"""So many ledgers are remembered as asked about since a loss; to ask once more costs a read."""
 EVERY_LAC = 1 << 63
 """Above each LAC: whoever waits for one is to look again."""
 MACHINES_KEPT = 1024
@@ -34,20 +40,6 @@ MACHINES_KEPT = 1024
 than, are kept as well."""
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
-
-
-@dataclass(slots=True)
-class Found:
-    """What a read came to; the answer may leave now."""
-
-    answer: Answer
-    runs: list[Buffer]
-    vouched_through: int
-    unknown: list[tuple[int, int]]
-    lac: int
-    places: Sequence[RunPlace] = ()
-    damaged: Sequence[tuple[int, int]] = ()
-    lac_term: int = 0
 
 
 class Ledgers:
@@ -61,7 +53,10 @@ class Ledgers:
 
     Attributes:
         followers: who waits for a LAC.
+        told_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
+        first_adds: keeps the adds that no fence decides after a loss until a record does; without one they are refused.
+        store_is_trusted: whether what the metadata store says of records may settle a fence.
     """
 
     def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
@@ -73,10 +68,15 @@ class Ledgers:
         self.followers = Followers()
         self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
+        self.told_lacs = ToldLacs(self._machines, self.followers, self._explicit_lac_of)
         self._evidence: dict[int, int] = {}
         self._flush_scheduled = False
         self.flushing = False
         self.read_only = False
+        self.first_adds: FirstAdds | None = None
+        self.store_is_trusted: Callable[[], bool] = lambda: True
+        self._lost = storage.lost_without_name
+        self._asked: dict[int, None] = {}
         self.adds = 0
         self.entries_added = 0
         self.bytes_added = 0
@@ -87,8 +87,21 @@ class Ledgers:
         """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
-            OK when it was handed over: the answer waits for `waiter.stored(tag, …)`. Any other answer is final.
+            OK when it was handed over, or waits for the metadata store: the answer comes with `waiter.stored(tag, …)`.
+            Any other answer is final.
         """
+        answer = self.admit(request, run, waiter, tag)
+        if answer is Answer.UNKNOWN:
+            # It may have been fenced here before: whether the writer may go on, the record must say.
+            return (
+                Answer.READ_ONLY
+                if self.first_adds is None
+                else self.first_adds.keep(request, run, waiter, tag)
+            )
+        return answer
+
+    def admit(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+        """As `add`, and UNKNOWN where the fence may have been lost: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
         # Work in the background stops before the space that fences and recovery need.
         background = bool(request.flags & Flag.BACKGROUND)
@@ -96,9 +109,6 @@ class Ledgers:
         if storage.failure is not None:
             return Answer.ERROR
         if (background or not recovery) and (self.read_only or not storage.writable):
-            return Answer.READ_ONLY
-        if not recovery and storage.suspects(request.ledger_id) and self._known(request.ledger_id) is None:
-            # It may have been fenced here before: whether the writer may go on, others must say.
             return Answer.READ_ONLY
         machine = self._machine(request.ledger_id)
         lac_before = machine.facts.lac
@@ -111,6 +121,8 @@ class Ledgers:
             term=request.term,
         )
         if answer is not Answer.OK:
+            if answer is Answer.UNKNOWN and machine.dirty and not machine.facts.key:
+                del self._machines[request.ledger_id]  # nothing has been learned of it yet
             return answer
         if machine.dirty:
             storage.put_facts(machine.snapshot(), UNTIL_TAKEN, machine)
@@ -131,30 +143,35 @@ class Ledgers:
         self.bytes_added += len(run.body)
         if machine.facts.lac > lac_before and self.followers.waits(request.ledger_id):
             self._risen[request.ledger_id] = None
-        if self._unsaved_lacs and not recovery and request.lac >= lac_before:
-            self._unsaved_lacs.pop(request.ledger_id, None)  # the run's headers say as much
+        if not recovery and request.lac >= lac_before:  # the run's headers say as much
+            self._unsaved_lacs.pop(request.ledger_id, None)
+            self.told_lacs.forget(request.ledger_id)
         return Answer.OK
+
+    def record_read(self, ledger_id: int, *, settles: bool) -> None:
+        """A ledger's record was read, and does or does not show that no fence was lost: see `BookieLedgerMachine`."""
+        if not settles:
+            return
+        while len(self._asked) >= ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        self._asked[ledger_id] = None
+        machine = self._machines.get(ledger_id)
+        if machine is not None:
+            machine.record_read(settles=True)
 
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
         body = bytes(request.body)
         return self._explicit_lac(request.ledger_id, body, request.key, request.token, request.digest_type)
 
-    def explicit_lacs(self, items: Sequence[LacItem]) -> list[tuple[int, Answer]]:
-        """Take the explicit LACs of many ledgers, each as `explicit_lac` does.
-
-        Returns:
-            (ledger id, answer) of those that were refused.
-        """
-        refused: list[tuple[int, Answer]] = []
-        for item in items:
-            body = lac_body_of(item)
-            answer = Answer.BAD_REQUEST
-            if body is not None:
-                answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
-            if answer is not Answer.OK:
-                refused.append((item.ledger_id, answer))
-        return refused
+    def _explicit_lac_of(self, item: LacItem) -> Answer:
+        body = lac_body_of(item)
+        if body is None:
+            return Answer.BAD_REQUEST
+        answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
+        if self._unsaved_lacs.pop(item.ledger_id, None) is not None:
+            self.told_lacs.note(item.ledger_id)
+        return answer
 
     def _explicit_lac(self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int) -> Answer:
         if not is_lac_body(body, ledger_id):
@@ -187,12 +204,11 @@ class Ledgers:
         self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def force(self, ledger_id: int, then: Callable[[Answer], None]) -> None:
-        """Call `then` when everything that was put of a ledger before is durable; at once for one never heard of."""
+        """Call `then` when all that was put of a ledger, and so its newest state, is durable; at once for a stranger."""
         machine = self._known(ledger_id)
         if machine is None or self._storage.failure is not None:
             then(Answer.OK if self._storage.failure is None else Answer.ERROR)
             return
-        # Its newest state is behind its entries in the journal: when that is durable, they are.
         self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     # --- fences and reads -----------------------------------------------------------------------------------------
@@ -200,8 +216,7 @@ class Ledgers:
     def fence_then(self, request: Request, then: Callable[[Answer], None]) -> None:
         """Fence, and call `then` with the answer once the fence is durable (at once if it was, or on a refusal)."""
         if not request.key:
-            # Without a key nothing can be fenced, and nothing is to be remembered of a ledger that may not exist.
-            then(Answer.UNAUTHORISED)
+            then(Answer.UNAUTHORISED)  # nothing is to be remembered of a ledger that may not exist
             return
         machine = self._machine(request.ledger_id)
         answer = machine.set_fence(
@@ -246,16 +261,8 @@ class Ledgers:
         if facts.deleted_until_ms:
             return Found(Answer.NO_LEDGER, [], last, [], facts.lac)
         held = self._storage.read(ledger_id, first, last, bytes_max, placed=placed)
-        vouched = held.vouched_through
         limbo = facts.limbo or self._storage.failure is not None
-        if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
-            vouched = first - 1
-        unknown, damaged = list(held.unknown), held.damaged
-        if unknown and self._rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
-            unknown, damaged = [], []
-        return Found(
-            Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places, damaged, facts.lac_term
-        )
+        return found_of(held, facts, first, limbo=limbo, rules=self._rules)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
         """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
@@ -271,6 +278,7 @@ class Ledgers:
         if facts.deleted_until_ms:
             return Answer.NO_LEDGER, NO_ENTRY, b"", b""
         evidence: Buffer = b""
+        self.told_lacs.complete(machine)
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
         if entry_id != NO_ENTRY and not self._storage.is_recovered(ledger_id, entry_id):
             held = self._storage.read(ledger_id, entry_id, entry_id, 1)
@@ -326,16 +334,8 @@ class Ledgers:
         return self._storage.held(ledger_id)
 
     def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
-        """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`.
-
-        A page does not end between intervals with equal first ids: the next one would not get beyond them.
-        """
-        page: list[HeldInterval] = []
-        for interval in self._storage.held_from(ledger_id, first):
-            if len(page) >= intervals_max and interval.first > page[-1].first:
-                return page, interval.first
-            page.append(interval)
-        return page, WHOLE_LIST
+        """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`."""
+        return page_of(self._storage.held_from(ledger_id, first), intervals_max)
 
     # --- the rest ------------------------------------------------------------------------------------------------
 
@@ -344,20 +344,7 @@ class Ledgers:
         machine = self._known(ledger_id)
         if machine is None:
             return None
-        facts = machine.facts
-        doubt = facts.doubt
-        return {
-            "ledger_id": ledger_id,
-            "fenced": facts.fenced,
-            "limbo": facts.limbo,
-            "doubt_lsn": None if doubt is None else doubt.lsn,
-            "doubt_below": None if doubt is None or doubt.covers_all else doubt.below,
-            "doubt_ranges": [] if doubt is None else [list(pair) for pair in doubt.ranges],
-            "term": facts.term,
-            "lac": facts.lac,
-            "last_entry": self._storage.last_entry(ledger_id),
-            "deleted": bool(facts.deleted_until_ms),
-        }
+        return ledger_info(machine, self._storage.last_entry(ledger_id))
 
     def clear_limbo(self, request: Request, lsn: int | None, then: Callable[[Answer], None]) -> None:
         """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable.
@@ -382,7 +369,7 @@ class Ledgers:
         self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
-        """Fence a ledger that this bookie may have lost entries of, and vouch for nothing in it."""
+        """Vouch for nothing in a ledger that this bookie may have lost entries of; a fence may be lost too."""
         machine = self._machine(facts.ledger_id)
         machine.facts.key = machine.facts.key or facts.key
         machine.facts.token = machine.facts.token or facts.token
@@ -400,6 +387,7 @@ class Ledgers:
         machine.dirty = False
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
+        self.told_lacs.forget(ledger_id)
 
         def durable(error: StorageError | None) -> None:
             if error is not None:
@@ -411,18 +399,25 @@ class Ledgers:
         self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """Forget deleted ledgers whose tombstones storage has shrunk: nothing is refused for them any more."""
+        """Forget deleted ledgers whose tombstones storage has shrunk."""
         for ledger_id in ledger_ids:
             if (machine := self._machines.get(ledger_id)) is not None and machine.facts.deleted_until_ms:
                 del self._machines[ledger_id]
 
     def save_lacs(self) -> None:
-        """Journal the explicit LACs that only memory holds (before a clean stop)."""
+        """Journal the explicit LACs that only memory holds and that are to wait no longer."""
         unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
         for machine in unsaved.values():
             self._storage.put_facts(machine.snapshot(), NOBODY, None)
         if len(unsaved) >= LACS_UNSAVED_MAX:
             self._forget_machines()
+
+    def settle_lacs(self, *, every: bool = False) -> None:
+        """LACs that frames told some seconds ago go with the next group; all of them before a clean stop."""
+        for machine in self.told_lacs.all() if every else self.told_lacs.settled():
+            self._unsaved_lacs[machine.facts.ledger_id] = machine
+        if len(self._unsaved_lacs) >= LACS_UNSAVED_MAX:
+            self.flush_soon()
 
     # --- pieces --------------------------------------------------------------------------------------------------
 
@@ -432,16 +427,22 @@ class Ledgers:
             facts = self._storage.facts(ledger_id)
             if facts is None:
                 return None
-            if len(self._machines) >= self._machines_max:
-                self._forget_machines()
-            machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=True, rules=self._rules)
+            machine = self._made(facts, known=True)
+        return machine
+
+    def _made(self, facts: LedgerFacts, *, known: bool) -> BookieLedgerMachine:
+        if len(self._machines) >= self._machines_max:
+            self._forget_machines()
+        machine = self._machines[facts.ledger_id] = BookieLedgerMachine(
+            facts, known=known, lost=self._lost, asked=facts.ledger_id in self._asked, rules=self._rules
+        )
         return machine
 
     def _forget_machines(self) -> None:
         """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
-        storage, evidence = self._storage, self._evidence
+        storage, evidence, told = self._storage, self._evidence, self.told_lacs
         for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
-            if not machine.settled or storage.facts(ledger_id) != machine.facts:
+            if ledger_id in told or not machine.settled or storage.facts(ledger_id) != machine.facts:
                 continue
             del self._machines[ledger_id]
             if evidence.get(ledger_id) == storage.last_entry(ledger_id):
@@ -452,13 +453,11 @@ class Ledgers:
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)
         if machine is None:
-            facts = LedgerFacts(ledger_id)
-            if len(self._machines) >= self._machines_max:
-                self._forget_machines()
-            machine = self._machines[ledger_id] = BookieLedgerMachine(facts, known=False, rules=self._rules)
+            machine = self._made(LedgerFacts(ledger_id), known=False)
             if self._storage.suspects(ledger_id):
                 # What was lost with a damaged record may have been this ledger's entries, and its fence.
                 machine.enter_limbo(self._storage.started_lsn)
+                machine.record_read(settles=ledger_id in self._asked)
         return machine
 
     def _journal_facts(
@@ -473,6 +472,7 @@ class Ledgers:
                 machine.dirty = True
             then(error)
 
+        self.told_lacs.complete(machine)
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
         self.flush_soon()
 

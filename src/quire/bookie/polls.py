@@ -8,7 +8,7 @@ from typing import Final
 from quire.bookie.followers import Poll
 from quire.bookie.ledgers import Ledgers
 
-POLLS_MAX: Final = 1024
+POLLS_MAX: Final = 4096
 """Long polls of one connection that may wait at one time."""
 
 

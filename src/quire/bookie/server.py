@@ -23,22 +23,24 @@ from quire.bookie.closing_log import ClosingLog
 from quire.bookie.collector_store import CollectorStore
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
+from quire.bookie.cookies import compare_cookie, take_directory
 from quire.bookie.digest_types import DigestTypes
+from quire.bookie.first_adds import FirstAdds
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
+from quire.bookie.record_reads import RecordReads
 from quire.bookie.unread import UnreadAnswers
 from quire.bookie.vigil import Vigil
-from quire.bookie.waiters import WHEN_DURABLE
+from quire.bookie.waiters import WHEN_DURABLE, LateRefusalError
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState
 from quire.core.errors import (
+    CorruptMetadataError,
     DiskFullError,
     MisuseError,
-    NoSuchLedgerError,
     QuireError,
     StorageError,
-    WrongDirectoryError,
 )
 from quire.core.ids import BookieId, LedgerId
 from quire.core.rules import RULES, Rules
@@ -49,9 +51,9 @@ from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
-from quire.storage.identity import Identity, open_identity
+from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.wire import native_bodies, native_hello
+from quire.wire import ledger_metadata, native_hello, native_info
 from quire.wire.bookie_service_info import (
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
@@ -113,6 +115,8 @@ class BookieServer:
         self.storage: LedgerStorage
         self.ledgers: Ledgers
         self.collector: GarbageCollector
+        self.record_reads: RecordReads
+        self.first_adds: FirstAdds
         self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
@@ -150,34 +154,20 @@ class BookieServer:
             NoClusterError: the metadata store cannot be reached.
         """
         self.cluster_instance = self.store.instance_id
-        self._identity = open_identity(
-            self.config.directory,
-            self.config.name,
-            self.cluster_instance,
-            files=self._files,
-            chance=self._chance,
-            adopt=await self._cookies() if self.config.adopt else {},
+        self._identity = await take_directory(
+            self.config, self._registry, self.cluster_instance, self._files, self._chance
         )
         self.bookie_id = self._identity.bookie_id
         try:
-            served = await self._compare_cookie(self._identity)
+            served = await compare_cookie(self.config, self._registry, self._identity)
             boots = BootRecord(self.store, self.bookie_id)
             self.storage = self._open_disk(self._identity, await boots.read(), served=served)
             self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
-            self.digest_types = DigestTypes(LedgerStore(self.store))
+            self._look_up_records()
             self._suspicious = self.storage.report.suspects_unknown
-            self.collector = GarbageCollector(
-                self.config,
-                self.storage,
-                self.ledgers,
-                CollectorStore(self.store, self.bookie_id),
-                clock=self.clock,
-                files=self._files,
-                worker=self._worker,
-                chance=self._chance,
-                rules=self._rules,
-            )
+            self.collector = self._make_collector()
+            self.ledgers.store_is_trusted = lambda: not self.collector.holds
             await self.collector.prepare()
             await self._listen()
             if not served:
@@ -251,8 +241,9 @@ class BookieServer:
         if self._server is not None:
             self._server.close()
         if hasattr(self, "ledgers"):
-            self.digest_types.close()
+            self.record_reads.close()
             if clean and self.storage.failure is None:
+                self.ledgers.settle_lacs(every=True)
                 self.ledgers.save_lacs()
             await self.storage.drain()
         for connection in list(self._connections):
@@ -269,6 +260,19 @@ class BookieServer:
         self._identity.release()
         self._identity = None
 
+    def _make_collector(self) -> GarbageCollector:
+        return GarbageCollector(
+            self.config,
+            self.storage,
+            self.ledgers,
+            CollectorStore(self.store, self.bookie_id),
+            clock=self.clock,
+            files=self._files,
+            worker=self._worker,
+            chance=self._chance,
+            rules=self._rules,
+        )
+
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port
         try:
@@ -282,20 +286,6 @@ class BookieServer:
             msg = f"cannot listen on {host}:{port}: {error.strerror or error}"
             raise MisuseError(msg, host=host, port=port) from error
         self._address = (host, self._server.sockets[0].getsockname()[1])
-
-    async def _cookies(self) -> dict[BookieId, bytes]:
-        return {bookie: cookie.value for bookie, cookie in (await self._registry.list_cookies()).items()}
-
-    async def _compare_cookie(self, identity: Identity) -> bool:
-        """Whether the cluster knows this bookie: it has been up before. The cookie that is known must be the directory's own."""
-        stored = await self._registry.read_cookie(identity.bookie_id)
-        if stored is not None and stored.value != identity.cookie:
-            msg = (
-                f"{self.config.directory} has another cookie than the cluster keeps for bookie {identity.bookie_id}: "
-                "this is not the directory that it had; start it on that one, or empty this one to begin a new bookie"
-            )
-            raise WrongDirectoryError(msg, path=str(self.config.directory), bookie=identity.bookie_id)
-        return stored is not None
 
     async def _register(self) -> None:
         info = BookieInfo(
@@ -328,6 +318,7 @@ class BookieServer:
             self._cut_off_who_stalls(loop.time())
             self._closing_log.sweep()
             self.ledgers.followers.sweep()
+            self.ledgers.settle_lacs()
             self._writers.clear()
             self.storage.check_space()
             if self._writable() != announced:
@@ -356,6 +347,18 @@ class BookieServer:
             return not writable
         return writable
 
+    def _look_up_records(self) -> None:
+        """One read of a ledger's record serves whoever waits for it."""
+        self.record_reads = RecordReads(LedgerStore(self.store))
+        self.first_adds = FirstAdds(
+            self.ledgers,
+            self.record_reads,
+            self.bookie_id,
+            bytes_max=self.config.pending_bytes_max // 2,
+            rules=self._rules,
+        )
+        self.digest_types = DigestTypes(self.record_reads)
+
     async def _clear_suspicion(self) -> None:
         """Name every ledger that this bookie may have lost all trace of; then others can be vouched for again.
 
@@ -366,33 +369,35 @@ class BookieServer:
         pause = 1.0
         while True:
             try:
-                page = await ledgers.list(after=after, limit=1000)
-                for ledger_id in page:
-                    await self._suspect(ledgers, ledger_id)
-                if not page:
-                    break
-                after = page[-1]
+                page = await ledgers.page(after=after)
             except QuireError as error:
                 log.warning("looking for ledgers that may be lost: %s; trying again", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 60.0)
+                continue
+            if not page:
+                break
+            await asyncio.gather(*[self._suspect(ledger_id, found.value) for ledger_id, found in page])
+            after = page[-1][0]
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.storage.clear_suspicion(WHEN_DURABLE, lambda error: _settle(done, error))
         self.storage.flush()
         await done
         self._suspicious = False
 
-    async def _suspect(self, ledgers: LedgerStore, ledger_id: LedgerId) -> None:
+    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
+        """Doubt a ledger if its record names this bookie, or cannot be read: nobody knows whom that one names."""
         if self.storage.facts(ledger_id) is not None:
             return
+        facts = LedgerFacts(ledger_id)
         try:
-            record, _ = await ledgers.read(ledger_id)
-        except NoSuchLedgerError:
-            return
-        if not any(self.bookie_id in fragment.ensemble for fragment in record.fragments):
-            return
+            record = ledger_metadata.parse(value, ledger_id)
+            if not any(self.bookie_id in fragment.ensemble for fragment in record.fragments):
+                return
+            facts = LedgerFacts(ledger_id, key=master_key(record.password), token=record.token)
+        except CorruptMetadataError as error:
+            log.warning("ledger %d gets no negatives from %s: %s", ledger_id, self.bookie_id, error)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        facts = LedgerFacts(ledger_id, key=master_key(record.password), token=record.token)
         self.ledgers.put_in_limbo(facts, lambda error: _settle(done, error))
         await done
 
@@ -455,6 +460,8 @@ class BookieServer:
 
     def answer_for(self, error: StorageError) -> Answer:
         """The answer to an add that could not be stored."""
+        if isinstance(error, LateRefusalError):
+            return error.answer
         return Answer.READ_ONLY if isinstance(error, DiskFullError) else Answer.ERROR
 
     def info(self) -> dict[str, Any]:
@@ -472,6 +479,7 @@ class BookieServer:
             "entries_added": self.ledgers.entries_added,
             "bytes_added": self.ledgers.bytes_added,
             "pending_bytes": self._pending_bytes,
+            "record_reads": self.record_reads.reads,
             "durable_lsn": storage.durable_lsn,
             "storage": storage.statistics(),
             "damages": [str(damage) for damage in storage.report.damages],
@@ -480,7 +488,7 @@ class BookieServer:
 
     def answer_info(self, body: Buffer) -> dict[str, Any]:
         """What this bookie says of itself, or of the ledgers that it keeps without a record."""
-        after = native_bodies.decode_info_question(body)
+        after = native_info.decode_info_question(body)
         return self.info() if after is None else {"orphans": self.collector.orphans(after)}
 
 

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.errors import StorageError
+
+
+class LateRefusalError(StorageError):
+    """A run that waited for a decision is not taken.
+
+    Args:
+        answer: what its sender is told.
+        ledger_id: of the run.
+    """
+
+    def __init__(self, answer: Answer, ledger_id: int) -> None:
+        super().__init__(f"a run of ledger {ledger_id} is not taken: {answer.name}", ledger_id=ledger_id)
+        self.answer = answer
 
 
 class Waiter(Protocol):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
@@ -51,12 +51,13 @@ def append(
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
+    min_present: MinPresentOption = None,
     keep: KeepOption = False,
     history: HistoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Append as fast as the cluster takes it, with a window of entries in flight."""
-    quorums = (ensemble_size, write_quorum, ack_quorum)
+    quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     _measure("append", cluster, seconds, size, window, quorums, keep, history, Output(as_json=as_json))
 
 
@@ -68,12 +69,13 @@ def latency(
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
+    min_present: MinPresentOption = None,
     keep: KeepOption = False,
     history: HistoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Append one entry at a time and say how long each took until it was durable."""
-    quorums = (ensemble_size, write_quorum, ack_quorum)
+    quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     _measure("latency", cluster, seconds, size, 1, quorums, keep, history, Output(as_json=as_json))
 
 
@@ -83,7 +85,7 @@ def _measure(
     seconds: float,
     size: int,
     window: int,
-    quorums: tuple[int, int, int],
+    quorums: tuple[int, int, int, int | None],
     keep: bool,
     history: Path | None,
     out: Output,
@@ -96,10 +98,14 @@ def _measure(
         from quire.cli.histogram import Histogram
 
         durations = Histogram()
-        ensemble_size, write_quorum, ack_quorum = quorums
+        ensemble_size, write_quorum, ack_quorum, min_present = quorums
         async with quire.connect(uri) as client, _recording(history) as recording:
             writer = await client.create_ledger(
-                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum, password=b""
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                min_present=min_present,
+                password=b"",
             )
             recorded = None if recording is None else recording.created(writer.ledger_id)
             with out.progress(f"bench {what}") as progress:
@@ -118,7 +124,7 @@ def _measure(
             "bytes_per_s": round(rate * size),
             "size": size,
             "window": window,
-            "quorums": "/".join(map(str, quorums)),
+            "quorums": "/".join(map(str, quorums[:3])),
             "ledger_id": writer.ledger_id if keep else None,
             "latency": durations.facts(),
         }

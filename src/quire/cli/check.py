@@ -16,6 +16,7 @@ from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from quire.proof.check import AnyConfiguration, Check
+    from quire.proof.configuration import Configuration
     from quire.proof.explorer import Progress
 
 MutantOption = Annotated[
@@ -28,7 +29,9 @@ def check(
     ensemble: Annotated[int, typer.Option(min=1, help="E.")] = 2,
     write_quorum: Annotated[int, typer.Option(min=1, help="Qw.")] = 2,
     ack_quorum: Annotated[int, typer.Option(min=1, help="Qa.")] = 2,
-    entries: Annotated[int, typer.Option(min=0, help="Appends of the writer.")] = 1,
+    entries: Annotated[
+        int, typer.Option(min=0, help="Appends of the writer; with --collector, of each life's.")
+    ] = 1,
     in_flight: Annotated[int, typer.Option(min=1, help="Appends that may be unconfirmed at a time.")] = 2,
     clients: Annotated[int, typer.Option(min=1, help="Clients that recover; with --log, handles.")] = 1,
     reruns: Annotated[int, typer.Option(min=0, help="Recoveries that begin again.")] = 0,
@@ -36,7 +39,9 @@ def check(
     timeouts: Annotated[int, typer.Option(min=0, help="Requests given up that still arrive.")] = 0,
     crashes: Annotated[int, typer.Option(min=0, help="Bookies that crash and start again.")] = 0,
     breaks: Annotated[int, typer.Option(min=0, help="Connections that break.")] = 0,
-    lost_swaps: Annotated[int, typer.Option(min=0, help="Swaps whose answer is lost.")] = 0,
+    lost_swaps: Annotated[
+        int, typer.Option(min=0, help="Swaps whose answer is lost; with --collector, answers.")
+    ] = 0,
     damages: Annotated[int, typer.Option(min=0, help="Entries that rot.")] = 0,
     deletions: Annotated[int, typer.Option(min=0, help="Deletions by the owner.")] = 0,
     journal: Annotated[bool, typer.Option("--journal/--no-journal", help="Bookies keep a journal.")] = True,
@@ -50,12 +55,48 @@ def check(
     ] = False,
     readers: Annotated[int, typer.Option(min=0, help="Clients that read beside the writer.")] = 0,
     run: Annotated[int, typer.Option(min=1, help="Entries of one append.")] = 1,
+    away: Annotated[
+        int, typer.Option(min=0, help="Bookies away when the ledger is created: it begins with absent slots.")
+    ] = 0,
+    min_present: Annotated[
+        int, typer.Option(min=0, help="With --away: bookies that must be there then; 0: Qa.")
+    ] = 0,
+    named: Annotated[
+        bool, typer.Option("--named", help="With --no-journal: what is lost names its ledger.")
+    ] = False,
+    clears: Annotated[
+        int, typer.Option(min=0, help="With --no-journal: doubts that a client fills and ends.")
+    ] = 0,
     log: Annotated[
         bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
     ] = False,
     ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
     trims: Annotated[int, typer.Option(min=0, help="With --log: truncations beside the handles.")] = 0,
     stages: Annotated[int, typer.Option(min=0, help="With --log: ledgers that a sink commits.")] = 0,
+    collector: Annotated[
+        bool,
+        typer.Option("--collector", help="Explore a bookie's collector and a metadata store that goes back."),
+    ] = False,
+    ours: Annotated[
+        bool,
+        typer.Option("--ours", help="With --collector: ledgers of ours; without it Java's, without tokens."),
+    ] = False,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="With --collector: both kinds of clients delete.")
+    ] = False,
+    lives: Annotated[int, typer.Option(min=1, help="With --collector: how often the id is created.")] = 1,
+    passes: Annotated[int, typer.Option(min=1, help="With --collector: passes of the collector.")] = 3,
+    backups: Annotated[int, typer.Option(min=0, help="With --collector: copies of the store.")] = 1,
+    restores: Annotated[int, typer.Option(min=0, help="With --collector: how often one is put back.")] = 1,
+    hands: Annotated[int, typer.Option(min=0, help="With --collector: orphans deleted by hand.")] = 0,
+    accepts: Annotated[int, typer.Option(min=0, help="With --collector: stores that are accepted.")] = 0,
+    full: Annotated[int, typer.Option(min=0, help="With --collector: passes on a full disk.")] = 0,
+    expires: Annotated[
+        bool, typer.Option("--expires", help="With --collector: the bookie forgets what it deleted.")
+    ] = False,
+    reuses: Annotated[
+        bool, typer.Option("--reuses", help="With --collector: an id comes again while a lost ledger has it.")
+    ] = False,
     mutant: MutantOption = "",
     list_mutants: Annotated[
         bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
@@ -93,6 +134,7 @@ def check(
     Exit code 0: every state visited, nothing broken. 1: an invariant broke, or the search was given up.
     """
     from quire.proof import check as proof
+    from quire.proof.collector_parts import CollectorConfiguration
     from quire.proof.configuration import Configuration
     from quire.proof.log_parts import LogConfiguration
 
@@ -107,7 +149,24 @@ def check(
         _continuous(out, workers)
         return
     configuration: AnyConfiguration
-    if log:
+    if collector:
+        configuration = CollectorConfiguration(
+            ours,
+            mixed,
+            lives,
+            entries,
+            passes,
+            backups,
+            restores,
+            crashes,
+            lost_swaps,
+            hands,
+            accepts,
+            full,
+            expires,
+            reuses,
+        )
+    elif log:
         configuration = LogConfiguration(
             max(clients, 1), ledgers, entries, lost_swaps, 0, trims, closes, stages
         )
@@ -135,7 +194,12 @@ def check(
             drops,
             readers,
             run,
+            away,
+            min_present,
+            named,
+            clears,
         )
+        _refuse_away(configuration)
     _refuse_other_pictures(diagram)
     limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}
     if mutant:
@@ -168,6 +232,23 @@ def _judge_again(out: Output, path: Path) -> None:
 def _refuse_other_pictures(diagram: Path | None) -> None:
     if diagram is not None and diagram.suffix not in {".svg", ".html"}:
         msg = f"--diagram draws .svg and .html, not {diagram.name!r}"
+        raise MisuseError(msg)
+
+
+def _refuse_away(configuration: Configuration) -> None:
+    """Refuse more absent slots than there are, a minimum that is not Qa to E, and what is never created."""
+    from quire.core.quorum import check_min_present
+    from quire.proof.world import World
+
+    c = configuration
+    if c.away > c.ensemble:
+        msg = f"--away {c.away}: a ledger of {c.ensemble} bookies (--ensemble) has no more that could be away"
+        raise MisuseError(msg)
+    if c.min_present:
+        check_min_present(c.min_present, c.ensemble, c.ack_quorum)
+    world = World(c)
+    if c.away and not world.successors(world.initial()):
+        msg = f"{c.name}: no ledger is created with so few bookies there, nothing is to be explored; lower --away"
         raise MisuseError(msg)
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli import ledger_show
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOption, cluster_uri, run
+from quire.cli.options import (
+    ClusterOption,
+    FrameOption,
+    JsonOption,
+    MinPresentOption,
+    PasswordOption,
+    cluster_uri,
+    run,
+)
 from quire.cli.output import Output, human_bytes, payload_facts
 from quire.core.errors import MisuseError
 
@@ -44,6 +52,7 @@ def create(
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
+    min_present: MinPresentOption = None,
     digest: DigestOption = "crc32c",
     password: PasswordOption = "",
     leave_open: Annotated[
@@ -58,7 +67,7 @@ def create(
     append_to_new(
         iter(()),
         cluster,
-        (ensemble_size, write_quorum, ack_quorum),
+        (ensemble_size, write_quorum, ack_quorum, min_present),
         digest,
         password,
         leave_open,
@@ -74,6 +83,7 @@ def append(
     ensemble_size: EnsembleOption = 3,
     write_quorum: WriteOption = 3,
     ack_quorum: AckOption = 2,
+    min_present: MinPresentOption = None,
     digest: DigestOption = "crc32c",
     password: PasswordOption = "",
     delimited: DelimitedOption = False,
@@ -82,11 +92,14 @@ def append(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it."""
+    """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it.
+
+    Ends when every bookie has all entries, or was given up: what one lacks is a hole in the ledger's record.
+    """
     from quire.cli.records import read_records
 
     records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
-    quorums = (ensemble_size, write_quorum, ack_quorum)
+    quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     out = Output(as_json=as_json)
     append_to_new(records, cluster, quorums, digest, password, leave_open, out, frame_bytes_max)
 
@@ -220,7 +233,7 @@ def delete(
 def append_to_new(
     records: Iterator[bytes],
     cluster: str | None,
-    quorums: tuple[int, int, int],
+    quorums: tuple[int, int, int, int | None],
     digest: str,
     password: str,
     leave_open: bool,
@@ -234,7 +247,7 @@ def append_to_new(
         import quire
         from quire.cli.feed import append_all
 
-        ensemble_size, write_quorum, ack_quorum = quorums
+        ensemble_size, write_quorum, ack_quorum, min_present = quorums
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             writer = await client.create_ledger(
                 ensemble_size=ensemble_size,
@@ -242,6 +255,7 @@ def append_to_new(
                 ack_quorum=ack_quorum,
                 password=password.encode(),
                 digest=digest,
+                min_present=min_present,
             )
             try:
                 with out.progress(f"ledger {writer.ledger_id}") as progress:
@@ -257,19 +271,23 @@ def append_to_new(
                 await writer.abandon()
             else:
                 await writer.close()
-            state = "open" if leave_open else "closed"
-            facts = {
-                "ledger_id": writer.ledger_id,
-                "state": state,
-                "entries": count,
-                "bytes": size,
-                "last_entry": last,
-                "entries_per_s": round(rate),
-            }
-            out.result(
-                facts,
-                f"Ledger {writer.ledger_id}: {count:,} entries, {human_bytes(size)}, {state} ({rate:,.0f} entries/s).",
-            )
+        # Only when the client is closed is it known what bookies lack.
+        state = "open" if leave_open else "closed"
+        facts = {
+            "ledger_id": writer.ledger_id,
+            "state": state,
+            "entries": count,
+            "bytes": size,
+            "last_entry": last,
+            "entries_per_s": round(rate),
+            "holes": [
+                {"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in writer.holes
+            ],
+        }
+        text = f"Ledger {writer.ledger_id}: {count:,} entries, {human_bytes(size)}, {state} ({rate:,.0f} entries/s)."
+        for hole in writer.holes:
+            text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}; others have them."
+        out.result(facts, text)
 
     run(work())
 

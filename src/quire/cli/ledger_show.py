@@ -10,9 +10,17 @@ from quire.cli.options import ClusterOption, FrameOption, JsonOption, PasswordOp
 from quire.cli.output import Output, human_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quire.cli.toolbox import Toolbox
+    from quire.client.inspection import HeldShare
     from quire.client.repair import LedgerReport
     from quire.core.ledger_metadata import LedgerMetadata
+
+ANSWER_MS = 3_000
+"""How long a bookie may take to say what it holds."""
+LISTED_MAX = 100
+"""So many ranges that a bookie lacks of one fragment are listed."""
 
 LedgerArgument = Annotated[int, typer.Argument(metavar="LEDGER", help="The ledger's id.", min=0)]
 
@@ -49,18 +57,29 @@ def list_ledgers(
 
 
 def show(ledger_id: LedgerArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """Draw a ledger: its fragments, which bookies hold them, its quorums and its state."""
+    """Draw a ledger: its fragments, its quorums and its state, and what each bookie says that it holds.
+
+    Bookies list the entries that they hold; what one lacks is shown, and whether the record calls it a hole.
+    """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
         from quire.cli.toolbox import open_toolbox
+        from quire.client.access import LedgerAccess
+        from quire.client.inspection import held_shares
+        from quire.client.lac_read import newest_lac
+        from quire.core.ledger_metadata import LedgerState
 
         async with open_toolbox(uri) as tools:
-            record, version = await tools.ledgers.read(ledger_id)
+            record, notes, version = await tools.ledgers.read_with_notes(ledger_id)
             standing = await standing_of(tools)
-        out.result(
-            facts_of(record) | shown_facts(record, version, standing), "\n".join(drawing(record, standing))
-        )
+            lac = None
+            if record.state is not LedgerState.CLOSED:
+                access = LedgerAccess.of(record)
+                lac = await newest_lac(record, access, tools.bookies, timeout_ms=ANSWER_MS)
+            held = await held_shares(record, notes, lac, tools.bookies, timeout_ms=ANSWER_MS)
+        facts = facts_of(record) | shown_facts(record, version, standing, held)
+        out.result(facts, "\n".join([*drawing(record, standing), "", *holdings(held)]))
 
     run(work())
 
@@ -74,7 +93,8 @@ def verify(
 ) -> None:
     """Read every copy of every entry from every bookie, check the digests, compare the copies.
 
-    Fails when an entry is on fewer bookies than its ack quorum, or copies differ; lists what is missing.
+    Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
+    ledger's record tells of are listed too, and whether they are filled by now.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -102,9 +122,18 @@ def verify(
                 }
                 for hole in report.holes
             ],
+            "recorded_holes": [
+                {
+                    "bookie": bookie,
+                    "first": first,
+                    "last": last,
+                    "filled": is_filled(report, bookie, first, last),
+                }
+                for bookie, first, last in report.recorded
+            ],
         }
         out.result(facts, "\n".join(findings(report)))
-        return bool(report.good)
+        return bool(report.complete)
 
     if not run(work()):
         raise typer.Exit(1)
@@ -112,7 +141,7 @@ def verify(
 
 def findings(report: LedgerReport) -> list[str]:
     """What a verification found, in sentences."""
-    verdict = "good" if report.good else "NOT good"
+    verdict = "good" if report.complete else "good, but has holes" if report.good else "NOT good"
     text = (
         f"Ledger {report.ledger_id} is {verdict}: {report.entries:,} entries, {report.copies:,} of "
         f"{report.copies_wanted:,} copies there and right"
@@ -128,7 +157,19 @@ def findings(report: LedgerReport) -> list[str]:
         f"  {hole.bookie} lacks entries {hole.first:,}..{hole.last:,} ({hole.answer.name})"
         for hole in report.holes
     ]
+    lines += [
+        f"  the record has a hole there, which is filled: {bookie}, entries {first:,}..{last:,}"
+        for bookie, first, last in report.recorded
+        if is_filled(report, bookie, first, last)
+    ]
     return lines
+
+
+def is_filled(report: LedgerReport, bookie: str, first: int, last: int) -> bool:
+    """Whether a bookie holds by now what the ledger's record calls a hole."""
+    return not any(
+        hole.bookie == bookie and hole.first <= last and hole.last >= first for hole in report.holes
+    )
 
 
 def facts_of(record: LedgerMetadata) -> dict[str, object]:
@@ -150,9 +191,13 @@ def facts_of(record: LedgerMetadata) -> dict[str, object]:
     }
 
 
-def shown_facts(record: LedgerMetadata, version: int, standing: dict[str, str]) -> dict[str, object]:
+def shown_facts(
+    record: LedgerMetadata, version: int, standing: dict[str, str], held: Sequence[HeldShare]
+) -> dict[str, object]:
     """What `show --json` adds."""
+    told = {(int(each.share.first), each.bookie): each for each in held}
     return {
+        "complete": all(each.is_known and not each.missing for each in held),
         "version": version,
         "created_ms": record.created_ms,
         "custom": {key: value.decode("utf-8", "backslashreplace") for key, value in record.custom},
@@ -162,12 +207,49 @@ def shown_facts(record: LedgerMetadata, version: int, standing: dict[str, str]) 
                 "last_entry": record.last_entry_of_fragment(index),
                 "bookies": [
                     {"id": str(bookie), "standing": standing.get(bookie, "gone")}
+                    | held_facts(told.get((int(fragment.first_entry), bookie)))
                     for bookie in fragment.ensemble
                 ],
             }
             for index, fragment in enumerate(record.fragments)
         ],
     }
+
+
+def held_facts(held: HeldShare | None) -> dict[str, object]:
+    """What one bookie holds of one fragment; `held` is null where it did not tell."""
+    if held is None:
+        return {}
+    return {
+        "wanted": held.share.count,
+        "held": held.share.count - held.missing_count if held.is_known else None,
+        "answer": held.answer.name.lower(),
+        "missing": [[part.first, part.last] for part in held.missing[:LISTED_MAX]],
+        "recorded_holes": [[first, last] for first, last in held.holes[:LISTED_MAX]],
+    }
+
+
+def holdings(held: Sequence[HeldShare]) -> list[str]:
+    """What bookies lack of what the record says, in sentences."""
+    lines = []
+    silent = dict.fromkeys(f"{each.bookie} ({each.answer.name})" for each in held if not each.is_known)
+    for each in held:
+        for part in each.missing[:LISTED_MAX]:
+            known = any(first <= part.last and last >= part.first for first, last in each.holes)
+            what = "a hole that the record tells of" if known else "the record does not tell of it"
+            lines.append(
+                f"  {each.bookie} lacks entries {part.first:,}..{part.last:,} ({part.count:,}): {what}"
+            )
+        if len(each.missing) > LISTED_MAX:
+            lines.append(f"  {each.bookie} lacks {len(each.missing) - LISTED_MAX:,} more ranges")
+        if each.is_known and not each.missing:
+            lines += [
+                f"  {each.bookie}: the hole {first:,}..{last:,} that the record tells of is filled"
+                for first, last in each.holes[:LISTED_MAX]
+            ]
+    if silent:
+        lines.append(f"  nobody knows what these bookies hold: {', '.join(silent)}")
+    return lines or ["  every bookie holds what the record says"]
 
 
 def drawing(record: LedgerMetadata, standing: dict[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
+from quire.cli.options import ClusterOption, FrameOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes, payload_facts
 from quire.core.errors import MisuseError
 
@@ -36,6 +36,7 @@ def create(
         int, typer.Option("--write-quorum", "-w", help="Bookies that get each entry.")
     ] = 3,
     ack_quorum: Annotated[int, typer.Option("--ack-quorum", "-a", help="How many make it durable.")] = 2,
+    min_present: MinPresentOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create an empty log; the quorums are those of its ledgers."""
@@ -46,7 +47,10 @@ def create(
 
         async with quire.connect(uri) as client:
             await client.log(name).create(
-                ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                min_present=min_present,
             )
         out.result({"log": name, "created": True}, f"Log {name} is there, empty.")
 
@@ -114,6 +118,14 @@ def read(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")
     ] = False,
+    recover: Annotated[
+        bool,
+        typer.Option(
+            "--recover",
+            help="First close what is open, so that everything a writer that is gone had acknowledged is read. "
+            "It ends a writer that lives.",
+        ),
+    ] = False,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
     delimited: DelimitedOption = False,
@@ -122,6 +134,8 @@ def read(
     """Print records: each value and a line feed, or length-delimited, or one JSON object per line."""
     if follow and end is not None:
         raise MisuseError("--follow has no end: leave --end out.")
+    if follow and recover:
+        raise MisuseError("--follow goes on beside a writer, --recover ends it: leave one of them out.")
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
@@ -130,7 +144,7 @@ def read(
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             log = client.log(name)
             begin = start if start is not None else (await log.describe()).start_offset
-            records = log.tail(start=begin) if follow else log.read(start=begin, end=end)
+            records = log.tail(start=begin) if follow else log.read(start=begin, end=end, recover=recover)
             await print_records(out, records, delimited=delimited, at_once=follow)
 
     run(work())

@@ -66,6 +66,16 @@ TombstonesOption = Annotated[
         help="How long a ledger that was deleted refuses late adds.",
     ),
 ]
+MinPresentOption = Annotated[
+    int | None,
+    typer.Option(
+        "--min-present",
+        metavar="N",
+        help="Bookies of a new ledger that must be there, Qa to E; places of the others are absent slots, which name "
+        "bookies that are away [default: Qa].",
+        show_default=False,
+    ),
+]
 PasswordOption = Annotated[
     str,
     typer.Option(

@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from quire.client import shapes, short_circuit
 from quire.client.access import LedgerAccess
 from quire.client.channels import AnyChannel, Channels
 from quire.client.config import RECEIVE_BUDGET_BYTES
+from quire.client.inquiries import NO_BODY, REQUEST_TIMEOUT_MS, Inquiries
 from quire.client.peers import Peer, Reply
 from quire.client.replies import LacReply, ReadReply, read_reply
 from quire.core.answers import Answer
@@ -27,15 +27,12 @@ from quire.wire import native, native_bodies
 from quire.wire.frame_limits import FrameLimits
 from quire.wire.native import AnswerFrame, Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, LacItem
-from quire.wire.run import HeldInterval
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.25
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
-REQUEST_TIMEOUT_MS = 10_000
-NO_BODY = shapes.fixed(b"")
 POLL_GRACE_MS = 500
 """How much later than asked for the answer to a long poll may come."""
 
@@ -61,11 +58,7 @@ class AddSink:
         raise NotImplementedError
 
 
-def _nobody_asks(bookie: BookieId) -> None:
-    """What `BookieClient.on_return` is until somebody wants to be told."""
-
-
-class BookieClient:
+class BookieClient(Inquiries):
     """Connections to the bookies of one cluster, made on first use and again after a loss.
 
     Args:
@@ -109,7 +102,7 @@ class BookieClient:
         self._watch: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
-        self.on_return: Callable[[BookieId], None] = _nobody_asks
+        self.on_return: Callable[[BookieId], None] = lambda _: None
 
     # --- who is there ----------------------------------------------------------------------------------------------
 
@@ -128,6 +121,11 @@ class BookieClient:
     def writable(self) -> list[BookieId]:
         """The bookies that take new entries, by the last list seen, in a fixed order."""
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
+
+    async def away(self) -> list[BookieId]:
+        """The cluster's bookies of which there is a cookie and no registration, both read now, in a fixed order."""
+        registered = {*await self.bookies(), *self.writable()}
+        return sorted((await self._registry.list_cookies()).keys() - registered)
 
     def speaks_native(self, bookie: BookieId) -> bool:
         """Whether a bookie is spoken to in our own protocol, as far as its registration was seen."""
@@ -207,6 +205,11 @@ class BookieClient:
         """Bytes of this writer's runs that wait for a bookie's connection to take them."""
         peer = self._peers.get(bookie)
         return 0 if peer is None or peer.channel is None else peer.channel.unsent_bytes(sink)
+
+    def all_sent(self, bookie: BookieId, sink: AddSink) -> bool:
+        """Whether all of this writer's runs to a bookie have left this process."""
+        channel = self._peers[bookie].channel if bookie in self._peers else None
+        return channel is None or not (channel.unsent_bytes(sink) or channel.buffered_bytes)
 
     def is_followed(self, sink: AddSink) -> bool:
         """Whether the last answer to this writer's adds said that a reader waits for the LAC there."""
@@ -297,6 +300,15 @@ class BookieClient:
         reply, _ = self._ask(bookie, Kind.WRITE_LAC, shape, timeout_ms, access=access, lac=lac)
         return reply.future
 
+    def takes_lacs(self, bookie: BookieId) -> bool:
+        """Whether a bookie is connected now and takes the LACs of many ledgers in one frame."""
+        peer = self._peers.get(bookie)
+        return peer is not None and peer.takes_lacs
+
+    def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
+        """Send encoded items of a WRITE_LACS, `LACS_MAX` at most; nobody waits for the answer."""
+        self._ask(bookie, Kind.WRITE_LACS, shapes.packed_lacs(items), timeout_ms, access=None)
+
     async def write_lacs(
         self, bookie: BookieId, items: Sequence[LacItem], *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, list[tuple[int, Answer]]]:
@@ -312,54 +324,6 @@ class BookieClient:
             return Answer.OK, native_bodies.decode_refused_lacs(frame.body)
         except MalformedFrameError:
             return Answer.ERROR, []
-
-    async def list_entries(
-        self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> tuple[Answer, list[HeldInterval]]:
-        """The intervals that a bookie holds of a ledger; `timeout_ms` is for each page of them."""
-        listed = shapes.HeldList(access.ledger_id)
-        while not listed.is_whole:
-            shape = shapes.page(listed.following)
-            frame, version = await self._request(bookie, Kind.LIST_ENTRIES, shape, timeout_ms, access=access)
-            if frame.answer is not Answer.OK:
-                return frame.answer, []
-            try:
-                listed.take(frame, version)
-            except MalformedFrameError as error:
-                log.warning("the list of entries of bookie %s is not taken: %s", bookie, error)
-                return Answer.ERROR, []
-        return Answer.OK, listed.intervals
-
-    async def info(
-        self, bookie: BookieId, access: LedgerAccess | None = None, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> tuple[Answer, dict[str, Any]]:
-        """What a bookie says of itself, or of one ledger (`fenced`, `limbo`, `lac`, `last_entry`, …)."""
-        frame, _ = await self._request(bookie, Kind.INFO, NO_BODY, timeout_ms, access=access)
-        if frame.answer is not Answer.OK:
-            return frame.answer, {}
-        try:
-            return Answer.OK, native_bodies.decode_info(frame.body)
-        except MalformedFrameError:
-            return Answer.ERROR, {}
-
-    async def orphans(
-        self, bookie: BookieId, after: int = -1, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> tuple[Answer, shapes.Orphans | None]:
-        """A page of the ledgers that it keeps without a record, those above an id; None if it is too old to tell."""
-        frame, _ = await self._request(bookie, Kind.INFO, shapes.orphans(after), timeout_ms)
-        return shapes.orphans_of(frame)
-
-    async def clear_limbo(
-        self, bookie: BookieId, access: LedgerAccess, lsn: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> Answer:
-        """Say that the bookie holds again all it should of a ledger, so that it may vouch for it.
-
-        Args:
-            lsn: of the doubt that this ends, as INFO told before the entries were put back (`doubt_lsn`). If there
-                was another loss since then, the answer is BAD_REQUEST. A bookie of version 1 knows no LSNs.
-        """
-        shape = shapes.end_of_doubt(lsn)
-        return (await self._request(bookie, Kind.CLEAR_LIMBO, shape, timeout_ms, access=access))[0].answer
 
     async def _request(
         self,

@@ -17,6 +17,8 @@ from typing import Self
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.creating import place, shape_of
+from quire.client.lac_frames import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
@@ -38,8 +40,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import NO_ENTRY, LedgerId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
-from quire.core.placement import Quarantine, choose_ensemble
-from quire.core.quorum import check_quorums
+from quire.core.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.ledgers import LedgerStore
@@ -99,6 +100,7 @@ class Client:
         self.machines = machines
         self._quarantine = Quarantine(self.config.quarantine_ms)
         self._ticks = ticks_for(self.config)
+        self._lacs = LacFrames(bookies, self.config)
         # A bookie that was away and has registered anew is no longer the one that failed.
         bookies.on_return = self._quarantine.forgive
         self._background: dict[asyncio.Task[None], None] = {}
@@ -114,8 +116,12 @@ class Client:
         password: bytes = b"",
         digest: str | DigestType = "crc32c",
         custom: Mapping[str, bytes] | None = None,
+        min_present: int | None = None,
     ) -> LedgerWriter:
         """Create a ledger and open it for writing; its creator is the only one who writes it.
+
+        With fewer than E bookies there it begins with absent slots, of bookies that are away: it lacks copies there
+        (`writer.holes`), until these are back or others are there to take their place.
 
         Args:
             ensemble_size: E, bookies that share the ledger.
@@ -124,31 +130,28 @@ class Client:
             password: bookies and readers must know it; kept in the metadata, so it guards against mistakes only.
             digest: crc32c, crc32, mac or dummy.
             custom: the caller's own metadata.
+            min_present: how many of the E bookies must take entries now, Qa to E; E: none may be away. None: what
+                `ClientConfig.min_present` says, else Qa.
 
         Raises:
-            InvalidQuorumError: unless E >= Qw >= Qa >= 1.
-            NotEnoughBookiesError: fewer than E bookies take entries.
+            InvalidQuorumError: unless E >= Qw >= Qa >= 1 and E >= `min_present` >= Qa.
+            NotEnoughBookiesError: fewer than `min_present` take entries, or than Qa of a write set, or the cluster
+                has no E bookies in all.
 
         Source: protocol document (001), "Ledgers": "When creating the ledger, the following invariant must hold".
         """
-        check_quorums(ensemble_size, write_quorum, ack_quorum)
+        shape = shape_of(ensemble_size, write_quorum, ack_quorum, min_present, self.config.min_present)
         digest_type = digest_type_of(digest)
         _check_bytes("password", password)
         for key, value in (custom or {}).items():
             _check_bytes(f"custom metadata {key!r}", value)
-        if len(self.bookies.writable()) < ensemble_size:
-            await self.bookies.bookies()
         for _ in range(_IDS_TRIED_MAX):
-            ensemble = choose_ensemble(
-                self.bookies.writable(),
-                ensemble_size,
-                self.chance,
-                quarantined=self._quarantine.bookies(self.clock.now_ms()),
-            )
+            quarantined = self._quarantine.bookies(self.clock.now_ms())
+            placed = await place(shape, self.bookies, self.chance, quarantined)
             token = self.chance.getrandbits(64) | 1
             record = new_ledger(
                 await self.ledger_store.next_id(),
-                ensemble,
+                placed.ensemble,
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 digest_type=digest_type,
@@ -174,6 +177,8 @@ class Client:
                 self._quarantine,
                 self._ticks,
                 self.machines,
+                placed.absent,
+                self._lacs,
             )
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)
@@ -187,7 +192,8 @@ class Client:
             ledger_id: which.
             password: the one it was created with.
             recover: fence its writer, recover and close it, unless it is closed already. False reads beside the
-                writer, up to the last add confirmed.
+                writer, up to the last add confirmed; what an abandoned writer acknowledged last may be missing then,
+                and `read(recover=True)` finds it.
 
         Raises:
             NoSuchLedgerError: there is none.
@@ -223,7 +229,7 @@ class Client:
             result, recovered = await self._recover(record, version, access)
             record, version = result.record, result.version
         limbo = await LimboClearing(
-            self._reader(record, version, access), access, self.bookies, self.config
+            self._reader(record, version, access), access, self.bookies, self.ledger_store, self.config
         ).clear()
         return RecoveryReport(record, already_closed, recovered, limbo)
 
@@ -269,9 +275,13 @@ class Client:
     async def verify_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReport:
         """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing."""
         reader = await self.open_ledger(ledger_id, password, recover=False)
-        return await LedgerVerifier(
-            reader, LedgerAccess.of(reader.metadata), self.bookies, self.config
-        ).verify()
+        access = LedgerAccess.of(reader.metadata)
+        report = await LedgerVerifier(reader, access, self.bookies, self.config).verify()
+        _, notes, _ = await self.ledger_store.read_with_notes(ledger_id)
+        report.recorded = [
+            (hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges
+        ]
+        return report
 
     async def available_bookies(self) -> list[BookieInfo]:
         """Every registered bookie, writable or read-only, by id."""
@@ -288,7 +298,25 @@ class Client:
         return record, version
 
     def _reader(self, record: LedgerMetadata, version: int, access: LedgerAccess) -> LedgerReader:
-        return LedgerReader(record, version, access, self.bookies, self.ledger_store, self.clock, self.config)
+        return LedgerReader(
+            record,
+            version,
+            access,
+            self.bookies,
+            self.ledger_store,
+            self.clock,
+            self.config,
+            recovering=lambda reader: self._recover_for(reader, access),
+        )
+
+    async def _recover_for(self, reader: LedgerReader, access: LedgerAccess) -> tuple[LedgerMetadata, int]:
+        """The closed record of a reader's ledger, which is recovered unless it is closed already."""
+        record, version = await self.ledger_store.read(reader.ledger_id)
+        if record.state is not LedgerState.CLOSED:
+            result, _ = await self._recover(record, version, access)
+            record, version = result.record, result.version
+            self._clear_limbo_in_background(self._reader(record, version, access), access)
+        return record, version
 
     async def _recover(
         self, record: LedgerMetadata, version: int, access: LedgerAccess
@@ -328,7 +356,7 @@ class Client:
 
     async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
         try:
-            report = await LimboClearing(reader, access, self.bookies, self.config).clear()
+            report = await LimboClearing(reader, access, self.bookies, self.ledger_store, self.config).clear()
         except QuireError as error:
             log.warning("clearing limbo failed, `quire ledger recover` tries again: %s", error)
             return
@@ -338,13 +366,24 @@ class Client:
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End all connections and let go of the metadata store. Writers that are open end without closing."""
+        """End all connections and let go of the metadata store. Writers that are open end without closing.
+
+        What was appended is confirmed first, and sent to every bookie; one that acknowledges nothing for
+        `ClientConfig.flush_ms` is given up, and what it lacks of acknowledged entries stands in the ledger's record.
+        """
+        writers = self._ticks.unfinished
+        if writers:
+            bound_ms = self.config.add_timeout_ms + self.config.metadata_timeout_ms
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(bound_ms / 1000):
+                    await asyncio.gather(*(writer.leave() for writer in writers), return_exceptions=True)
         tasks = list(self._background)
         for task in tasks:
             task.cancel()
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        self._lacs.close()
         await self.bookies.close()
         await self.store.close()
 

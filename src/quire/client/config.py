@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from quire.core.errors import MisuseError
+from quire.core.ids import ENSEMBLE_MAX
 from quire.net.security import ClientSecurity
 from quire.wire.frame_limits import HEADER_ROOM, NATIVE_ROOM, FrameLimits, check_frame_bytes_max
 
@@ -23,12 +24,14 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "slot_unsent_bytes_max": (16 * KIB, 16 * 1024 * MIB),
     "slow_after_ms": (1, 3_600_000),
     "add_timeout_ms": (1, 3_600_000),
+    "flush_ms": (0, 3_600_000),
     "quarantine_ms": (0, 3_600_000),
     "change_retry_ms_min": (1, 3_600_000),
     "change_retry_ms_max": (1, 3_600_000),
     "metadata_timeout_ms": (1, 3_600_000),
     "metadata_attempts_max": (1, 1000),
     "probe_timeout_ms": (1, 3_600_000),
+    "lac_after_ms": (1, 3_600_000),
     "explicit_lac_after_ms": (1, 3_600_000),
     "explicit_lac_timeout_ms": (1, 3_600_000),
     "read_timeout_ms": (1, 3_600_000),
@@ -36,11 +39,14 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "read_bytes_max": (1, 64 * MIB),
     "read_ahead_bytes_max": (1, 16 * 1024 * MIB),
     "long_poll_wait_ms": (1, 3_600_000),
+    "idle_poll_wait_ms": (1, 3_600_000),
     "recovery_timeout_ms": (1, 3_600_000),
     "recovery_read_bytes_max": (1, 64 * MIB),
     "recovery_attempts_max": (1, 1000),
     "recovery_patience_ms": (0, 3_600_000),
+    "min_present": (1, ENSEMBLE_MAX),
 }
+_MAY_BE_NONE = ("entry_bytes_max", "min_present")
 PROTOCOLS = ("auto", "auto-v2", "v2", "v3")
 
 
@@ -62,6 +68,9 @@ class ClientConfig:
             the others keep up, counts as failed before its add timeout.
         slow_after_ms: see above.
         add_timeout_ms: how long a bookie may take to answer an add.
+        flush_ms: closing a ledger, a log or the client waits until every bookie has what was acknowledged. One that
+            acknowledges nothing for so long is given up, and what it lacks stands in the ledger's record as a hole;
+            one that failed lately gets a tenth of it. After `add_timeout_ms` no bookie is waited for. 0: none ever is.
         quarantine_ms: how long a failed bookie is chosen for new ensembles only when nothing else is left.
         change_retry_ms_min: first wait before another bookie is looked for when a slot is absent, and before another
             that failed lately is tried where nothing else is left; doubles.
@@ -69,15 +78,20 @@ class ClientConfig:
         metadata_timeout_ms: after this a metadata request counts as "outcome unknown".
         metadata_attempts_max: unanswered metadata requests in a row before a writer gives up.
         probe_timeout_ms: how long an absent bookie may take to show that it is back.
-        explicit_lac_after_ms: how long a writer has been idle when it tells all bookies its LAC. Where a reader
-            follows it is told at once; a reader that comes in between may see the last run that much later.
-        explicit_lac_timeout_ms: how long a bookie may take to answer an explicit LAC.
+        lac_after_ms: how long what is confirmed waits for an add that carries the LAC; then the LAC is told to the
+            ledger's bookies, with those of other ledgers in one frame for each bookie. So a new reader sees an
+            acknowledged entry within about twice this time. Where a reader follows already it is told at once.
+        explicit_lac_after_ms: how long a writer has been idle when it tells its LAC to bookies that take no such
+            frames (Java's, and older ones of ours), each ledger's in a request of its own.
+        explicit_lac_timeout_ms: how long a bookie may take to answer either.
         read_timeout_ms: how long a bookie may take to answer a read.
         speculative_read_ms: after this without an answer the next bookie is asked as well.
         read_bytes_max: bytes that one range read asks for.
         read_ahead_bytes_max: bytes that a scan may fetch ahead of its consumer.
-        long_poll_wait_ms: how long a bookie may hold a tail reader's request; then another is asked too, so this
-            is also about how long one that hangs holds a tail up.
+        long_poll_wait_ms: how long a bookie may hold a tail reader's request while entries come; then others are asked
+            too, so this is also about how long one that hangs holds a tail up.
+        idle_poll_wait_ms: how long each bookie may hold the request of a tail to which nothing came for that time; at
+            most 60,000 with a bookie's default.
         recovery_timeout_ms: how long a bookie may take to answer a request of a recovery.
         recovery_read_bytes_max: bytes that one recovery read asks for.
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
@@ -85,6 +99,8 @@ class ClientConfig:
             lost connection takes to be tried again.
         short_circuit_reads: long runs of a bookie on this machine are read out of its files where the system allows
             that, not received from it.
+        min_present: how many of a new ledger's E bookies must be there where its creation does not say it, as far as
+            its Qa and E allow; None: Qa. The others are absent slots: bookies of the cluster that are away.
         protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
             V2 with the others; "v2" and "v3" speak that with every bookie.
         protocol_of: ("host:port", protocol) of bookies that are spoken to otherwise.
@@ -99,12 +115,14 @@ class ClientConfig:
     slot_unsent_bytes_max: int = 16 * MIB
     slow_after_ms: int = 500
     add_timeout_ms: int = 10_000
+    flush_ms: int = 1_000
     quarantine_ms: int = 5_000
     change_retry_ms_min: int = 200
     change_retry_ms_max: int = 5_000
     metadata_timeout_ms: int = 10_000
     metadata_attempts_max: int = 8
     probe_timeout_ms: int = 1_000
+    lac_after_ms: int = 50
     explicit_lac_after_ms: int = 5_000
     explicit_lac_timeout_ms: int = 5_000
     read_timeout_ms: int = 5_000
@@ -112,11 +130,13 @@ class ClientConfig:
     read_bytes_max: int = 4 * MIB
     read_ahead_bytes_max: int = 16 * MIB
     long_poll_wait_ms: int = 1_000
+    idle_poll_wait_ms: int = 35_000
     recovery_timeout_ms: int = 10_000
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20
     recovery_patience_ms: int = 3_000
     short_circuit_reads: bool = True
+    min_present: int | None = None
     protocol: str = "auto"
     protocol_of: tuple[tuple[str, str], ...] = ()
     security: ClientSecurity | None = None
@@ -136,7 +156,7 @@ class ClientConfig:
                 continue
             low, high = _LIMITS[field.name]
             value = getattr(self, field.name)
-            if value is None and field.name == "entry_bytes_max":
+            if value is None and field.name in _MAY_BE_NONE:
                 continue
             if not isinstance(value, int) or not low <= value <= high:
                 msg = f"ClientConfig.{field.name} must be an integer from {low} to {high}, got {value!r}"

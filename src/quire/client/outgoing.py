@@ -19,6 +19,7 @@ from quire.client.run_sealer import Share
 from quire.client.window import ByteWindow
 from quire.core.answers import Answer
 from quire.core.effects import SendRun
+from quire.core.flush import UnacknowledgedCopies
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.env.interfaces import Clock
 
@@ -44,12 +45,15 @@ class Place(AddSink):
         "answers",
         "bookie",
         "moved_ms",
+        "oldest",
+        "oldest_ms",
         "retired",
         "seen",
         "sent_bytes",
         "sent_runs",
         "slot",
         "told_lac",
+        "unacked",
         "written_bytes",
     )
 
@@ -66,11 +70,16 @@ class Place(AddSink):
         self.answers = 0
         self.seen = 0
         self.moved_ms = now_ms
+        self.unacked: dict[int, tuple[int, int]] = {}  # (first, last) of each run, the oldest first
+        self.oldest: int | None = None  # of them, when it was last looked at
+        self.oldest_ms = now_ms
 
     def add_answered(self, tag: Any, answer: Answer) -> None:
         """The bookie's answer to run `tag`."""
         if not self.retired:
             self.answers += 1
+            if answer is Answer.OK:
+                self.unacked.pop(tag, None)
             self._writer.answered(self, tag, answer)
 
 
@@ -149,6 +158,11 @@ class Outgoing:
         """Whether a run is unsettled or unsent somewhere."""
         return bool(self._held)
 
+    @property
+    def owed(self) -> bool:
+        """Whether a bookie has not acknowledged something that it was given."""
+        return any(place.unacked and not place.retired for place in self._places)
+
     # --- runs --------------------------------------------------------------------------------------------------------
 
     def add(self, number: int, run: HeldRun) -> None:
@@ -167,6 +181,7 @@ class Outgoing:
         shared = len(shares) == 1
         add_run, access, timeout_ms = self._bookies.add_run, self._access, self._config.add_timeout_ms
         places = self._places or self._make_places()
+        run, entries = effect.run, (effect.first, effect.last)
         for slot in effect.slots:
             share = shares[0 if shared else slot]
             assert share is not None
@@ -174,6 +189,7 @@ class Outgoing:
             place = places[slot]
             place.sent_bytes += len(body)
             place.sent_runs += 1
+            place.unacked[run] = entries
             gone = add_run(
                 place.bookie,
                 access,
@@ -181,7 +197,7 @@ class Outgoing:
                 body_crc,
                 lac=effect.lac,
                 sink=place,
-                tag=effect.run,
+                tag=run,
                 timeout_ms=timeout_ms,
             )
             if not gone:
@@ -237,9 +253,45 @@ class Outgoing:
 
     # --- places ------------------------------------------------------------------------------------------------------
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The bookies at all slots."""
+        return self._places or self._make_places()
+
     def place_at(self, slot: int) -> Place:
         """The bookie at a slot."""
-        return (self._places or self._make_places())[slot]
+        return self.places[slot]
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether bookies were sent all that they have not acknowledged: it reaches them also if this process ends."""
+        bookies = self._bookies
+        return all(
+            bookies.all_sent(place.bookie, place)
+            for place in self._places
+            if place.unacked and not place.retired
+        )
+
+    @property
+    def lags(self) -> bool:
+        """Whether a bookie has owed the same acknowledgement since it was last looked at."""
+        return any(place.oldest in place.unacked for place in self._places if not place.retired)
+
+    def unacknowledged(
+        self, now_ms: int, patience_ms: Callable[[BookieId], int]
+    ) -> list[UnacknowledgedCopies]:
+        """What bookies were given and have not acknowledged; `patience_ms` says how long one may be silent."""
+        return [
+            UnacknowledgedCopies(
+                place.slot,
+                place.bookie,
+                place.unacked,
+                place.oldest_ms if next(iter(place.unacked)) == place.oldest else now_ms,
+                patience_ms(place.bookie),
+            )
+            for place in self._places
+            if place.unacked and not place.retired
+        ]
 
     def rest(self) -> None:
         """Let go of the places while they know nothing that a new one would not: nobody failed, everything is answered."""
@@ -266,7 +318,9 @@ class Outgoing:
     def retire_all(self) -> None:
         """The writer is done."""
         for place in self._places:
-            self.retire(place.slot)
+            if place.answers < place.sent_runs:
+                self.retire(place.slot)
+            place.retired = True
 
     def renew(self, slot: int, bookie: BookieId) -> None:
         """A bookie takes a slot, or comes back to it."""
@@ -287,6 +341,9 @@ class Outgoing:
         for place in self._places:
             if place.retired:
                 continue
+            oldest = next(iter(place.unacked), None)
+            if oldest != place.oldest:
+                place.oldest, place.oldest_ms = oldest, now_ms
             unsent = self._bookies.unsent_bytes(place.bookie, place)
             seen = place.sent_bytes - unsent + place.answers  # both only rise: the sum moves if one does
             if seen != place.seen or not unsent:

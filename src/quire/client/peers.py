@@ -6,7 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from quire.client.channels import AnyChannel
+from quire.net.channel import Channel
 from quire.wire.native import AnswerFrame
+from quire.wire.native_hello import LACS
 
 
 class Reply:
@@ -32,6 +34,12 @@ class Peer:
     failures: int = 0
     trouble: str = ""
     connecting: asyncio.Task[None] | None = None
+
+    @property
+    def takes_lacs(self) -> bool:
+        """Whether it is connected now and takes the LACs of many ledgers in one frame."""
+        channel = self.channel
+        return isinstance(channel, Channel) and channel.was_ready and bool(channel.features & LACS)
 
     @property
     def refused_because(self) -> str:

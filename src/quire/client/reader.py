@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.held_polls import HeldPolls, RecordChanges
 from quire.client.lac_read import newest_lac, trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
+from quire.client.replies import ReadReply
 from quire.client.reused import reused_id
 from quire.core.answers import Answer
 from quire.core.effects import ReadFailed
@@ -40,8 +42,6 @@ from quire.metadata.ledgers import LedgerStore
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 
-T = TypeVar("T")
-
 _FIRST_WINDOW_ENTRIES = 64
 _WINDOW_ENTRIES_MAX = 65_536
 _FILL = 0.9
@@ -59,7 +59,7 @@ class LedgerReader:
 
     An async context manager; leaving it ends what is under way. Several reads at one time are fine. Ranges take the
     bookies of an ensemble in turn; `turn` is where this reader begins, so that several spread their load. `lac` is an
-    entry that is known to be confirmed, by whoever makes the reader.
+    entry that is known to be confirmed, by whoever makes the reader. `recovering` recovers and closes the ledger.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class LedgerReader:
         *,
         turn: int = 0,
         lac: int = NO_ENTRY,
+        recovering: Callable[[LedgerReader], Awaitable[tuple[LedgerMetadata, int]]] | None = None,
     ) -> None:
         self._record, self._version = record, version
         self._access = access
@@ -87,6 +88,7 @@ class LedgerReader:
         self._avoid_until: dict[BookieId, int] = {}
         self._turn = turn
         self._usual_ms = 0.0
+        self._recovering = recovering
         self._take_record(record, version)
 
     # --- what is known -------------------------------------------------------------------------------------------
@@ -169,27 +171,39 @@ class LedgerReader:
 
     # --- scans ---------------------------------------------------------------------------------------------------
 
-    async def read(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
+    async def read(
+        self, first: int = 0, last: int | None = None, *, recover: bool = False
+    ) -> AsyncGenerator[Entry, None]:
         """The entries first..last, in order.
+
+        Of a ledger that is still open these are the entries that are known to be confirmed: what a living writer has
+        acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A writer that was abandoned
+        or killed may have acknowledged its last entries without telling anybody else; they are stored, and
+        `read(recover=True)` finds them.
 
         Args:
             first: first entry id.
             last: last entry id; by default the last one confirmed.
+            recover: unless the ledger is closed, first fence its writer, which ends it if it lives, and close the
+                ledger behind everything that was acknowledged.
 
         Yields:
             Each entry; its payload is bytes.
 
         Raises:
+            RecoveryInconclusiveError: with `recover`, too few bookies answered to tell where the ledger ends.
             PastEndError: `last` is not confirmed (yet), or lies behind a closed ledger's end.
             NoSuchEntryError: every bookie of an entry's write set says that it does not hold it.
             ReadUnavailableError: an entry may exist, but no bookie of its write set can serve it now.
         """
-        async with contextlib.aclosing(self.read_runs(first, last)) as runs:
+        async with contextlib.aclosing(self.read_runs(first, last, recover=recover)) as runs:
             async for entries in runs:
                 for entry in entries:
                     yield entry
 
-    async def read_runs(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entries, None]:
+    async def read_runs(
+        self, first: int = 0, last: int | None = None, *, recover: bool = False
+    ) -> AsyncGenerator[Entries, None]:
         """Like `read`, many entries at a time: consecutive, as they came, never none.
 
         Yields:
@@ -198,6 +212,11 @@ class LedgerReader:
         if first < 0:
             msg = f"ledger {self.ledger_id}: entries are numbered from 0, {first} is none"
             raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
+        if recover and not self.closed:
+            if self._recovering is None:
+                msg = f"ledger {self.ledger_id}: this reader changes nothing; `Client.recover_ledger` closes the ledger"
+                raise MisuseError(msg, ledger_id=self.ledger_id)
+            self._take_record(*await self._recovering(self))
         if last is None:
             if not self.closed:
                 await self.refresh()
@@ -342,19 +361,20 @@ class LedgerReader:
     async def tail_runs(self, first: int = 0) -> AsyncGenerator[Entries, None]:
         """Like `tail`, many entries at a time, never none.
 
-        Waits by long poll; the entries come with the answer. The record is watched meanwhile, so that a close ends
-        the wait at once.
+        Begins with the newest LAC that enough bookies know, as `read` does. Then it waits by long poll; the entries come
+        with the answer. The record is watched meanwhile, so that a close ends the wait at once. While nothing comes, a
+        bookie of ours gets a request in `idle_poll_wait_ms`.
 
         Source: guide (003): "it can send a long-poll LAC read to a bookie which will respond when a new committed
         entry is ready to be read".
         """
         next_entry = first
-        record = _Changes()
+        record = RecordChanges()
         following = asyncio.ensure_future(self._follow_record(record))
         try:
             if not self.closed:
                 await self.refresh()
-            pause_ms = _PAUSE_MS_MIN
+            pause_ms, idle = _PAUSE_MS_MIN, True
             while True:
                 if next_entry <= self._lac:
                     async with contextlib.aclosing(self._scan(next_entry, self._lac)) as runs:
@@ -365,9 +385,10 @@ class LedgerReader:
                     return
                 else:
                     before = self._clock.now_ms()
-                    came = await record.unless_it_changes(self._poll(next_entry))
+                    came = await record.unless_it_changes(self._poll(next_entry, idle=idle))
                     if following.done():
                         following.result()
+                    idle = not came and next_entry > self._lac
                     if came:
                         next_entry = came.entry_ids[-1] + 1
                         yield came
@@ -384,7 +405,7 @@ class LedgerReader:
             with contextlib.suppress(asyncio.CancelledError, QuireError):
                 await following
 
-    async def _follow_record(self, record: _Changes) -> None:
+    async def _follow_record(self, record: RecordChanges) -> None:
         """Keep the record up to date until it says CLOSED."""
         try:
             async with self._ledgers.watch(self.ledger_id) as changes:
@@ -398,31 +419,48 @@ class LedgerReader:
         finally:
             record.tell()
 
-    async def _poll(self, next_entry: int) -> Entries:
-        """Wait for `next_entry` to be confirmed; what came with the answer, which may be nothing."""
+    async def _poll(self, next_entry: int, *, idle: bool) -> Entries:
+        """Wait for `next_entry` to be confirmed; what came with the answer, which may be nothing.
+
+        While entries come, one bookie is polled, and not for long. When none came, all of the write set are, if they are
+        ours: then the newest LAC need not be asked for.
+        """
         record = self._record
         ensemble = record.ensemble_of(next_entry)
-        now = self._clock.now_ms()
         slots = write_set(next_entry, record.ensemble_size, record.write_quorum)
-        usable = [s for s in slots if self._avoid_until.get(ensemble[s], 0) <= now] or list(slots)
-        bookie = ensemble[usable[self._turn % len(usable)]]
+        bookies = [ensemble[slot] for slot in slots]
+        ours = all(map(self._bookies.speaks_native, bookies))
+        if idle and ours:
+            wait_ms = self._config.idle_poll_wait_ms
+            polls = HeldPolls(lambda bookie: self._ask_poll(bookie, next_entry, next_entry, wait_ms), wait_ms)
+            news = await polls.first_news(bookies, next_entry)
+            if news is None:
+                await self._quorum_lac()
+                return Entries.join(self.ledger_id, ())
+            return await self._news(*news, next_entry)
+        now = self._clock.now_ms()
+        usable = [bookie for bookie in bookies if self._avoid_until.get(bookie, 0) <= now] or bookies
+        bookie = usable[self._turn % len(usable)]
         # A striped share has gaps: only its first entry is sure to be the next one.
         striped = record.ensemble_size > record.write_quorum
-        reply = await self._bookies.long_poll(
-            bookie,
-            self._access,
-            next_entry - 1,
-            next_entry,
-            next_entry if striped else next_entry + _WINDOW_ENTRIES_MAX,
-            self._config.read_bytes_max,
-            self._config.long_poll_wait_ms,
-        )
+        last = next_entry if striped else next_entry + _WINDOW_ENTRIES_MAX
+        reply = await self._ask_poll(bookie, next_entry, last, self._config.long_poll_wait_ms)
         if reply.answer is not Answer.OK or reply.lac < next_entry:
             self._trouble(bookie, reply.answer)
-            await self._quorum_lac()
+            if reply.answer is not Answer.OK or not ours:
+                await self._quorum_lac()
             if reply.answer is not Answer.OK or self._lac >= next_entry:
                 self._turn += 1  # this one cannot say, or others know more
             return Entries.join(self.ledger_id, ())
+        return await self._news(bookie, reply, next_entry)
+
+    async def _ask_poll(self, bookie: BookieId, first: int, last: int, wait_ms: int) -> ReadReply:
+        return await self._bookies.long_poll(
+            bookie, self._access, first - 1, first, last, self._config.read_bytes_max, wait_ms
+        )
+
+    async def _news(self, bookie: BookieId, reply: ReadReply, next_entry: int) -> Entries:
+        """A bookie says that `next_entry` is confirmed: what may be believed of its answer."""
         if self._access.digest.digest_type is DigestType.HMAC:
             # The frame's LAC only wakes; what to believe carries a MAC.
             known = await self._bookies.read_lac(bookie, self._access, timeout_ms=self._settings.timeout_ms)
@@ -448,33 +486,3 @@ class LedgerReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-class _Changes:
-    """Changes of a ledger's record, which end what a tail waits for.
-
-    Attributes:
-        changed: since the last wait began.
-    """
-
-    def __init__(self) -> None:
-        self.changed = False
-        self._waits: asyncio.Timeout | None = None
-
-    def tell(self) -> None:
-        """The record has changed."""
-        self.changed = True
-        waits, self._waits = self._waits, None
-        if waits is not None:
-            waits.reschedule(0)
-
-    async def unless_it_changes(self, wait: Awaitable[T]) -> T | None:
-        """What `wait` comes to; None, and it is cancelled, when the record changes meanwhile."""
-        self.changed = False
-        try:
-            async with asyncio.timeout(None) as self._waits:
-                return await wait
-        except TimeoutError:
-            return None
-        finally:
-            self._waits = None

@@ -19,15 +19,19 @@ from quire.client.reader import LedgerReader
 from quire.client.replies import ReadReply
 from quire.client.shares import Interval, not_held, shares
 from quire.core.answers import Answer
-from quire.core.errors import ReadUnavailableError, RefusedError
+from quire.core.errors import QuireError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, write_set
 from quire.core.reader import told_through
+from quire.core.rules import RULES
+from quire.metadata.ledgers import LedgerStore
 from quire.wire.entry import Entry
 from quire.wire.run import ids_in
 
 _WINDOW_ENTRIES = 2048
+_ROUNDS_MAX = 3
+"""So often a record may have changed when it is read after the filling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class LedgerReport:
         below_ack_quorum: entries with fewer than Qa good copies, as ranges.
         lost: entries without any good copy, as ranges.
         payload_bytes: payload of all entries that have a good copy.
+        recorded: the holes that the ledger's record tells of, as (bookie, first, last), filled by now or not.
     """
 
     ledger_id: int
@@ -66,10 +71,11 @@ class LedgerReport:
     different: list[tuple[int, BookieId]] = field(default_factory=list)
     below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
+    recorded: list[tuple[BookieId, int, int]] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """Every entry has Qa copies or more, and all copies are equal. Holes do not make it bad."""
+        """Every entry has Qa copies or more, and all copies are equal. Holes do not make it bad, but incomplete."""
         return not self.different and not self.below_ack_quorum
 
     @property
@@ -236,14 +242,28 @@ class LimboClearing(AddSink):
     """Gives bookies in limbo what they should hold of a closed ledger, then lets them vouch for it again.
 
     A bookie that may have lost what it held answers "unknown" instead of "no such entry". Once the ledger is closed,
-    what it should hold is known; what it lacks is copied from its peers.
+    what it should hold is known; what it lacks is copied from its peers. Then the record is read once more, and
+    `rules.may_end_doubt` says whether the bookie's doubt may end by it.
+
+    Args:
+        reader: of the closed ledger.
+        access: names ledger, key and digest.
+        bookies: the way to the bookies.
+        records: where the record is read after the filling.
+        config: time-outs and sizes.
     """
 
     def __init__(
-        self, reader: LedgerReader, access: LedgerAccess, bookies: BookieClient, config: ClientConfig
+        self,
+        reader: LedgerReader,
+        access: LedgerAccess,
+        bookies: BookieClient,
+        records: LedgerStore,
+        config: ClientConfig,
     ) -> None:
         assert reader.closed, "what a bookie should hold is decided only when the ledger is closed"
         self._reader, self._access, self._bookies, self._config = reader, access, bookies, config
+        self._records = records
         self._answered: dict[object, asyncio.Future[Answer]] = {}
 
     async def clear(self) -> LimboReport:
@@ -267,14 +287,17 @@ class LimboClearing(AddSink):
         self, bookie: BookieId, record: LedgerMetadata, lsn: int, report: LimboReport
     ) -> None:
         """Fill a bookie up and end the doubt that it was in before: what it loses meanwhile, it stays in doubt of."""
-        answer, intervals = await self._bookies.list_entries(bookie, self._access)
-        if answer is not Answer.OK:
-            report.left[bookie] = f"it does not list its entries: {answer.name}"
-            return
         try:
-            for first, last, residues in lacking(record, bookie, intervals):
-                report.copied += await self._copy(bookie, first, last, residues)
-        except (RefusedError, ReadUnavailableError) as error:
+            for _ in range(_ROUNDS_MAX):
+                filled = record
+                report.copied += await self._fill(bookie, filled)
+                record, _ = await self._records.read(filled.ledger_id)
+                if RULES.may_end_doubt(filled, record, bookie):
+                    break
+            else:
+                msg = f"ledger {record.ledger_id} changes, or it is not decided yet which entries the bookie should hold"
+                raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
+        except QuireError as error:
             report.left[bookie] = str(error)
             return
         answer = await self._bookies.clear_limbo(bookie, self._access, lsn)
@@ -282,6 +305,17 @@ class LimboClearing(AddSink):
             report.cleared.append(bookie)
         else:
             report.left[bookie] = f"it does not leave limbo: {answer.name}"
+
+    async def _fill(self, bookie: BookieId, record: LedgerMetadata) -> int:
+        """Copy what a bookie lacks of its share of a record; returns how many entries that were."""
+        answer, intervals = await self._bookies.list_entries(bookie, self._access)
+        if answer is not Answer.OK:
+            msg = f"it does not list its entries: {answer.name}"
+            raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
+        copied = 0
+        for first, last, residues in lacking(record, bookie, intervals):
+            copied += await self._copy(bookie, first, last, residues)
+        return copied
 
     async def _copy(self, bookie: BookieId, first: int, last: int, residues: int) -> int:
         """Copy the bookie's share of first..last from whoever has it, as it was stored."""

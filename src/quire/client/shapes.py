@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.net.channel import Shape
-from quire.wire import native_bodies, native_hello
+from quire.wire import native_bodies, native_hello, native_info
 from quire.wire.native import AnswerFrame
 from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS, WHOLE_LIST, LacItem
 from quire.wire.run import HeldInterval
@@ -60,9 +60,14 @@ def lacs(items: Sequence[LacItem]) -> Shape:
     )
 
 
+def packed_lacs(items: Sequence[bytes]) -> Shape:
+    """The body of a WRITE_LACS of items that are encoded already."""
+    return lambda _version, features: native_bodies.join_lacs(items) if features & native_hello.LACS else None
+
+
 def orphans(after: int) -> Shape:
     """The body of an INFO that asks a bookie for ledgers without a record, those above an id."""
-    return fixed(native_bodies.encode_info_question(after))
+    return fixed(native_info.encode_info_question(after))
 
 
 class Orphans(NamedTuple):
@@ -84,7 +89,7 @@ def orphans_of(frame: AnswerFrame) -> tuple[Answer, Orphans | None]:
     if frame.answer is not Answer.OK:
         return frame.answer, None
     try:
-        told = native_bodies.decode_info(frame.body).get("orphans")
+        told = native_info.decode_info(frame.body).get("orphans")
         if told is None:
             return Answer.OK, None
         unknown, due = ([int(one) for one in told[kind]] for kind in ("unknown", "due"))

@@ -36,7 +36,11 @@ class Share:
     @property
     def count(self) -> int:
         """How many ids it has."""
-        return max(self.last - self.first + 1, 0) if self.is_whole else sum(1 for _ in self.ids())
+        if self.last < self.first:
+            return 0
+        rounds, rest = divmod(self.last - self.first + 1, self.period)
+        tail = (self.residues >> (self.first + place) % self.period & 1 for place in range(rest))
+        return rounds * self.residues.bit_count() + sum(tail)
 
     def ids(self) -> Iterable[int]:
         """The ids of the share, ascending."""
@@ -53,11 +57,18 @@ class Share:
         return Share(self.bookie, max(first, self.first), min(last, self.last), self.period, self.residues)
 
 
-def shares(record: LedgerMetadata) -> Iterator[Share]:
-    """What each bookie should hold of a closed ledger: a share for each fragment and slot that is not empty."""
+def shares(record: LedgerMetadata, last_entry: int | None = None) -> Iterator[Share]:
+    """What each bookie should hold of a ledger: a share for each fragment and slot that is not empty.
+
+    Args:
+        record: the ledger's record.
+        last_entry: how far to look in a ledger that is not closed; without it its last fragment is left out.
+    """
     size, write_quorum = record.ensemble_size, record.write_quorum
     for index, fragment in enumerate(record.fragments):
         last = record.last_entry_of_fragment(index)
+        if last is None:
+            last = last_entry
         if last is None or last < fragment.first_entry:
             continue
         for slot, bookie in enumerate(fragment.ensemble):
@@ -77,3 +88,39 @@ def not_held(share: Share, held: Sequence[Interval]) -> list[int]:
         if period == 1 or classes >> entry_id % period & 1
     }
     return [entry_id for entry_id in share.ids() if entry_id not in there]
+
+
+def gaps(share: Share, held: Sequence[Interval]) -> list[Share]:
+    """The parts of a share that no interval holds, by first id; the work goes with the intervals, not the entries.
+
+    Intervals are whole, or have the share's period.
+    """
+    if share.is_whole and all(each.period == 1 for each in held):
+        return [Share(share.bookie, low, high, 1, 1) for low, high in _between(share, held)]
+    found: list[Share] = []
+    for residue in range(share.period):
+        if not share.residues >> residue & 1:
+            continue
+        having = [
+            each
+            for each in held
+            if each.period == 1 or (each.period == share.period and each.residues >> residue & 1)
+        ]
+        for low, high in _between(share, having):
+            part = Share(share.bookie, low, high, share.period, 1 << residue)
+            if low + (residue - low) % share.period <= high:
+                found.append(part)
+    return sorted(found, key=lambda part: (part.first, part.residues))
+
+
+def _between(share: Share, held: Sequence[Interval]) -> Iterator[tuple[int, int]]:
+    """The stretches of a share that lie between intervals."""
+    following = share.first
+    for each in sorted(held, key=lambda interval: interval.first):
+        if each.first > share.last:
+            break
+        if each.first > following:
+            yield following, each.first - 1
+        following = max(following, each.last + 1)
+    if following <= share.last:
+        yield following, share.last

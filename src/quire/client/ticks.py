@@ -23,6 +23,9 @@ class Ticking(Protocol):
     def quiet(self) -> None:
         """Nothing has been held for some seconds."""
 
+    async def leave(self) -> None:
+        """The client is about to be closed."""
+
 
 class Ticks:
     """The timer.
@@ -32,12 +35,13 @@ class Ticks:
         quiet_ms: how long after the last such look a writer is quiet.
     """
 
-    __slots__ = ("_busy", "_period", "_quiet_after", "_resting", "_timer")
+    __slots__ = ("_busy", "_kept", "_period", "_quiet_after", "_resting", "_timer")
 
     def __init__(self, period_ms: float, quiet_ms: float) -> None:
         self._period = period_ms / 1000
         self._quiet_after = quiet_ms / 1000
         self._busy: dict[Ticking, None] = {}
+        self._kept: dict[Ticking, None] = {}
         # When each becomes quiet, the earliest first: all wait equally long.
         self._resting: dict[Ticking, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -51,9 +55,19 @@ class Ticks:
         self._busy[writer] = None
         self._resting.pop(writer, None)
 
+    def keep(self, writer: Ticking) -> None:
+        """A writer is to be asked to leave, also if it holds nothing when the client is closed."""
+        self._kept[writer] = None
+
+    @property
+    def unfinished(self) -> tuple[Ticking, ...]:
+        """The writers that hold something, or are to be asked to leave."""
+        return tuple(self._busy | self._kept)
+
     def stop(self, writer: Ticking) -> None:
         """A writer is done."""
         self._busy.pop(writer, None)
+        self._kept.pop(writer, None)
         self._resting.pop(writer, None)
 
     def _fired(self) -> None:

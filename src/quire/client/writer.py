@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, takewhile
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -20,11 +20,12 @@ from typing import Any, Final, Self, TypeAlias
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.lac_frames import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import HeldRun
 from quire.client.run_sealer import sealer_of
 from quire.client.ticks import Ticks
-from quire.client.writer_driver import WriterDriver
+from quire.client.writer_end import WriterEnd
 from quire.core import effects as e
 from quire.core.errors import (
     LedgerClosedError,
@@ -34,9 +35,9 @@ from quire.core.errors import (
     WindowFullError,
 )
 from quire.core.ids import EntryId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.placement import Quarantine
-from quire.core.writer_state import Hole, Status
+from quire.core.writer_state import Status
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.wire.frame_limits import OPTION
@@ -52,7 +53,7 @@ _NO_FUTURES: Final[list[asyncio.Future[int] | None]] = []
 """Shared by all writers that have collected nothing. Never changed."""
 
 
-class LedgerWriter(WriterDriver):
+class LedgerWriter(WriterEnd):
     """An open ledger that this client alone appends to.
 
     Args:
@@ -67,6 +68,8 @@ class LedgerWriter(WriterDriver):
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
         machines: makes the machine.
+        absent: slots whose bookies were away when the ledger was created.
+        lacs: tells their LACs together, shared too.
     """
 
     __slots__ = (
@@ -100,10 +103,11 @@ class LedgerWriter(WriterDriver):
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
+        absent: Sequence[int] = (),
+        lacs: LacFrames | None = None,
     ) -> None:
-        super().__init__(
-            record, version, access, bookies, ledgers, clock, chance, config, quarantine, ticks, machines
-        )
+        shared = (quarantine, ticks, machines, absent, lacs)
+        super().__init__(record, version, access, bookies, ledgers, clock, chance, config, *shared)
         self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
@@ -150,11 +154,6 @@ class LedgerWriter(WriterDriver):
     def held_bytes(self) -> int:
         """Bytes that count against the window: collected, unconfirmed, or not yet sent to some bookie."""
         return self._window.used_bytes
-
-    @property
-    def holes(self) -> tuple[Hole, ...]:
-        """Entries that bookies of the record lack because they were away while it was written."""
-        return self._machine.holes
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -322,6 +321,7 @@ class LedgerWriter(WriterDriver):
         self._take(payload, cost, future)
         if not self._turn_due:
             self._turn_due = True
+            self._schedule_tick()
             self._loop.call_soon(self._turn_ended)
 
     def _take(self, payload: bytes, cost: int, future: asyncio.Future[int] | None) -> None:
@@ -371,6 +371,7 @@ class LedgerWriter(WriterDriver):
         machine = self._machine
         number, lac, length_before = machine.next_run, machine.lac, machine.length
         first = machine.append(len(payloads), size)
+        self._lacs.carried(self._access.ledger_id)
         shares = self._sealer.seal(self._access.ledger_id, first, lac, length_before, payloads)
         run = HeldRun(first, machine.lap, shares, futures)
         self._window.used_bytes += run.cost - cost
@@ -380,6 +381,7 @@ class LedgerWriter(WriterDriver):
 
     def _confirmed(self, effect: e.Confirmed) -> None:
         self._outgoing.confirm(effect.last)
+        self._lacs.confirmed(self._access.ledger_id, self)
         drains = self._drains
         while drains and drains[0][0] <= effect.last:
             _, drained = drains.popleft()
@@ -389,13 +391,21 @@ class LedgerWriter(WriterDriver):
     def _collects(self) -> bool:
         return bool(self._payloads)
 
+    async def _confirm(self) -> None:
+        self._taking, before = False, None
+        while before != (before := self._machine.lac):  # it moves
+            with contextlib.suppress(TimeoutError, QuireError):
+                async with asyncio.timeout(self._config.flush_ms / 1000):
+                    return await self.drain()
+        return None
+
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close the ledger at its last acknowledged entry; entries that are not acknowledged yet fail.
 
-        `await drain()` first to keep them; leaving `async with` does. Needs no bookie, only the metadata store. Again
-        is allowed.
+        `await drain()` first to keep them; leaving `async with` does. Needs only the metadata store. Returns when every
+        bookie was sent what was acknowledged, or was given up (`ClientConfig.flush_ms`) and the record says what it lacks.
 
         Raises:
             LedgerFencedError: another client recovers the ledger and decides where it ends.
@@ -404,19 +414,20 @@ class LedgerWriter(WriterDriver):
             NotWritingError: it was abandoned.
         """
         machine = self._machine
-        if machine.status is Status.CLOSED:
-            return
         if machine.status is Status.ENDED:
             raise self.problem or self._not_taking()
         machine.close()
         if self._finished is None:
             self._finished = self._loop.create_future()
-        message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
-        self._stopped(e.Problem(LedgerClosedError, message))
+        if machine.status is not Status.CLOSED:
+            message = f"ledger {self.ledger_id} was closed by its own handle before this entry was sent"
+            self._stopped(e.Problem(LedgerClosedError, message))
         await asyncio.shield(self._finished)
 
     async def abandon(self) -> None:
         """Stop at once and leave the ledger to whoever recovers it; unacknowledged entries fail. Again is allowed."""
+        if self.metadata.state is LedgerState.CLOSED:
+            return
         self._machine.abandon()
         problem = e.Problem(LedgerClosedError, f"ledger {self.ledger_id} was abandoned")
         self._stopped(problem)
@@ -462,20 +473,18 @@ class LedgerWriter(WriterDriver):
         cost, self._batch_cost, self._batch_bytes = self._batch_cost, 0, 0
         self._window.end(error)
         self._window.give_back(cost)
-        self._outgoing.retire_all()
+        self._lacs.carried(self._access.ledger_id)
+        if self._machine.status is Status.CLOSING:
+            self._ticks.keep(self)
+            if self._outgoing.lags:  # what is given up at once stands in the closing record
+                self._begin_flush()
+        elif self._flush is None:
+            self._outgoing.retire_all()
         self._perform()
         self._outgoing.settle_all()
 
-    def _finish(self, problem: e.Problem | None) -> None:
-        """The ledger is closed, or it cannot be by this writer."""
+    def _tell(self, problem: e.Problem | None) -> None:
         problem = self._machine.problem or problem
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._ticks.stop(self)
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
         if self._finished is None or self._finished.done():
             return
         if problem is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.flushing import LedgerFlush
+from quire.client.lac_frames import LacFrames
 from quire.client.lac_news import LacNews
 from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import Outgoing, Place
@@ -26,11 +28,17 @@ from quire.client.ticks import Ticks
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
-from quire.core.errors import LedgerClosedError, NoSuchLedgerError, QuorumLostError
+from quire.core.errors import (
+    LedgerClosedError,
+    MisuseError,
+    NoSuchLedgerError,
+    QuorumLostError,
+)
+from quire.core.holes import holes_of_runs, joined
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.placement import Quarantine, choose_replacements
-from quire.core.writer_state import Status, WriterLimits
+from quire.core.writer_state import Hole, Status, WriterLimits
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import KeyMissingError, VersionConflictError
@@ -64,6 +72,8 @@ class WriterDriver(ABC):
         quarantine: bookies that failed lately; shared by the writers of a client.
         ticks: their timer, shared too.
         machines: makes the machine.
+        absent: slots whose bookies were away when the ledger was created.
+        lacs: tells their LACs together, shared too.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -74,12 +84,16 @@ class WriterDriver(ABC):
         "_clock",
         "_config",
         "_doubted",
+        "_flush",
+        "_lacs",
         "_ledgers",
         "_loop",
+        "_lost",
         "_machine",
         "_news",
         "_outgoing",
         "_quarantine",
+        "_recorded",
         "_tasks",
         "_ticking",
         "_ticks",
@@ -100,6 +114,8 @@ class WriterDriver(ABC):
         quarantine: Quarantine | None = None,
         ticks: Ticks | None = None,
         machines: Machines = SHIPPED,
+        absent: Sequence[int] = (),
+        lacs: LacFrames | None = None,
     ) -> None:
         self._machine = machines.writer(record, version, _limits_of(config))
         self._access = access
@@ -114,10 +130,25 @@ class WriterDriver(ABC):
         self._outgoing = Outgoing(access, bookies, self._window, config, self._machine.ensemble, self, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = ticks or ticks_for(config)
+        self._lacs = lacs or LacFrames(bookies, config)
         self._ticking = False
         self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._news: LacNews | None = None  # while there is any
+        self._lost: tuple[Hole, ...] = ()  # what bookies had not acknowledged when they failed
+        self._recorded: tuple[Hole, ...] = ()  # what the ledger's record says of `holes`
+        self._flush: LedgerFlush | None = None  # from the end on
+        if absent:
+            self._machine.began_without(absent, clock.now_ms())
+            self._perform()
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """Entries up to the LAC that bookies of the record may lack: they were away, or never acknowledged them."""
+        flushed = self._flush.holes if self._flush is not None else ()
+        if not (self._lost or flushed):
+            return self._machine.holes
+        return joined((*self._machine.holes, *self._lost, *flushed))
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -135,12 +166,32 @@ class WriterDriver(ABC):
         """Whether entries wait for the end of this loop turn."""
 
     @abstractmethod
+    async def _confirm(self) -> None:
+        """Take no more entries; confirm those that were taken, as long as bookies go on acknowledging them."""
+
+    @abstractmethod
     def _stopped(self, problem: e.Problem) -> None:
         """No entry goes out any more."""
 
     @abstractmethod
+    def _tell(self, problem: e.Problem | None) -> None:
+        """Whoever closes: the ledger is closed, or it cannot be by this writer."""
+
+    @abstractmethod
+    def _closed(self) -> None:
+        """The record is closed."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """The client is about to be closed."""
+
+    @abstractmethod
+    def _begin_flush(self) -> None:
+        """Wait from now on for the bookies that have not acknowledged all."""
+
+    @abstractmethod
     def _finish(self, problem: e.Problem | None) -> None:
-        """The ledger is closed, or it cannot be by this writer."""
+        """Everything is over: nothing is sent, awaited or looked after any more."""
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -153,6 +204,8 @@ class WriterDriver(ABC):
             self._machine.add_failed(place.slot, place.bookie, run, answer)
         if self._machine.out:
             self._perform()
+        if self._flush is not None:
+            self._flush.answered(place, run, answer)
         news = self._news
         if news is not None and news.untold is not None:
             news.answered(place)
@@ -162,6 +215,15 @@ class WriterDriver(ABC):
             timeout_ms = self._config.explicit_lac_timeout_ms
             self._news = LacNews(self._access, self._bookies, self._outgoing, self, timeout_ms)
         self._news.due(effect)
+
+    @property
+    def access(self) -> LedgerAccess:
+        """What the ledger's bookies want to be told."""
+        return self._access
+
+    def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
+        """How far the ledger is confirmed, the slots that entries are sent to, and the places at all slots."""
+        return self._machine.lac, self._machine.live_slots, self._outgoing.places
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""
@@ -190,6 +252,11 @@ class WriterDriver(ABC):
 
     def _drop(self, effect: e.DropUnsent) -> None:
         self._quarantine.failed(effect.bookie, self._clock.now_ms())
+        place = self._outgoing.place_at(effect.slot)
+        if not place.retired:
+            runs = place.unacked.values()
+            self._lost += holes_of_runs(effect.slot, effect.bookie, runs, self._machine.lac)
+            self._ticks.keep(self)
         self._outgoing.retire(effect.slot)
         self._outgoing.release()
 
@@ -255,6 +322,7 @@ class WriterDriver(ABC):
         log.info("ledger %d: from entry %d on %s", self.ledger_id, effect.first, ", ".join(effect.ensemble))
 
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
+        self._outgoing.retire(effect.slot)
         log.warning(
             "ledger %d: no bookie can replace %s, going on without it from entry %d",
             self.ledger_id,
@@ -288,7 +356,9 @@ class WriterDriver(ABC):
     def tick(self) -> bool:
         """While anything is held, a few times a second: which bookie does not keep up?"""
         outgoing = self._outgoing
-        if outgoing.holds or self._window.waiters:
+        if self._flush is not None:
+            return False  # it has a timer of its own
+        if outgoing.holds or outgoing.owed or self._window.waiters:
             for place in outgoing.slow_places():
                 log.warning(
                     "ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie
@@ -298,7 +368,7 @@ class WriterDriver(ABC):
             outgoing.release()
             if self._news is not None:
                 self._news.tell_all_after(self._config.explicit_lac_after_ms)
-        self._ticking = outgoing.holds or bool(self._window.waiters)
+        self._ticking = outgoing.holds or outgoing.owed or bool(self._window.waiters)
         return self._ticking
 
     def quiet(self) -> None:
@@ -319,7 +389,7 @@ class WriterDriver(ABC):
         machine = self._machine
         try:
             async with asyncio.timeout(self._config.metadata_timeout_ms / 1000):
-                version = await self._ledgers.write(effect.record, effect.version)
+                version = await self._swap(effect)
         except (NoSuchLedgerError, KeyMissingError):
             machine.metadata_missing()
         except VersionConflictError:
@@ -330,6 +400,19 @@ class WriterDriver(ABC):
         else:
             machine.metadata_written(version)
         self._perform()
+
+    async def _swap(self, effect: e.WriteMetadata) -> int:
+        """Replace the record; the closing one says at once which holes are known."""
+        holes = self.holes if effect.record.state is LedgerState.CLOSED else ()
+        if holes:
+            try:
+                version = await self._ledgers.write_with_holes(effect.record, holes, effect.version)
+            except MisuseError as error:
+                log.error("ledger %d: its record does not say what bookies lack: %s", self.ledger_id, error)  # noqa: TRY400
+            else:
+                self._recorded = holes
+                return version
+        return await self._ledgers.write(effect.record, effect.version)
 
     async def _read_metadata(self) -> None:
         machine = self._machine
@@ -378,6 +461,6 @@ class WriterDriver(ABC):
         e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),
         e.SetTimer: _set_timer,
         e.Ended: _ended,
-        e.Closed: lambda self, _: self._finish(None),
+        e.Closed: lambda self, _: self._closed(),
         e.CloseFailed: lambda self, effect: self._finish(effect.problem),
     }

@@ -14,9 +14,11 @@ from enum import Enum
 from quire.core.answers import Answer
 from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import DigestType
 from quire.core.rules import RULES, Rules
 
 NO_KEY = b""
+_NEEDS_A_BODY = int(DigestType.HMAC)
 
 
 @dataclass(slots=True)
@@ -24,7 +26,8 @@ class LedgerFacts:
     """Everything that a bookie durably knows of a ledger besides its entries.
 
     `key` is 20 bytes once known. `fenced` and `term` only rise. `doubt`: what it may have lost, None if nothing; while
-    there is some, the ledger is in limbo and gets no negatives. `term_lsn`: the LSN of the record with which the term
+    there is some, the ledger is in limbo and gets no negatives, and a fence that is not set may be among what was lost.
+    `term_lsn`: the LSN of the record with which the term
     was taken. `lac_term`: the term of the writer that told the LAC. `lafr`: the last entry known to be on its full
     write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone refuses adds.
     """
@@ -81,18 +84,37 @@ class BookieLedgerMachine:
     The driver calls an input and hands what it admitted to storage in the same loop turn, with no `await` between:
     so an add admitted before a fence is visible to it, and a later one is refused.
 
+    Args:
+        facts: what is known of the ledger.
+        known: the facts are on the disk; else they are new.
+        lost: this bookie once lost records that it cannot name: the fence of any ledger may be among them.
+        asked: the ledger's record was read since the last loss, and settled the fence.
+        rules: the judgements.
+
     Attributes:
         facts: what must survive a restart.
         dirty: the facts changed and must be journaled before the next run of this ledger.
         fence: NONE, PENDING (set, not yet durable) or DURABLE.
+        fence_known: `fence` is the whole truth. After a loss it is not, until `record_read` or a fence: normal adds are
+            neither taken nor refused so long. Memory only: a restart asks again.
     """
 
-    __slots__ = ("_rules", "dirty", "facts", "fence")
+    __slots__ = ("_lost", "_rules", "dirty", "facts", "fence", "fence_known")
 
-    def __init__(self, facts: LedgerFacts, *, known: bool, rules: Rules = RULES) -> None:
+    def __init__(
+        self,
+        facts: LedgerFacts,
+        *,
+        known: bool,
+        lost: bool = False,
+        asked: bool = False,
+        rules: Rules = RULES,
+    ) -> None:
         self.facts = facts
         self.dirty = not known
         self.fence = Fence.DURABLE if facts.fenced else Fence.NONE
+        self.fence_known = asked or not (lost or facts.limbo)
+        self._lost = lost
         self._rules = rules
 
     def add(
@@ -105,7 +127,8 @@ class BookieLedgerMachine:
             recovery: the add comes from a recoverer and passes the fence.
 
         Returns:
-            OK, FENCED, UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED. On anything but OK nothing changed.
+            OK, FENCED, UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED; UNKNOWN: the fence may be lost, so read the
+            ledger's record, tell `record_read`, and ask again. On anything but OK nothing changed.
 
         Source: protocol document (001), "Writing to the ledger"; guide (003), "Avoiding Split Brain".
         """
@@ -114,6 +137,10 @@ class BookieLedgerMachine:
             return answer
         if not self._rules.add_allowed(fenced=self.facts.fenced, recovery=recovery):
             return Answer.FENCED
+        if not (self.fence_known or recovery) and self._rules.first_add_after_loss(
+            in_doubt=self.facts.limbo, lost=self._lost, known=bool(self.facts.key)
+        ):
+            return Answer.UNKNOWN
         self._learn(key, token, digest_type, term)
         self.facts.lac = self._rules.lac_after_add(self.facts.lac, lac, recovery=recovery)
         return Answer.OK
@@ -162,6 +189,28 @@ class BookieLedgerMachine:
             self.facts.explicit_lac = body
         return Answer.OK
 
+    def lac_told(self, lac: int, key: bytes, token: int, digest_type: int) -> bool:
+        """A writer says how far it is confirmed, without a body; a body with a lower LAC is not kept.
+
+        Returns:
+            False when `explicit_lac` must judge: the ledger is deleted, or has something to learn, to refuse, or
+            nothing new.
+        """
+        facts = self.facts
+        if (
+            lac <= facts.lac
+            or facts.key != key
+            or facts.token != token
+            or facts.digest_type != digest_type
+            or digest_type == _NEEDS_A_BODY
+            or facts.term
+            or facts.deleted_until_ms
+        ):
+            return False
+        facts.lac = lac
+        facts.explicit_lac = b""
+        return True
+
     def may_know(self, key: bytes, token: int) -> Answer:
         """May this reader be told about entries? Reads need no key, but a key or token that is given must fit."""
         if token and self.facts.token and token != self.facts.token:
@@ -170,8 +219,21 @@ class BookieLedgerMachine:
             return Answer.UNAUTHORISED
         return Answer.OK
 
+    def record_read(self, *, settles: bool) -> None:
+        """The ledger's record was read after the loss: does it show that no fence was lost?
+
+        A recoverer announces itself in the record before it fences. So where the record is still OPEN nobody had fenced
+        before the loss, and what fences afterwards this machine hears itself. The doubt about entries stays.
+
+        Args:
+            settles: what `rules.record_settles_fence` says of it; False changes nothing.
+
+        Source: protocol document (001), "Closing a ledger as a reader"; `docs/decisions/013-doubt-is-no-fence.md`.
+        """
+        self.fence_known = self.fence_known or settles
+
     def enter_limbo(self, lsn: int = 0) -> None:
-        """Entries and fences of this ledger may be lost here: fence it, and vouch for nothing it does not hold.
+        """Entries and fences of this ledger may be lost here: vouch for nothing it does not hold, and trust no open fence.
 
         Args:
             lsn: of the record that tells of the loss: whoever ends this doubt names it.
@@ -179,13 +241,14 @@ class BookieLedgerMachine:
         Source: guide (003), "Recovery Phase 2": a negative must mean that the entry never was, nor ever will be, here.
         """
         self.facts.doubt = Doubt(lsn)
-        if not self.facts.fenced:
-            self.facts.fenced = True
-            self.fence = Fence.PENDING
+        self.fence_known = False
         self.dirty = True
 
     def clear_limbo(self, lsn: int | None = None) -> Answer:
-        """Every entry that this bookie should hold has been put back: it may vouch again. The fence stays.
+        """Every entry that this bookie should hold has been put back: it may vouch again.
+
+        A fence that is still unknown is set in the same facts, and so in the same record of the journal: nothing would
+        tell of it any more.
 
         Args:
             lsn: of the doubt that ends; None from clients that cannot name one.
@@ -196,10 +259,13 @@ class BookieLedgerMachine:
         doubt = self.facts.doubt
         if doubt is None:
             return Answer.OK
-        if lsn is not None and lsn != doubt.lsn:
+        if not self._rules.ends_doubt(doubt.lsn, lsn):
             return Answer.BAD_REQUEST
         self.facts.doubt = None
         self.dirty = True
+        if not self.fence_known and not self.facts.fenced and self._rules.leaving_doubt_fences():
+            self.facts.fenced = True
+            self.fence = Fence.PENDING
         return Answer.OK
 
     def snapshot(self) -> LedgerFacts:

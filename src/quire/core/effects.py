@@ -125,7 +125,10 @@ class EnsembleChanged:
 
 @dataclass(frozen=True, slots=True)
 class SlotAbsent:
-    """No replacement was found: nothing is sent to this slot from now on. `first` is the first entry it may lack."""
+    """No replacement was found, or the bookie was away at creation: nothing is sent to this slot from now on.
+
+    `first` is the first entry that the slot may lack.
+    """
 
     slot: int
     bookie: BookieId

@@ -13,7 +13,8 @@ fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fr
    pending run to the new ones with its first headers, and let the callers hear.
 
 An absent bookie returns through a change, or in its old place when it answers again: then it gets everything that
-is unconfirmed, and what was confirmed without it is a hole for re-replication.
+is unconfirmed, and what was confirmed without it is a hole for re-replication. A slot may be absent from the ledger's
+first entry on: its bookie was away when the ledger was created.
 
 Source: protocol document (001), "Writing to the ledger", last paragraph; docs/decisions/004-absent-slots.md.
 """
@@ -33,15 +34,43 @@ from quire.core.effects import (
     SlotReturned,
 )
 from quire.core.errors import LedgerClosedError, LedgerFencedError, MisuseError, QuorumLostError
-from quire.core.ids import BookieId
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerState
-from quire.core.writer_state import Asked, Hole, Status
+from quire.core.writer_state import LEGAL, Asked, Hole, Legality, Status
 
 
 class EnsembleChange(Closing):
     """The verbs of an ensemble change."""
 
     __slots__ = ()
+
+    def began_without(self, slots: Sequence[int], now_ms: int) -> None:
+        """The ledger was created while the bookies of these slots were away: they are absent from its first entry on.
+
+        Args:
+            slots: at least one; `rules.may_create` allowed it.
+            now_ms: the time, for the first look at them.
+
+        Effects:
+            SlotAbsent for each, SetTimer.
+
+        Raises:
+            MisuseError: something was appended, a slot is absent or has failed already, or the writer has ended.
+
+        Source: docs/decisions/004-absent-slots.md.
+        """
+        known = self._absent.keys() | self._delayed.keys()
+        size = len(self.ensemble)
+        if (
+            LEGAL["began_without"][self.status] is not Legality.ACTS
+            or self.lap != NO_ENTRY
+            or any(slot in known or not 0 <= slot < size for slot in slots)
+        ):
+            ledger_id = self.record.ledger_id
+            msg = f"ledger {ledger_id} cannot begin without slots {list(slots)}: it is {self.status.value}, LAP {self.lap}"
+            raise MisuseError(msg, ledger_id=ledger_id)
+        for slot in slots:
+            self._mark_absent(slot, now_ms)
 
     def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
         """The answer to ChooseReplacements: a bookie for each slot that can have one.

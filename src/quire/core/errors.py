@@ -132,7 +132,7 @@ class TrimmedError(RefusedError):
 
 
 class NotEnoughBookiesError(RefusedError):
-    """Fewer writable bookies than the ensemble needs."""
+    """Fewer bookies are there than a ledger needs to be created or recovered."""
 
     code = "not_enough_bookies"
     retriable = True

@@ -3,7 +3,8 @@
 A missing record proves nothing: a metadata store that was restored from a backup, or lost the end of its log, lacks the
 records of ledgers that are alive. There are two proofs.
 
-- A *tombstone* that names the ledger's token, or that a person left. Clients of ours leave one with each deletion.
+- A *tombstone* that names the ledger's token; clients of ours leave one with each deletion. Or one that a person left after
+  this bookie had told that the ledger is unknown.
 - The *chain*, for deletions that leave none. Before each pass the bookie raises its own counter in the store. A ledger whose
   record it found in two passes, before and after such a write, and misses while the counter is its own last one, was
   deleted: each state of the store that has this counter came after one that had the record.
@@ -13,7 +14,7 @@ newer store is back or a person accepts this one. Revisions and highest ids are 
 higher ones.
 
 One `CollectorMachine` for each bookie. Its driver reads and swaps in the store, looks once more before it drops, and keeps
-`CollectorMachine.kept` on the bookie's disk after each pass.
+`CollectorMachine.kept` on the bookie's disk before each swap and after each pass.
 
 Source: protocol reference, "Short counterexamples", T4 and T6; overview (002), "Bookkeeper metadata management".
 """
@@ -66,9 +67,12 @@ class Kept:
     Attributes:
         store: the store of the last pass.
         chain, passes: as in the store after the last pass; `passes` 0 = none was made.
-        found_lsn: the bookie's last LSN before the last complete pass looked.
+        found_lsn: the bookie's last LSN before the last complete pass asked for its counter.
         findings: ledgers found in the last complete pass, and in how many in a row (2 = two or more).
-        missing: ledgers that a chain proves to be deleted, and are not dropped yet, with the LSN before the last finding.
+        missing: ledgers that are proven to be deleted, by a chain or by hand, and are not dropped yet, with the LSN through
+            which the proof holds.
+        told: ledgers that were unknown in the last complete pass, of which people could know.
+        asked: a write of the counter was asked for, and it was not heard of yet that it is done.
     """
 
     store: StoreName = NO_STORE
@@ -77,6 +81,8 @@ class Kept:
     found_lsn: int = 0
     findings: dict[int, int] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
+    told: frozenset[int] = frozenset()
+    asked: bool = False
 
 
 class Count(NamedTuple):
@@ -124,8 +130,8 @@ class CollectorMachine:
 
     The driver makes one pass after the other:
 
-    1. `begin` with the counter as the store shows it. `Count`: swap, then `counted`. `Hold`: nothing is dropped; the pass may
-       go on to tell what is missing.
+    1. `begin` with the counter as the store shows it. `Count`: keep `kept` on the disk, swap, then `counted`. `Hold`: nothing
+       is dropped; the pass may go on to tell what is missing.
     2. `look` for one stretch of ledger ids after the other, in any order.
     3. `proof` for each of `missing`. With a proof: one look that reads in one moment that the record is absent, the
        tombstone stands and the counter is this pass's own; if so, and nothing was written to the ledger since
@@ -139,14 +145,14 @@ class CollectorMachine:
         rules: the judgements; production passes the one true set.
 
     Attributes:
-        kept: what is to be on the disk after `finish`.
+        kept: what is to be on the disk before each swap, and after `finish`.
         holding: why nothing is dropped; empty if it may be.
         missing: ledgers of this pass whose record is not there.
         unknown: those of the last complete pass for which there is no proof, ascending.
     """
 
     __slots__ = (
-        "_begun", "_due", "_fresh", "_looking", "_lsn", "_rules", "holding", "kept", "missing", "unknown",
+        "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_rules", "holding", "kept", "missing", "unknown",
     )  # fmt: skip
 
     def __init__(self, kept: Kept, rules: Rules = RULES) -> None:
@@ -156,23 +162,27 @@ class CollectorMachine:
         self.unknown: list[int] = []
         self._begun: tuple[StoreName, PassCount] | None = None
         self._fresh = False
+        self._before = False
         self._looking: dict[int, int] = {}
         self._due: dict[int, int] = {}
+        self._by_hand: list[int] = []
         self._lsn = 0
         self._rules = rules
 
     # --- the counter ---------------------------------------------------------------------------------------------
 
-    def begin(self, shown: PassCount | None, store: StoreName, chain: int) -> Count | Hold:
+    def begin(self, shown: PassCount | None, store: StoreName, chain: int, lsn: int) -> Count | Hold:
         """Begin a pass.
 
         Args:
             shown: the bookie's counter as the store shows it; None if there is none.
             store: which store that is.
             chain: a random number, not 0, for a chain that begins now.
+            lsn: the bookie's last LSN, taken before this pass asked the store anything. Taken later it may be that of a ledger
+                made after the counter was written, whose record goes with a backup that is put back.
         """
         self._begun = None
-        self._stage(0)
+        self._stage(lsn)
         own = self.kept
         if shown is not None and own.passes and shown.accepted == own.passes:
             self.holding = ""
@@ -185,9 +195,14 @@ class CollectorMachine:
             value = PassCount(at.chain, at.passes, own.passes, why)
             return Hold(why, None if shown == value else value)
         passes = 0 if shown is None else shown.passes
-        # One more than was kept is a pass of ours that ended before it was kept.
-        fresh = not own.passes or passes > own.passes + 1
+        # A write that was asked for and not heard of may stand in a copy of the store, under the version of the next one: the
+        # chain cannot go on through it. More passes than were kept are such writes as well.
+        fresh = not own.passes or own.asked or passes > own.passes
         return self._count(store, PassCount(chain if fresh else own.chain, passes + 1), fresh=fresh)
+
+    def compare(self, shown: PassCount | None, store: StoreName) -> None:
+        """Before the first pass: see whether the store is the one of the last pass, as `begin` will."""
+        self.holding = self._why_hold(shown, store)
 
     def _why_hold(self, shown: PassCount | None, store: StoreName) -> str:
         own = self.kept
@@ -207,25 +222,36 @@ class CollectorMachine:
         return ""
 
     def _count(self, store: StoreName, value: PassCount, *, fresh: bool) -> Count:
-        self._begun, self._fresh = (store, value), fresh
+        self._begun, self._fresh, self._before = (store, value), fresh, self.kept.asked
+        self.kept.asked = True
         return Count(value)
 
-    def counted(self, lsn: int) -> None:
-        """The swap of `begin` succeeded: the store has the counter of this pass, which may look now.
+    def not_counted(self) -> None:
+        """The swap of `begin` was refused, or never asked for: nothing was written, and this pass finds nothing anew."""
+        if self._begun is not None:  # a hold has asked for nothing
+            self._begun = None
+            self.kept.asked = self._before
 
-        Args:
-            lsn: the bookie's last LSN now.
+    def is_own(self, shown: PassCount | None) -> bool:
+        """Whether the store shows this bookie's last counter as it was written: a pass may drop without another one.
+
+        So it collects on a disk that is too full to keep the next counter.
         """
+        own = self.kept
+        return bool(own.passes) and not own.asked and shown == PassCount(own.chain, own.passes)
+
+    def counted(self) -> None:
+        """The swap of `begin` succeeded: the store has the counter of this pass, which may look now."""
         assert self._begun is not None
         own = self.kept
         own.store, (own.chain, own.passes, *_) = self._begun
+        own.asked = False
         if self._fresh:
-            own.findings, own.missing = {}, {}
-        self._stage(lsn)
+            own.findings, own.missing, own.told = {}, {}, frozenset()
 
     def _stage(self, lsn: int) -> None:
         self._lsn = lsn
-        self._looking, self._due, self.missing = {}, {}, []
+        self._looking, self._due, self.missing, self._by_hand = {}, {}, [], []
 
     # --- the look ------------------------------------------------------------------------------------------------
 
@@ -251,11 +277,16 @@ class CollectorMachine:
             mark: its tombstone in the store, if there is one.
             token: what this bookie knows as the ledger's token; 0 if nothing.
         """
-        if mark is not None and mark.by_hand:
-            return Proof(By.HAND)
-        if mark is not None and self._rules.tombstone_counts(tombstone_token=mark.token, token=token):
-            return Proof(By.TOMBSTONE)
         own = self.kept
+        if mark is not None and mark.by_hand:
+            self._by_hand.append(ledger_id)
+            if self._rules.order_counts(was_told=ledger_id in own.told):
+                return Proof(By.HAND, own.found_lsn)
+        if mark is not None:
+            if self._rules.tombstone_counts(tombstone_token=mark.token, token=token):
+                return Proof(By.TOMBSTONE)
+            if token and (mark.token or not mark.by_hand):
+                return None  # another ledger with this id was deleted: it may be the one that was found
         if self.holding:
             return None  # what was found in another store proves nothing in this one
         if ledger_id in own.missing:
@@ -266,7 +297,7 @@ class CollectorMachine:
 
     def due(self, ledger_id: int, proof: Proof) -> None:
         """There is a proof; the ledger is not dropped yet, and will be judged again if this pass does not drop it."""
-        if proof.by is By.CHAIN and proof.through is not None:
+        if proof.through is not None:
             self._due[ledger_id] = proof.through
 
     def dropped(self, ledger_id: int) -> None:
@@ -284,6 +315,8 @@ class CollectorMachine:
             return
         own = self.kept
         own.findings, own.missing, own.found_lsn = self._looking, self._due, self._lsn
+        # An order that stood already says nothing of what this pass tells.
+        own.told = frozenset(self.unknown).difference(self._by_hand)
         self._begun = None
         self._stage(0)
 

@@ -219,7 +219,7 @@ class LogMachine:
         self.out.append(ReadHead())
 
     def retry(self) -> None:
-        """Go back to step 1 after a `BackOff`; the election still names this handle, or nobody asked it."""
+        """Go back to step 1 after a `BackOff`: the elector was asked again and names this handle, or nobody."""
         if self.status is not LogStatus.BACKING_OFF:
             return
         self.status = LogStatus.READING

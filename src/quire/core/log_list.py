@@ -246,13 +246,18 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How the ledgers of a log are made. The digest type is BookKeeper's number."""
+    """How the ledgers of a log are made. The digest type is BookKeeper's number.
+
+    Attributes:
+        min_present: how many bookies of a new ledger's ensemble must be there; 0: whoever creates it says.
+    """
 
     ensemble_size: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
     digest: int = 3
     unknown: bytes = b""
+    min_present: int = 0
 
 
 @dataclass(frozen=True, slots=True)

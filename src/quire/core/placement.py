@@ -9,10 +9,12 @@ Source: protocol document (001), "Ensembles": "E bookies are chosen for the entr
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from quire.core import quorum
 from quire.core.errors import NotEnoughBookiesError
 from quire.core.ids import BookieId
+from quire.core.rules import RULES, Rules
 
 
 class Chance(Protocol):
@@ -58,6 +60,99 @@ def choose_ensemble(
     doubtful = [bookie for bookie in writable if bookie in quarantined]
     chosen += _draw(chance, doubtful, ensemble_size - len(chosen))
     return tuple(_draw(chance, chosen, ensemble_size))
+
+
+class Shape(NamedTuple):
+    """What a new ledger asks of the cluster.
+
+    Attributes:
+        ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
+        min_present: how many bookies of the ensemble must take entries when the ledger is created.
+    """
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    min_present: int
+
+
+class Placement(NamedTuple):
+    """Where a new ledger's entries go.
+
+    Attributes:
+        ensemble: E different bookies, by slot.
+        absent: the slots whose bookie is away.
+    """
+
+    ensemble: tuple[BookieId, ...]
+    absent: tuple[int, ...] = ()
+
+
+def slots_for_absent(ensemble_size: int, count: int) -> list[tuple[int, ...]]:
+    """Every way to spread absent slots as evenly as can be: no write set has more of them than it must.
+
+    Where every slot stores every entry (E = Qw) it makes no difference which slots they are.
+    """
+    even = [place * ensemble_size // count for place in range(count)]
+    turned = (tuple(sorted((slot + by) % ensemble_size for slot in even)) for by in range(ensemble_size))
+    return list(dict.fromkeys(turned))
+
+
+def place_ledger(
+    shape: Shape,
+    writable: Sequence[BookieId],
+    away: Sequence[BookieId],
+    chance: Chance,
+    *,
+    quarantined: Collection[BookieId] = (),
+    rules: Rules = RULES,
+) -> Placement:
+    """The ensemble of a new ledger: E bookies that take entries or, with fewer, all of these and some that are away.
+
+    Args:
+        shape: what the ledger asks for.
+        writable: the bookies that take new entries.
+        away: bookies of the cluster that are not registered now; looked at only if `writable` are too few.
+        chance: draws among equals.
+        quarantined: chosen only where there are not enough others.
+        rules: the judgements; `may_create` says with how few a ledger begins.
+
+    Raises:
+        NotEnoughBookiesError: too few are there, or nobody is known who could take an absent slot; it names both.
+
+    Source: docs/decisions/004-absent-slots.md.
+    """
+    size = shape.ensemble_size
+    if len(writable) >= size:
+        return Placement(choose_ensemble(writable, size, chance, quarantined=quarantined))
+    ways = slots_for_absent(size, size - len(writable))
+    absent = ways[_below(chance, len(ways))]
+    present = sum(1 << slot for slot in range(size) if slot not in absent)
+    masks = quorum.write_set_masks(size, shape.write_quorum)
+    if not rules.may_create(present, masks, shape.ack_quorum, shape.min_present):
+        raise NotEnoughBookiesError(_too_few(shape, writable, away))
+    if len(away) < len(absent):
+        raise NotEnoughBookiesError(_nobody_for_slots(shape, writable, away))
+    there, gone = _draw(chance, writable, len(writable)), _draw(chance, away, len(absent))
+    return Placement(tuple((gone if slot in absent else there).pop(0) for slot in range(size)), absent)
+
+
+def _too_few(shape: Shape, writable: Sequence[BookieId], away: Sequence[BookieId]) -> str:
+    least = shape.min_present
+    size, write_quorum, ack_quorum, _ = shape
+    return (
+        f"a ledger with E={size} Qw={write_quorum} Qa={ack_quorum} begins with at least {least} of its {size} bookies, "
+        f"and {ack_quorum} of every write set, there; there are {len(writable)}: {', '.join(writable) or 'none'} "
+        f"(not registered: {', '.join(away) or 'none'}); start bookies, or ask for a smaller ensemble or min_present"
+    )
+
+
+def _nobody_for_slots(shape: Shape, writable: Sequence[BookieId], away: Sequence[BookieId]) -> str:
+    return (
+        f"an ensemble of {shape.ensemble_size} names as many bookies of the cluster; there are {len(writable)} that take "
+        f"entries: {', '.join(writable) or 'none'}, and {len(away)} with a cookie that are away: "
+        f"{', '.join(away) or 'none'}; start or add bookies, or ask for a smaller ensemble"
+    )
 
 
 def choose_replacements(

@@ -53,6 +53,27 @@ def write_set_mask(entry_id: int, ensemble_size: int, write_quorum: int) -> int:
     return sum(1 << slot for slot in write_set(entry_id, ensemble_size, write_quorum))
 
 
+@lru_cache(maxsize=256)
+def write_set_masks(ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
+    """Every write set that an ensemble has, as masks of slots: one where E = Qw, else E, by entry id mod E."""
+    classes = ensemble_size if ensemble_size > write_quorum else 1
+    return tuple(write_set_mask(entry, ensemble_size, write_quorum) for entry in range(classes))
+
+
+def check_min_present(min_present: int, ensemble_size: int, ack_quorum: int) -> None:
+    """Refuse a minimum of present bookies that is not Qa to E.
+
+    Raises:
+        InvalidQuorumError: naming the limit that is broken.
+    """
+    if not ack_quorum <= min_present <= ensemble_size:
+        msg = (
+            f"min_present ({min_present}) must be from the ack quorum ({ack_quorum}) to the ensemble size "
+            f"({ensemble_size}): so many bookies must be there when a ledger is created"
+        )
+        raise InvalidQuorumError(msg)
+
+
 @lru_cache(maxsize=4096)
 def residues_of_slot(slot: int, ensemble_size: int, write_quorum: int) -> int:
     """The classes (entry id mod E) that a slot stores, as a bit mask of residues.

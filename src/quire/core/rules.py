@@ -15,7 +15,7 @@ from enum import Enum
 from quire.core import quorum
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.boot import BootState, older_directory
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 
 
@@ -73,6 +73,20 @@ def confirms(acked: int, write_set_mask: int, ack_quorum: int) -> bool:
 def can_still_confirm(absent: int, write_set_mask: int, ack_quorum: int) -> bool:
     """A write set with these slots absent can still reach its ack quorum (the absent slot, decision F-21)."""
     return (write_set_mask & ~absent).bit_count() >= ack_quorum
+
+
+def may_create(present: int, write_set_masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
+    """A ledger may begin with absent slots while its stated minimum is there, and Qa of every write set.
+
+    Args:
+        present: mask of the slots whose bookie takes entries.
+        write_set_masks: every write set that the ensemble has.
+        ack_quorum: Qa.
+        min_present: how many bookies of the ensemble must be there, whatever their slots.
+    """
+    return present.bit_count() >= min_present and all(
+        can_still_confirm(~present, mask, ack_quorum) for mask in write_set_masks
+    )
 
 
 def may_acknowledge_while_changing() -> bool:
@@ -195,6 +209,43 @@ def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
     return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
 
 
+def first_add_after_loss(*, in_doubt: bool, lost: bool, known: bool) -> bool:  # noqa: ARG001 - a mutant uses the other
+    """After a loss the record is read before the first normal add to each ledger, however the ledger became known.
+
+    `in_doubt`: the loss is known to concern this ledger; `lost`: some loss cannot be named, and may concern any.
+    """
+    return in_doubt or lost
+
+
+def record_settles_fence(record: LedgerMetadata, bookie: BookieId) -> bool:
+    """No fence was lost if the record is still OPEN, as a recoverer "first updates the state to IN_RECOVERY".
+
+    The bookie must be in the last fragment besides: no other one is written to.
+    """
+    return record.state is LedgerState.OPEN and bookie in record.last_fragment.ensemble
+
+
+def leaving_doubt_fences() -> bool:
+    """What ends a doubt sets a fence that may have been lost, in the same record of the journal."""
+    return True
+
+
+def ends_doubt(doubt_lsn: int, named: int | None) -> bool:
+    """Only the doubt that was there when the filling began ends by it (None: a client that cannot name one)."""
+    return named is None or named == doubt_lsn
+
+
+def may_end_doubt(filled: LedgerMetadata, record: LedgerMetadata, bookie: BookieId) -> bool:
+    """Not while a fragment whose end is undecided names the bookie: entries of it may be acknowledged and lost here.
+
+    `record` was read after the filling, and must be the one that the bookie was filled from: what was decided between
+    the two has not been put back.
+    """
+    decided = record.state is LedgerState.CLOSED or bookie not in record.last_fragment.ensemble
+    same = record.state is filled.state and record.last_entry == filled.last_entry
+    return decided and same and record.fragments == filled.fragments
+
+
 def deleted_refuses_adds() -> bool:
     """A tombstone keeps refusing adds, so a late add cannot bring a deleted ledger back (X30)."""
     return True
@@ -212,8 +263,11 @@ def holds_after_pause(apart_ms: int, pause_ms: int) -> bool:
 
 
 def store_went_back(*, own_chain: int, own: int, shown_chain: int, shown: int) -> bool:
-    """A store with another chain or fewer passes than the bookie has made is not the one of its last pass (T4)."""
-    return shown_chain != own_chain or shown < own
+    """A store with fewer passes than the bookie has made, or as many of another chain, is not that of its last pass (T4).
+
+    More passes are the bookie's own writes that it never heard of; they begin a chain without evidence.
+    """
+    return shown < own or (shown == own and shown_chain != own_chain)
 
 
 def chain_proves(findings: int) -> bool:
@@ -224,6 +278,11 @@ def chain_proves(findings: int) -> bool:
 def tombstone_counts(*, tombstone_token: int, token: int) -> bool:
     """A tombstone is of the ledger whose token it names; ids that callers choose come again."""
     return tombstone_token == token != 0
+
+
+def order_counts(*, was_told: bool) -> bool:
+    """A person's order is about what this bookie had told of before; nobody knew of what was written since."""
+    return was_told
 
 
 def look_allows_drop(*, record_there: bool, counter_is_own: bool) -> bool:
@@ -268,6 +327,7 @@ class Rules:
     may_go_on_after_unknown: Callable[[int, int], bool] = may_go_on_after_unknown
     confirms: Callable[[int, int, int], bool] = confirms
     can_still_confirm: Callable[[int, int, int], bool] = can_still_confirm
+    may_create: Callable[[int, Sequence[int], int, int], bool] = may_create
     may_acknowledge_while_changing: Callable[[], bool] = may_acknowledge_while_changing
     new_fragment_start: Callable[[int, int], int] = new_fragment_start
     acks_to_unset: Callable[[int], int] = acks_to_unset
@@ -290,12 +350,18 @@ class Rules:
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
     lac_after_add: Callable[..., int] = lac_after_add
     negative_answer: Callable[..., Answer] = negative_answer
+    first_add_after_loss: Callable[..., bool] = first_add_after_loss
+    record_settles_fence: Callable[[LedgerMetadata, BookieId], bool] = record_settles_fence
+    leaving_doubt_fences: Callable[[], bool] = leaving_doubt_fences
+    ends_doubt: Callable[[int, int | None], bool] = ends_doubt
+    may_end_doubt: Callable[[LedgerMetadata, LedgerMetadata, BookieId], bool] = may_end_doubt
     deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds
     older_directory: Callable[[BootState | None, BootState], str | None] = older_directory
     holds_after_pause: Callable[[int, int], bool] = holds_after_pause
     store_went_back: Callable[..., bool] = store_went_back
     chain_proves: Callable[[int], bool] = chain_proves
     tombstone_counts: Callable[..., bool] = tombstone_counts
+    order_counts: Callable[..., bool] = order_counts
     look_allows_drop: Callable[..., bool] = look_allows_drop
     drop_covers: Callable[[int, int], bool] = drop_covers
     ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 from quire.core.effects import Confirmed, Failed, Problem, SendExplicitLac, SetTimer, WriterEffect
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set_mask
+from quire.core.quorum import write_set_masks
 from quire.core.rules import RULES, Rules
 
 
@@ -58,6 +58,7 @@ def _row(acts: str, ignored: str = "") -> dict[Status, Legality]:
 
 
 LEGAL: Final[dict[str, dict[Status, Legality]]] = {
+    "began_without": _row("writing"),
     "append": _row("writing changing"),
     "adds_acked": _row("writing changing", "closing closed ended abandoned"),
     "add_failed": _row("writing changing", "closing closed ended abandoned"),
@@ -103,7 +104,7 @@ class Run(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Entries that a bookie of the record may lack because its slot was absent: under-replication to repair."""
+    """Entries that a bookie of the record may lack: its slot was absent, or it never acknowledged them."""
 
     slot: int
     bookie: BookieId
@@ -120,8 +121,7 @@ _NO_SLOTS: Final[dict[int, int]] = {}
 @lru_cache(maxsize=256)
 def _masks_and_slots(size: int, write_quorum: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(all write sets as masks, all slots), shared by all writers with such quorums."""
-    classes = size if size > write_quorum else 1
-    return tuple(write_set_mask(entry, size, write_quorum) for entry in range(classes)), tuple(range(size))
+    return write_set_masks(size, write_quorum), tuple(range(size))
 
 
 class WriterState:
@@ -234,6 +234,11 @@ class WriterState:
     def absent(self) -> tuple[int, ...]:
         """The slots that have no bookie at the moment."""
         return tuple(self._absent)
+
+    @property
+    def live_slots(self) -> tuple[int, ...]:
+        """The slots that are sent to at the moment."""
+        return self._live
 
     @property
     def holes(self) -> tuple[Hole, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quire.client.client import Client
 from quire.log.config import LogConfig
+from quire.log.electing import Elector
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 
@@ -11,18 +12,26 @@ from quire.log.log import Log
 class QuireClient(Client):
     """A `Client` that knows logs."""
 
-    def log(self, name: str, password: bytes = b"", config: LogConfig | None = None) -> Log:
+    def log(
+        self,
+        name: str,
+        password: bytes = b"",
+        config: LogConfig | None = None,
+        *,
+        elector: Elector | None = None,
+    ) -> Log:
         """A log by name; nothing is asked of the cluster yet.
 
         Args:
             name: its name.
             password: the one its ledgers are made with.
             config: settings of this handle.
+            elector: says who should lead the log; None: the election in the cluster's metadata store.
 
         Raises:
             MisuseError: the name cannot be one.
         """
-        return Log(self, name, password, config)
+        return Log(self, name, password, config, elector=elector)
 
     async def logs(self) -> list[str]:
         """The names of all logs, sorted."""

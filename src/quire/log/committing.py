@@ -30,6 +30,7 @@ from quire.core.log_list import LogHead, LogItem, PageLayout
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
+from quire.log.electing import election_of
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.listing import delete_unlisted, read_listing
@@ -45,11 +46,6 @@ GUARDED_MAX: Final = 100
 """So many ledgers of one batch are required by the swap itself; etcd takes 128 operations at once. Those beyond are
 looked at right before it, which a collector's grace time then has to cover."""
 _PAUSE_MS: Final = 20
-
-
-def election_of(log_id: bytes) -> str:
-    """The name of the election in which a log's writers stand."""
-    return f"log-{log_id.hex()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,8 @@ class LogLeader:
         chance: jitter.
         holder: names this handle and no other, ever.
         host: where it runs, for people.
-        may_retry: asks the election after a lost duel; waits for it if the caller wanted that.
+        may_retry: asks the elector before each retry of a lost duel, and waits for the lead if the caller wanted
+            that; advice, the swap of the list decides.
         machine: makes the machine, with the arguments of `LogMachine`; a check hands in one with a rule swapped.
     """
 
@@ -324,13 +325,21 @@ class LogLeader:
             log.warning("log %r: unlisted ledger %d stays for now: %s", self._name, ledger_id, error)
 
     async def _back_off(self, attempt: int) -> None:
-        if attempt >= self._config.open_attempts_max or not await self._may_retry():
-            who = self._head.leader.host or "another writer"
-            self._cause = NotLeaderError(f"log {self._name!r}: {who} leads it", log=self._name)
-            self._machine.abandon(self._cause.message)
-            return
-        await self._pause(attempt)
-        self._machine.retry()
+        """Step 1 again, after a pause; the election is asked when that is over, so that its answer is a new one.
+
+        Source: ledgers to logs (000), "Opening a log": "they should check that they are in fact still the leader".
+        """
+        why = f"the list was lost to others {attempt} times in a row"
+        if attempt < self._config.open_attempts_max:
+            await self._pause(attempt)
+            if await self._may_retry():
+                self._machine.retry()
+                return
+            why = "the election names another writer than this one"
+        who = self._head.leader.host or "another writer"
+        msg = f"log {self._name!r}: {who} leads it, and {why}; open it again to take it over, or wait for the lead"
+        self._cause = NotLeaderError(msg, log=self._name)
+        self._machine.abandon(msg)
 
     async def _pause(self, attempt: int) -> None:
         """A doubling wait, by chance between half and all of it, so that two do not meet again and again."""

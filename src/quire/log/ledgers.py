@@ -56,6 +56,7 @@ class LogLedgers:
             ensemble_size=settings.ensemble_size,
             write_quorum=settings.write_quorum,
             ack_quorum=settings.ack_quorum,
+            min_present=settings.min_present or None,
             password=self.password,
             digest=DigestType(settings.digest),
             custom={

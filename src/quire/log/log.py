@@ -5,7 +5,6 @@ Source: design, "A log, and what a reader calls a position".
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import platform
@@ -19,17 +18,17 @@ from quire.core.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
     PastEndError,
-    QuireError,
     TrimmedError,
 )
 from quire.core.log import LogMachine
 from quire.core.log_commit import Batch, Part
 from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
 from quire.core.log_trimming import TrimMachine
-from quire.core.quorum import check_quorums
-from quire.log.committing import LogCommitter, election_of
+from quire.core.quorum import check_min_present, check_quorums
+from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
+from quire.log.electing import Elector, Standing, StoreElector
 from quire.log.heads import LogHeads, name_key
 from quire.log.leader import LogLeader, MakeLogMachine
 from quire.log.ledgers import LogLedgers, summary
@@ -38,7 +37,6 @@ from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
 from quire.log.trimming import LogTrimmer, MakeTrimMachine
 from quire.log.writer import LogWriter
-from quire.metadata.election import Election
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import digest_type_of
 from quire.wire.log_cursors import Cursor
@@ -57,6 +55,7 @@ class Log:
         config: settings of its handles.
         machine: makes their machines; see `LogLeader`.
         trim: makes the machines of its truncations and of its deletion.
+        elector: says who should lead; None: the election in the metadata store.
     """
 
     _leader_kind = LogLeader
@@ -71,11 +70,13 @@ class Log:
         *,
         machine: MakeLogMachine = LogMachine,
         trim: MakeTrimMachine = TrimMachine,
+        elector: Elector | None = None,
     ) -> None:
         name_key(name)
         self.name = name
         self._machine = machine
         self._trim = trim
+        self._elector = elector
         self._client = client
         self._config = config or LogConfig()
         self._heads = self._heads_kind(client.store, self._config.cached_pages_max)
@@ -85,19 +86,38 @@ class Log:
     # --- the log itself ----------------------------------------------------------------------------------------
 
     async def create(
-        self, *, ensemble_size: int = 3, write_quorum: int = 3, ack_quorum: int = 2, digest: str = "crc32c"
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: str = "crc32c",
+        min_present: int | None = None,
     ) -> None:
         """Make the log, empty. Its ledgers are made with these quorums.
 
+        Args:
+            ensemble_size: E, like `write_quorum` Qw and `ack_quorum` Qa.
+            digest: crc32c, crc32, mac or dummy.
+            min_present: how many bookies of each new ledger must be there, Qa to E; None: `Client.create_ledger` says.
+
         Raises:
             AlreadyExistsError: there is one with this name.
-            InvalidQuorumError: unless E >= Qw >= Qa >= 1.
+            InvalidQuorumError: unless E >= Qw >= Qa >= 1 and E >= `min_present` >= Qa.
         """
         check_quorums(ensemble_size, write_quorum, ack_quorum)
+        if min_present is not None:
+            check_min_present(min_present, ensemble_size, ack_quorum)
         old = await self._find()
         if old is not None and old.is_being_deleted:
             await self._delete(old)  # its deletion was cut off: carry it out
-        settings = LogSettings(ensemble_size, write_quorum, ack_quorum, digest_type_of(digest))
+        settings = LogSettings(
+            ensemble_size,
+            write_quorum,
+            ack_quorum,
+            digest_type_of(digest),
+            min_present=min_present or 0,
+        )
         log_id = self._client.chance.getrandbits(8 * LOG_ID_BYTES).to_bytes(LOG_ID_BYTES, "big")
         await self._heads.create(
             LogHead(log_id, self.name, settings, created_ms=self._client.clock.wall_ms())
@@ -154,11 +174,13 @@ class Log:
 
         Args:
             wait_for_leadership: stand behind the writers that are there and wait until they are gone; otherwise
-                take the log over at once. Either way only the swap of the list decides.
+                take the log over at once. Either way only the swap of the list decides. Who loses it asks the
+                elector before each retry: whoever waits waits again, others go on only if it names no other writer.
 
         Raises:
             NoSuchLogError: there is no such log.
-            NotLeaderError: others took it over again and again meanwhile.
+            NotLeaderError: another took it over meanwhile and the elector names that one, or others did so again
+                and again.
             RecoveryInconclusiveError: too few bookies answer to recover what is open.
             NotEnoughBookiesError: no new ledger can be made.
 
@@ -167,18 +189,23 @@ class Log:
         head = await self._head()
         holder = f"{self._client.chance.getrandbits(64):016x}"
         host = self._config.host or f"{platform.node()}:{os.getpid()}"
-        election = Election(self._client.store, election_of(head.log_id), f"{holder}@{host}")
-        standing = _Standing(election)
-        leader = self._new_leader(head, holder, host, lambda: standing.may_retry(wait=wait_for_leadership))
+        standing = self._standing(head.log_id, f"{holder}@{host}", wait=wait_for_leadership)
+        leader = self._new_leader(head, holder, host, standing.may_retry)
         writer = self._new_writer(leader, standing.end)
         try:
-            await standing.begin(wait=wait_for_leadership)
+            await standing.begin()
             leader.start(writer)
             await writer.opened()
         except BaseException:
             await writer.abandon()
             raise
         return writer
+
+    def _standing(self, log_id: bytes, candidate: str, *, wait: bool) -> Standing:
+        in_store = StoreElector(self._client.store).candidacy(log_id, candidate)
+        if self._elector is None:
+            return Standing(in_store, candidate, wait=wait)
+        return Standing(self._elector.candidacy(log_id, candidate), candidate, wait=wait, shown=in_store)
 
     def _new_leader(
         self, head: LogHead, holder: str, host: str, may_retry: Callable[[], Awaitable[bool]]
@@ -207,14 +234,27 @@ class Log:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    async def read(self, start: int | None = None, end: int | None = None) -> AsyncGenerator[Record, None]:
+    async def read(
+        self, start: int | None = None, end: int | None = None, *, recover: bool = False
+    ) -> AsyncGenerator[Record, None]:
         """The records from `start` to `end` (exclusive), or to what is confirmed now. No writer is disturbed.
+
+        What a living writer has acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A
+        writer that was abandoned or killed may have acknowledged its last records without telling anybody else; they
+        are stored, and `read(recover=True)` finds them.
+
+        Args:
+            start: first offset; by default the log's first.
+            end: offset behind the last; by default what is confirmed now.
+            recover: first fence and close the ledgers that are open, as the next writer would. It ends a writer that
+                lives.
 
         Raises:
             TrimmedError: the log begins after `start` (by now).
             PastEndError: the log ends before `start`.
+            RecoveryInconclusiveError: with `recover`, too few bookies answered to tell where a ledger ends.
         """
-        reader = await self._reader(start, end, follow=False)
+        reader = await self._reader(start, end, follow=False, recover=recover)
         async with contextlib.aclosing(reader.records()) as records:
             async for record in records:
                 yield record
@@ -239,10 +279,19 @@ class Log:
             async for batch in batches:
                 yield batch
 
-    async def _reader(self, start: int | None, end: int | None, *, follow: bool) -> LogReader:
+    async def _reader(
+        self, start: int | None, end: int | None, *, follow: bool, recover: bool = False
+    ) -> LogReader:
         head = await self._head()
         return LogReader(
-            self.name, head.log_id, self._heads, self._ledgers, start=start, end=end, follow=follow
+            self.name,
+            head.log_id,
+            self._heads,
+            self._ledgers,
+            start=start,
+            end=end,
+            follow=follow,
+            recover=recover,
         )
 
     async def plan(
@@ -400,36 +449,6 @@ class Log:
             with contextlib.suppress(VersionConflictError, MetadataUnknownError):
                 await self._heads.write(replace(completed, generation=head.generation + 1), version)
                 done += 1
-
-
-class _Standing:
-    """A writer's place in the election: advice, which a failing store must not turn into a failing writer."""
-
-    def __init__(self, election: Election) -> None:
-        self._election = election
-        self._campaign: asyncio.Task[None] | None = None
-
-    async def begin(self, *, wait: bool) -> None:
-        """Stand; with `wait`, until this writer leads."""
-        if wait:
-            await self._election.campaign()
-        else:
-            self._campaign = asyncio.ensure_future(self._election.campaign())
-
-    async def may_retry(self, *, wait: bool) -> bool:
-        """After a lost duel: whether to try again. Who waits for the lead waits again."""
-        if wait and not self._election.is_leader:
-            await self._election.campaign()
-        return True
-
-    async def end(self) -> None:
-        """Give the place up."""
-        if self._campaign is not None:
-            self._campaign.cancel()
-            with contextlib.suppress(asyncio.CancelledError, QuireError):
-                await self._campaign
-        with contextlib.suppress(QuireError):
-            await self._election.resign()
 
 
 def _item(item: LogItem, last_entry: int | None) -> ItemDescription:

@@ -1,6 +1,6 @@
 """Reads a log: finds the ledger and the entry of an offset, goes on through ledgers, follows what is appended.
 
-A reader changes nothing: no fence, no metadata. Of an open ledger it reads up to the last add confirmed; the next
+A reader changes nothing, no fence and no metadata, unless it is asked to recover what is open. Of an open ledger it reads up to the last add confirmed; the next
 ledger begins only when this one is closed, so what a reader sees is a prefix of the log.
 
 Source: design, "A log, and what a reader calls a position"; decisions F-31, F-32.
@@ -43,6 +43,7 @@ class LogReader:
         start: the first offset wanted; None is the log's start.
         end: the offset behind the last one wanted; None is the log's end when the pass begins, or none with `follow`.
         follow: go on with what is appended later.
+        recover: close ledgers that are open before they are read.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class LogReader:
         start: int | None,
         end: int | None,
         follow: bool,
+        recover: bool = False,
     ) -> None:
         for what, offset in (("start", start), ("end", end)):
             if offset is not None and offset < 0:
                 msg = f"log {name!r}: offsets are numbered from 0, {what}={offset} is none"
                 raise MisuseError(msg, log=name)
         self._name, self._log_id, self._heads, self._ledgers = name, log_id, heads, ledgers
-        self._start, self._end, self._follow = start, end, follow
+        self._start, self._end, self._follow, self._recover = start, end, follow, recover
         self._offset = -1
         self._ledger_id: LedgerId | None = None
         self._next_entry = 0
@@ -202,7 +204,7 @@ class LogReader:
         if self._end is not None and first >= self._end:
             self._offset = max(self._offset, self._end)
             return
-        reader = await self._ledgers.open(item)
+        reader = await self._ledgers.open(item, recover=self._recover and item.is_open)
         if self._ledger_id != item.ledger_id:
             self._ledger_id, self._finished = item.ledger_id, False
             self._next_entry = await entry_holding(reader, self._offset - first)

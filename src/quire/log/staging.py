@@ -147,12 +147,13 @@ async def stage(
         password: of the log's ledgers.
 
     Raises:
-        NotEnoughBookiesError: fewer bookies than the ensemble needs.
+        NotEnoughBookiesError: fewer bookies than a new ledger of these settings needs.
     """
     writer = await client.create_ledger(
         ensemble_size=settings.ensemble_size,
         write_quorum=settings.write_quorum,
         ack_quorum=settings.ack_quorum,
+        min_present=settings.min_present or None,
         password=password,
         digest=DigestType(settings.digest),
         custom={

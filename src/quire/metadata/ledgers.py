@@ -17,9 +17,11 @@ from quire.core.errors import (
     NoSuchLedgerError,
     RefusedError,
 )
+from quire.core.holes import with_holes
 from quire.core.ids import ID_MAX, LedgerId
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.ledger_notes import NO_NOTES, LedgerNotes
+from quire.core.writer_state import Hole
 from quire.env.interfaces import Clock
 from quire.env.real import RealClock
 from quire.metadata.keys import ledger_notes_key, tombstone_key
@@ -222,6 +224,54 @@ class LedgerStore:
         if record.format_version == PLAIN_RECORD:
             return await self._swap(record, version, notes)
         return await self._swap(record_with_notes(record, notes), version, None)
+
+    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:
+        """Replace the record that has a version, with these holes among the notes that its ledger has.
+
+        Args:
+            record: the new record, made from the one of this version: notes in its custom metadata stay.
+            holes: what bookies that it names may lack.
+            version: which it replaces.
+
+        Returns:
+            The new version.
+
+        Raises:
+            MisuseError: the notes would be longer than a record may hold.
+            VersionConflictError, NoSuchLedgerError, MetadataUnknownError: as `write`.
+        """
+        if record.format_version != PLAIN_RECORD:
+            notes = notes_of_record(record)
+        else:
+            beside = await self._store.get(ledger_notes_key(record.ledger_id))
+            notes = NO_NOTES if beside is None else decode_notes(beside.value, record.ledger_id)
+        return await self.write_with_notes(record, with_holes(notes, record, holes), version)
+
+    async def add_holes(self, ledger_id: int, holes: Sequence[Hole]) -> None:
+        """Put holes among the notes of a ledger, whatever else becomes of its record meanwhile.
+
+        A record that another client is recovering is left alone: its fragments may change until it is closed.
+
+        Raises:
+            MisuseError: the notes would be longer than a record may hold.
+            NoSuchLedgerError: there is none (any more).
+            StoreBusyError: the record was changed again and again.
+            MetadataUnknownError: nobody can tell.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            record, notes, version = await self.read_with_notes(ledger_id)
+            after = with_holes(notes, record, holes)
+            if after == notes or record.state is LedgerState.IN_RECOVERY:
+                return
+            try:
+                await self.write_with_notes(record, after, version)
+            except VersionConflictError:
+                continue
+            return
+        raise StoreBusyError(
+            f"the record of ledger {ledger_id} was changed {ATTEMPTS_MAX} times while holes were put into it; try again",
+            ledger_id=ledger_id,
+        )
 
     async def _change_of_notes(self, ledger_id: int, notes: LedgerNotes | None) -> list[Op]:
         """What makes the record of notes say this; nothing if it does, or if `notes` is None: whatever it says."""

@@ -242,6 +242,11 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self._upgrading: asyncio.Task[None] | None = None
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that the transport has taken and the system has not: they are gone if this process ends."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
     # --- for subclasses ------------------------------------------------------------------------------------------
 
     def hello_received(self, body: memoryview) -> None:

@@ -14,7 +14,7 @@ from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunEncoder, RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of
 from quire.net.security import ClientKeys
-from quire.wire import bookkeeper, native_bodies, native_hello, v3
+from quire.wire import bookkeeper, native_bodies, native_hello, native_info, v3
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
@@ -248,7 +248,7 @@ class _DiskAsked(Asked):
 
     def told(self, answer: Answer, info: pb.GetBookieInfoResponse) -> None:
         disk = {"bytes": info.totalDiskCapacity, "free_bytes": info.freeDiskSpace}
-        self.finish(answer, body=[native_bodies.encode_info({"disk": disk})])
+        self.finish(answer, body=[native_info.encode_info({"disk": disk})])
 
 
 class _PollAsked(Asked):

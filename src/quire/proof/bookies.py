@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
 from quire.core.rules import Rules
 from quire.proof.configuration import Configuration
@@ -45,8 +46,15 @@ class BookieState(NamedTuple):
         damaged: entries that are held and unreadable.
         journal: records that are not durable yet: (kind, content, who waits).
         half: a request that has been looked at and not carried out (only with a fix taken out).
-        answered_fence: a fencing request was answered: the fence must never fall again.
+        answered_fence: a fencing request was answered: no normal add may be stored again.
         fault: what this bookie did against an invariant.
+        losses: how often it lost what it held; the newest one's number is the LSN of a doubt.
+        unnamed: a loss had no name: the fence of any ledger may be among what is gone.
+        looking: it has not looked through the records yet for what it may have lost.
+        asked: the record was read since the last loss, and settled the fence.
+        question: to the store, whether this one does: "" none, "asked", or its answer on the way, "settled" or "open".
+        waiting: normal adds that wait for that answer.
+        owed: entries that it held before a loss (where doubts are cleared).
     """
 
     facts: tuple[Any, ...] | None = None
@@ -59,6 +67,13 @@ class BookieState(NamedTuple):
     half: tuple[Any, ...] | None = None
     answered_fence: bool = False
     fault: tuple[str, str] | None = None
+    losses: int = 0
+    unnamed: bool = False
+    looking: bool = False
+    asked: bool = False
+    question: str = ""
+    waiting: tuple[Waiting, ...] = ()
+    owed: int = 0
 
     @property
     def lac(self) -> int:
@@ -74,6 +89,16 @@ class BookieState(NamedTuple):
     def is_fenced(self) -> bool:
         """Whether it refuses normal adds now."""
         return bool(self.facts and LedgerFacts(*self.facts).fenced)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it gives no negatives."""
+        return self.looking if self.facts is None else LedgerFacts(*self.facts).limbo
+
+    @property
+    def takes_no_adds(self) -> bool:
+        """Whether it is fenced, or would ask the record first."""
+        return self.is_fenced or (not self.asked and (self.unnamed or self.in_doubt))
 
 
 class BookieDriver:
@@ -122,8 +147,13 @@ class BookieDriver:
         _, request, _ = waiting
         machine = self.machine(state)
         recovery = request[0] == "put"
-        was_fenced, was_deleted = machine.facts.fenced, machine.facts.deleted_until_ms
+        was_fenced = machine.facts.fenced or (state.answered_fence and not self.configuration.journal)
+        was_deleted = machine.facts.deleted_until_ms
         answer = machine.add(key=KEY, token=0, digest_type=0, lac=request[-1], recovery=recovery)
+        if answer is Answer.UNKNOWN:
+            asks = "" if state.question else ", asks the store"
+            after = state._replace(question=state.question or "asked", waiting=(*state.waiting, waiting))
+            return after, [], f"keeps it{asks}"
         if answer is not Answer.OK:
             return state, reply_to(waiting, answer), f"refuses: {answer.name}"
         return self._store(state, machine, waiting, refuse=(not recovery and was_fenced) or bool(was_deleted))
@@ -174,6 +204,8 @@ class BookieDriver:
         request = waiting[1]
         if answer is not Answer.OK:
             return reply_to(waiting, answer)
+        if state.facts is None and state.looking:
+            return reply_to(waiting, Answer.UNKNOWN, NO_ENTRY if request[0] == "fence" else None)
         if state.facts is None:
             return reply_to(
                 waiting, Answer.NO_LEDGER, NO_ENTRY if request[0] == "fence" else ((), request[3], ())
@@ -232,13 +264,8 @@ class BookieDriver:
         machine.fence_durable()
         return self._with(state, machine)
 
-    def crashed(self, state: BookieState, *, listed: bool, closed: bool) -> BookieState:
-        """The bookie stops, and starts again with what its disk holds.
-
-        Args:
-            listed: the record names this bookie in a fragment.
-            closed: the record says CLOSED.
-        """
+    def crashed(self, state: BookieState) -> BookieState:
+        """The bookie stops, and starts again with what its disk holds."""
         disk = state.disk
         facts = LedgerFacts(*disk.facts) if disk.facts else None
         if facts is None and disk.held:
@@ -254,35 +281,102 @@ class BookieDriver:
             answered_fence=state.answered_fence,
             fault=state.fault,
         )
-        if not self.configuration.journal and listed:
-            after = self.start_unclean(after, closed=closed)
-        excused = not listed and not self.configuration.journal
-        if state.answered_fence and not excused and not (after.facts and LedgerFacts(*after.facts).fenced):
+        if not self.configuration.journal:
+            owed = state.owed | state.held if self.configuration.clears else 0
+            return self.after_loss(after._replace(losses=state.losses + 1, owed=owed))
+        if state.answered_fence and not (after.facts and LedgerFacts(*after.facts).fenced):
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
         return after
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """Before it serves, a bookie that may have lost what it held fences its ledgers and puts them in limbo.
+    # --- after a loss ------------------------------------------------------------------------------------------------
 
-        Closed ledgers as well: the old writer may be alive, and a fence that was lost would let it write to this one.
+    def after_loss(self, state: BookieState) -> BookieState:
+        """What a bookie without its records knows when it starts: whose they were, or that there were some.
+
+        Source: `storage/start.py`.
+        """
+        if not self.configuration.named:
+            return state._replace(unnamed=True, looking=True)
+        machine = self.machine(state)
+        machine.enter_limbo(state.losses)
+        facts = frozen(machine.snapshot())
+        return self._with(state, machine)._replace(disk=state.disk._replace(facts=facts))
+
+    def look_for_lost(self, state: BookieState, *, listed: bool, closed: bool) -> BookieState:
+        """It has looked through the records: what names it, it may have lost. Closed ledgers as well.
+
+        Args:
+            listed: the record names this bookie in a fragment.
+            closed: the record says CLOSED (a mutant looks at it).
 
         Source: protocol reference 5.6; `bookie/server.py`.
         """
+        state = state._replace(looking=False)
+        if not listed or state.facts is not None:
+            return state
         machine = self.machine(state)
-        machine.enter_limbo()
-        machine.fence_durable()
-        facts = frozen(machine.snapshot())
-        return self._with(state, machine)._replace(disk=state.disk._replace(facts=facts))
+        machine.enter_limbo(state.losses)
+        machine.record_read(settles=state.asked)
+        machine.snapshot()
+        return self._with(state, machine)
+
+    def store_answers(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
+        """The store reads the record for the bookie's question; the answer is on its way."""
+        settles = record is not None and self.rules.record_settles_fence(record, name)
+        return state._replace(question="settled" if settles else "open")
+
+    def answered(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]], list[str]]:
+        """The store's answer reaches the bookie: what waited is taken or refused, in order.
+
+        Source: `bookie/first_adds.py`.
+        """
+        waited = state.waiting
+        state = state._replace(asked=state.asked or state.question == "settled", question="", waiting=())
+        replies: list[tuple[int, Reply]] = []
+        said: list[str] = []
+        for waiting in waited:
+            state, more, what = self._add(state, waiting)
+            if state.waiting:  # still nobody can tell
+                state = state._replace(question="", waiting=())
+                more, what = reply_to(waiting, Answer.READ_ONLY), f"refuses: {Answer.READ_ONLY.name}"
+            replies += more
+            said.append(what)
+        return state, replies, said
+
+    def clear_limbo(self, state: BookieState, lsn: int) -> tuple[BookieState, Answer]:
+        """A client ends the doubt that it saw before it filled the bookie."""
+        if state.facts is None:
+            return state, Answer.NO_LEDGER
+        machine = self.machine(state)
+        answer = machine.clear_limbo(lsn)
+        if answer is not Answer.OK or not machine.dirty:
+            return state, answer
+        record = ("facts", frozen(machine.snapshot()), None)
+        return self._with(state, machine)._replace(journal=(*state.journal, record)), answer
+
+    def fill(self, state: BookieState, entries: int) -> BookieState:
+        """A client puts back what the bookie lacks, and waits until that is durable."""
+        machine = self.machine(state)
+        answer = machine.add(key=KEY, token=0, digest_type=0, lac=NO_ENTRY, recovery=True)
+        assert answer is Answer.OK, answer
+        after = self._with(state, machine)
+        return after._replace(held=after.held | entries, damaged=after.damaged & ~entries)
 
     # --- pieces ----------------------------------------------------------------------------------------------------
 
     def machine(self, state: BookieState) -> BookieLedgerMachine:
         """The machine of `core` in this state."""
         facts = LedgerFacts(*state.facts) if state.facts else LedgerFacts(LEDGER)
-        machine = BookieLedgerMachine(facts, known=state.facts is not None, rules=self.rules)
-        if state.facts is not None:
+        known = state.facts is not None
+        machine = BookieLedgerMachine(
+            facts, known=known, lost=state.unnamed, asked=state.asked, rules=self.rules
+        )
+        if known:
             machine.fence = Fence[state.fence]
             machine.dirty = state.dirty
+        elif state.looking:
+            machine.enter_limbo(state.losses)
+            machine.record_read(settles=state.asked)
         return machine
 
     def _with(self, state: BookieState, machine: BookieLedgerMachine) -> BookieState:

@@ -9,36 +9,49 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from quire.proof.collector_forms import CollectorForm
+from quire.proof.collector_mutants import COLLECTOR_MUTANTS, CollectorMutant
+from quire.proof.collector_parts import CollectorConfiguration
+from quire.proof.collector_watch import CollectorWatch
+from quire.proof.collector_world import CollectorWorld
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import Result, explore
-from quire.proof.invariants import INVARIANTS, LOG_INVARIANTS, NAMES, Violation, Watch
+from quire.proof.invariants import (
+    COLLECTOR_INVARIANTS,
+    INVARIANTS,
+    LOG_INVARIANTS,
+    NAMES,
+    Violation,
+    Watch,
+)
 from quire.proof.log_mutants import LOG_MUTANTS, LogMutant
 from quire.proof.log_parts import LogConfiguration
 from quire.proof.log_watch import LogWatch
 from quire.proof.log_world import LogWorld
-from quire.proof.mutants import MUTANTS, READER_MUTANTS, Mutant
+from quire.proof.mutants import LOSS_MUTANTS, MUTANTS, READER_MUTANTS, Mutant
 from quire.proof.story import exchanges, led, replayed, state_rows, transcript
 from quire.proof.switches import SHIPPED, Switches
 from quire.proof.symmetry import Symmetry
 from quire.proof.world import World
 
-AnyConfiguration: TypeAlias = Configuration | LogConfiguration
-AnyMutant: TypeAlias = Mutant | LogMutant
+AnyConfiguration: TypeAlias = Configuration | LogConfiguration | CollectorConfiguration
+AnyMutant: TypeAlias = Mutant | LogMutant | CollectorMutant
+AnyWorld: TypeAlias = World | LogWorld | CollectorWorld
 
 
 def _every() -> tuple[AnyMutant, ...]:
-    return (*MUTANTS, *READER_MUTANTS, *LOG_MUTANTS)
+    return (*MUTANTS, *LOSS_MUTANTS, *READER_MUTANTS, *LOG_MUTANTS, *COLLECTOR_MUTANTS)
 
 
 EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in _every()}
-EVERY_INVARIANT: dict[str, str] = {**INVARIANTS, **LOG_INVARIANTS}
+EVERY_INVARIANT: dict[str, str] = {**INVARIANTS, **LOG_INVARIANTS, **COLLECTOR_INVARIANTS}
 
 
 @dataclass(slots=True)
 class Check:
     """A search and its world, so that what it found can be shown."""
 
-    world: World | LogWorld
+    world: AnyWorld
     result: Result
     header: tuple[str, ...]
 
@@ -59,7 +72,7 @@ class Check:
 class Setting:
     """A world with the way its states are looked at."""
 
-    world: World | LogWorld
+    world: AnyWorld
     violation_in: Callable[[Any], Violation | None]
     deadlock_in: Callable[[Any], Violation | None] | None
 
@@ -71,6 +84,9 @@ def setting_of(
     if isinstance(configuration, LogConfiguration):
         log = LogWorld(configuration, switches)
         return Setting(log, LogWatch(log, tuple(LOG_INVARIANTS if invariants is None else invariants)), None)
+    if isinstance(configuration, CollectorConfiguration):
+        names = tuple(COLLECTOR_INVARIANTS if invariants is None else invariants)
+        return Setting(CollectorWorld(configuration, switches), CollectorWatch(names), None)
     world = World(configuration, switches)
     watch = Watch(world, NAMES if invariants is None else invariants)
     return Setting(world, watch, watch.deadlock)
@@ -102,7 +118,11 @@ def check(
     """
     setting = setting_of(configuration, switches, invariants)
     world = setting.world
-    canonical = Symmetry(world) if isinstance(world, World) and not by_names else None
+    canonical: Callable[[Any], Any] | None = None
+    if isinstance(world, World) and not by_names:
+        canonical = Symmetry(world)
+    elif isinstance(world, CollectorWorld):
+        canonical = CollectorForm(world)
     result = explore(
         world,
         setting.violation_in,
@@ -123,7 +143,7 @@ def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
     mutant = EVERY_MUTANT[name]
     names = (mutant.violated,) if only_named else None
     by_names = isinstance(mutant, Mutant) and mutant.names_slots
-    begin = mutant.begin if isinstance(mutant, Mutant) else ()
+    begin = () if isinstance(mutant, LogMutant) else mutant.begin
     return check(
         mutant.configuration,
         mutant.switches,

@@ -194,6 +194,10 @@ class WriterDriver(ClientDriver):
         """A writer that has not written."""
         return self.client(machine, NO_ENTRY, self.configuration.entries, None)
 
+    def nobody(self) -> Client:
+        """A writer whose ledger is not created yet."""
+        return Client(("writer", "has no ledger"), None, left=self.configuration.entries)
+
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """The ensemble that the writer sends to."""
         return machine.ensemble  # type: ignore[no-any-return]

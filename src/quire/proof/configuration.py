@@ -26,13 +26,17 @@ class Configuration:
         lost_swaps: compare-and-swaps of which the client never hears.
         damages: entries that a bookie can no longer read.
         deletions: whether the ledger's owner may delete it.
-        journal: without it a crash loses everything, and the bookie starts by fencing and by vouching for nothing.
+        journal: without it a crash loses everything, and the bookie starts knowing only that it lost something.
         closes: whether the writer's caller may close.
         explicit_lac: whether the writer tells bookies a LAC that no later add carries.
         absent: whether a spare may stay unfound, so that a slot becomes absent.
         drops: whether what was not delivered when a writer gives a bookie up was not sent either.
         readers: clients that read beside the writer: the newest LAC, then every entry up to it, again and again.
         run: entries of one append.
+        away: slots of the ensemble whose bookies are away when the ledger is created; they may be found back.
+        min_present: how many bookies must be there then; 0: Qa.
+        named: without a journal, what is lost names its ledger, as a torn group does.
+        clears: how often a client fills a bookie that is in doubt, and ends its doubt.
     """
 
     bookies: int = 2
@@ -57,6 +61,10 @@ class Configuration:
     drops: bool = False
     readers: int = 0
     run: int = 1
+    away: int = 0
+    min_present: int = 0
+    named: bool = False
+    clears: int = 0
 
     @property
     def name(self) -> str:

@@ -13,20 +13,28 @@ from typing import Final
 
 from quire.proof.calibration import ClassicWorld
 from quire.proof.check import AnyConfiguration, check
+from quire.proof.collector_parts import CollectorConfiguration
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import explore
 from quire.proof.log_parts import LogConfiguration
+from quire.proof.mutants import LATE_WRITER
 
 LARGE: Final[tuple[AnyConfiguration, ...]] = (
+    CollectorConfiguration(ours=True, lives=2, passes=4, backups=2, restores=2, crashes=1),
+    CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, crashes=1),
+    CollectorConfiguration(passes=4, backups=2, restores=2, lost=1),
+    Configuration(3, 3, 3, 2, crashes=1, journal=False),
+    LATE_WRITER,
     Configuration(3, 2, 2, 1, recoverers=2, reruns=1, timeouts=1),
     Configuration(3, 2, 2, 1, entries=2, timeouts=1),
     Configuration(4, 3, 3, 2, timeouts=1),
+    Configuration(3, 3, 3, 2, timeouts=1, away=1),
     Configuration(4, 4, 3, 2),
     Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, closes=True),
     Configuration(2, 2, 2, 2, recoverers=2, closes=True),
-    Configuration(3, 3, 3, 2, crashes=1, journal=False),
     Configuration(3, 3, 3, 2, timeouts=1, absent=True),
     Configuration(3, 3, 3, 2, crashes=1),
+    Configuration(4, 3, 3, 2, away=1),
     Configuration(3, 3, 2, 1, entries=2),
     Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True),
     Configuration(3, 3, 2, 2, entries=2),
@@ -48,26 +56,46 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 2, 2, 2, timeouts=1, readers=1),
     Configuration(2, 2, 2, 2, explicit_lac=True, readers=2),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, readers=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, readers=1, named=True, clears=1),
+    Configuration(2, 2, 2, 2, crashes=2, journal=False),
     Configuration(3, 3, 3, 2, run=2),
     Configuration(3, 3, 2, 2, run=2),
+    CollectorConfiguration(lives=2, hands=1, backups=2, restores=2),
+    CollectorConfiguration(passes=4, backups=2, restores=2, hands=1, accepts=1),
+    CollectorConfiguration(ours=True, lives=2, passes=4, hands=1, expires=True),
+    CollectorConfiguration(mixed=True, lives=2, passes=4, hands=1, expires=True),
+    CollectorConfiguration(ours=True, mixed=True, lives=2, passes=4, restores=2, crashes=1),
+    CollectorConfiguration(lives=2, passes=4, restores=2, crashes=1, full=1),
     Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
+    Configuration(3, 2, 2, 1, timeouts=1, away=1),
+    Configuration(2, 2, 2, 1, entries=2, timeouts=1, away=1),
     Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
 )
 """Largest first, so that no core waits long for the other at the end."""
 
 SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, deletions=1, crashes=1),
+    Configuration(3, 3, 3, 2, away=1),
     Configuration(3, 3, 3, 2),
     Configuration(2, 2, 2, 2, crashes=2),
     Configuration(2, 2, 2, 2, crashes=1, closes=True),
     Configuration(2, 2, 2, 2, timeouts=1, closes=True, explicit_lac=True),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, named=True, clears=1),
+    Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
     Configuration(2, 2, 2, 2, breaks=1),
     Configuration(2, 2, 2, 1, timeouts=1, reruns=1),
+    Configuration(3, 3, 2, 1, away=1),
+    Configuration(3, 2, 2, 1, away=1),
     Configuration(2, 2, 2, 2, crashes=1),
     LogConfiguration(1, 4, 2, lost_swaps=1),
     LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
     LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
+    CollectorConfiguration(lives=2, passes=4, crashes=1),
+    CollectorConfiguration(ours=True, lives=2, passes=4, reuses=True),
+    CollectorConfiguration(lives=2, passes=4, full=1),
+    CollectorConfiguration(hands=1, accepts=1, lost=1, backups=2, restores=2),
     Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
     Configuration(2, 2, 2, 2, readers=1),
     Configuration(2, 2, 2, 2),
@@ -77,12 +105,16 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
 CONTINUOUS: Final = (*LARGE, *SMALL)
 
 LONG: Final[tuple[AnyConfiguration, ...]] = (
+    CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1),
     LogConfiguration(2, 4, 3),
     Configuration(2, 2, 2, 2, entries=2, recoverers=2),
     Configuration(3, 3, 3, 2, entries=2),
     Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),
 )
 """Complete as well, a minute or two each: part of the long form."""
+
+BOUNDED: Final = ((Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),)
+"""(configuration, states): looked at so far, not complete; part of the long form."""
 
 CALIBRATION: Final = "calibration: classic specification 2 bookies Qw 2 Qa 1"
 CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)

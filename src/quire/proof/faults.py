@@ -13,7 +13,6 @@ from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerState
 from quire.proof.clients import bookie_name
 from quire.proof.messages import Request, reply_text, request_text
 from quire.proof.parts import Budget, Label, Move, State, Store, WorldParts
@@ -123,24 +122,19 @@ class Faults(WorldParts):
             moves.append((move[0], self._client_after([*new], client, move)))
 
     def _crashes(self, state: State, moves: list[Move]) -> None:
-        store = self.stores.parts[state[self.at_store]]
-        closed = store.record is None or store.record.state is LedgerState.CLOSED
         for bookie in range(self.n):
             before = self.bookies.parts[state[bookie]]
-            if before.facts is None and not before.journal:
+            if before.facts is None and not before.journal and not before.waiting:
                 continue
-            listed = store.record is not None and any(
-                bookie_name(bookie) in fragment.ensemble for fragment in store.record.fragments
-            )
-            after = self.bookie_driver.crashed(before, listed=listed, closed=closed)
+            after = self.bookie_driver.crashed(before)
             new = list(state)
             new[bookie] = self.bookies.number(after)
             for client in range(self.count):
                 place = self.at_link + client * self.n + bookie
                 link = self.links.parts[new[place]].died()
-                for record in before.journal:
-                    if record[2] and record[2][0] == client and record[2][2]:
-                        link = link.answered((record[2][1], Answer.UNREACHABLE, None))
+                for waiting in (*(record[2] for record in before.journal), *before.waiting):
+                    if waiting and waiting[0] == client and waiting[2]:
+                        link = link.answered((waiting[1], Answer.UNREACHABLE, None))
                 new[place] = self.links.number(link)
                 self._tidy(new, client, place)
             if self._syncs_at_once(state):

@@ -35,9 +35,11 @@ INVARIANTS: Final = {
     "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
     "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
     "M": "legal transitions: every swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
+    "C": "created with enough: a ledger begins with its stated minimum of bookies there, and Qa of every write set",
     "P": "no phantom: nothing is recovered that was never written",
     "R": "read what is there: a reader is never told that a confirmed entry does not exist",
     "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
+    "V": "vouched: what a bookie once held and the record says is its, it holds, or it is in doubt (where doubts end)",
     "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
     "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
 }
@@ -53,6 +55,13 @@ LOG_INVARIANTS: Final = {
     "L7": "what the log keeps of each writer is a prefix of that writer's appends",
 }
 
+COLLECTOR_INVARIANTS: Final = {
+    "G1": "nothing is dropped of a ledger that nobody deleted, in whatever time line of the metadata store",
+    "G2": "what is unknown is told: a ledger that is missing without a proof is listed when the pass ends",
+    "G3": "a store that went back allows no drop: no look does in one that shows fewer passes than the bookie has made",
+    "G4": "a ledger with a record stays: no look allows the drop of one whose record is there",
+}
+
 NAMES: Final = tuple(INVARIANTS)
 
 
@@ -62,8 +71,10 @@ class BookieView(NamedTuple):
     held: int
     lac: int
     fence_is_durable: bool
-    """Or, without a journal, set: a start after a crash sets it anew."""
+    """Or, without a journal, set or unknown: after a crash the record is asked before a normal add is taken."""
     fault: tuple[str, str] | None
+    denied: int = 0
+    """Entries that it once held, lost, and would say that it never had."""
 
 
 class ClientView(NamedTuple):
@@ -138,10 +149,10 @@ class Watch:
                 *[bookie_views[number] for number in state[: world.n]],
                 state[world.at_store],
                 *[client_views[number] for number in state[world.at_client : world.at_link]],
-                *[reader_views[number] for number in state[world.at_reader : world.at_budget]],
+                *[reader_views[number] for number in state[world.at_reader : world.at_clearing]],
             )
         except KeyError:
-            for number in state[world.at_reader : world.at_budget]:
+            for number in state[world.at_reader : world.at_clearing]:
                 self._see_reader(number)
             for number in state[: world.n]:
                 self._see_bookie(number)
@@ -176,8 +187,9 @@ class Watch:
         if number not in self._bookies:
             bookie: BookieState = self._world.bookies.parts[number]
             fault = bookie.fault if bookie.fault and bookie.fault[0] in self._names else None
-            stays = bookie.fence_is_durable if self._world.configuration.journal else bookie.is_fenced
-            view = BookieView(bookie.held, bookie.lac, stays, fault)
+            stays = bookie.fence_is_durable if self._world.configuration.journal else bookie.takes_no_adds
+            denied = 0 if bookie.in_doubt else bookie.owed & ~bookie.held
+            view = BookieView(bookie.held, bookie.lac, stays, fault, denied)
             self._bookies[number] = view
             self._bookie_views[number] = self._number(view)
 
@@ -235,7 +247,7 @@ class Watch:
         clients = [self._clients[number] for number in state[world.at_client : world.at_link]]
         store = world.stores.parts[state[world.at_store]]
         seen = self._see_store(state[world.at_store])
-        readers = [self._readers[number] for number in state[world.at_reader : world.at_budget]]
+        readers = [self._readers[number] for number in state[world.at_reader : world.at_clearing]]
         parts: list[BookieView | ClientView | ReaderView | Store] = [*bookies, *clients, *readers, store]
         faults = [each.fault for each in parts]
         for fault in faults:
@@ -284,10 +296,14 @@ class Watch:
         configuration = self._world.configuration
         needed = record.ack_quorum
         if not configuration.journal:
-            needed = max(1, needed - configuration.crashes)
+            needed = max(0, needed - configuration.crashes)
         if "I2" in self._names and (entry := _thinnest(seen.shares, bookies, needed, told)) is not None:
             copies = _copies_of(seen.shares, bookies, entry)
             return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
+        if "V" in self._names:
+            for share, bookie in zip(seen.shares, bookies, strict=True):
+                if share & bookie.denied and (end is None or share & bookie.denied & (1 << end + 1) - 1):
+                    return Violation("V", "a bookie denies what it held, and the record says is its")
         if "I3" not in self._names or end is None:
             return None
         if (entry := _thinnest(seen.shares, bookies, needed, end)) is not None:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from quire.core import rules as shipped
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import RULES, AddOutcome, CloseOutcome, Rules
 from quire.proof.configuration import Configuration
 from quire.proof.switches import SHIPPED, Switches
@@ -21,7 +22,6 @@ from quire.proof.unfixed import (
     ChecksThenStores,
     FenceWithoutLimbo,
     LimboOfOpenLedgersOnly,
-    LimboWithoutFence,
     LooksBeforeItFences,
     LostWithoutLimbo,
     ReaderOfOldRecords,
@@ -87,6 +87,26 @@ BOTH_ON_ONE = (
 """Two entries have reached one bookie, and nobody has heard of it."""
 
 
+LATE_WRITER = Configuration(3, 2, 2, 1, entries=2, window=2, crashes=1, journal=False)
+ANNOUNCED = (
+    "writer: append 1",
+    "b0: takes add 0..0 lac=-1 from writer",
+    "b1: takes add 0..0 lac=-1 from writer",
+    "b0: syncs",
+    "b0: syncs",
+    "b1: syncs",
+    "b1: syncs",
+    "recoverer: starts with OPEN 0:[b0 b1]",
+    "store: takes v0: IN_RECOVERY 0:[b0 b1] from recoverer",
+    "recoverer: hears written v1",
+)
+"""An entry is on both bookies, and a recoverer has announced itself."""
+
+
+def _decided(_: LedgerMetadata, record: LedgerMetadata, bookie: BookieId) -> bool:
+    return record.state is LedgerState.CLOSED or bookie not in record.last_fragment.ensemble
+
+
 def _timeout_is_negative(answer: Answer) -> bool:
     return answer in NEGATIVES or answer is Answer.TIMED_OUT
 
@@ -118,8 +138,12 @@ def _close_takes_any_end(record: LedgerMetadata, last_confirmed: int) -> CloseOu
     return CloseOutcome.SUCCESS if outcome is CloseOutcome.CONFLICT else outcome
 
 
-def _only_positions(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:
-    return write_set[:ack_quorum]
+def _below_the_minimum(present: int, masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
+    return shipped.may_create(present, masks, ack_quorum, ack_quorum)
+
+
+def _minimum_alone(present: int, masks: Sequence[int], ack_quorum: int, min_present: int) -> bool:
+    return present.bit_count() >= min_present
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -140,26 +164,69 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Configuration(crashes=1, journal=False),
         "I1",
     ),
-    Mutant(
+    _rules(
         "D4",
-        "no journal: limbo without a fence",
-        replace(SHIPPED, bookie=LimboWithoutFence),
+        "no journal: limbo, and normal adds are taken without asking whether a fence was lost",
         Configuration(crashes=1, journal=False, reruns=1),
         "I1",
+        first_add_after_loss=lambda *, in_doubt, lost, known: False,
     ),
     Mutant(
         "D5",
-        "no journal: a fence without limbo",
+        "no journal: fences are asked for, and what may be lost is vouched for",
         replace(SHIPPED, bookie=FenceWithoutLimbo),
         Configuration(crashes=1, journal=False),
         "I1",
     ),
     Mutant(
         "limbo-of-open-only",
-        "no journal: closed ledgers are not fenced anew at an unclean start, and the old writer lives",
+        "no journal: a closed ledger is taken for settled at an unclean start, and the old writer lives",
         replace(SHIPPED, bookie=LimboOfOpenLedgersOnly),
         Configuration(crashes=1, journal=False),
         "I1",
+    ),
+    _rules(
+        "doubt-by-record",
+        "no journal: what may be lost is judged by the records of today, and only what they name is asked about",
+        LATE_WRITER,
+        "I1",
+        begin=ANNOUNCED,
+        first_add_after_loss=lambda *, in_doubt, lost, known: in_doubt,
+    ),
+    _rules(
+        "fence-by-any-record",
+        "no journal: a record in any state shows that no fence was lost",
+        Configuration(crashes=1, journal=False),
+        "I1",
+        record_settles_fence=lambda record, bookie: bookie in record.last_fragment.ensemble,
+    ),
+    _rules(
+        "doubt-unfenced",
+        "a doubt is cleared without a fence, and the old writer lives",
+        Configuration(crashes=1, journal=False, named=True, clears=1),
+        "I1",
+        leaving_doubt_fences=lambda: False,
+    ),
+    _rules(
+        "doubt-open",
+        "limbo of a ledger is cleared while its last fragment is undecided",
+        Configuration(crashes=1, journal=False, clears=1),
+        "I1",
+        may_end_doubt=lambda filled, record, bookie: True,
+    ),
+    _rules(
+        "doubt-unfilled",
+        "a doubt is cleared although more was decided since the bookie was filled",
+        Configuration(recoverers=0, crashes=1, journal=False, closes=True, named=True, clears=1),
+        "V",
+        may_end_doubt=_decided,
+    ),
+    _rules(
+        "doubt-stale",
+        "a stale CLEAR_LIMBO counts: the doubt of one loss ends with that of the one before",
+        Configuration(recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
+        "V",
+        ends_doubt=lambda doubt_lsn, named: True,
     ),
     _rules(
         "D7",
@@ -219,7 +286,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "I3",
         recovery_waits_for_its_adds=lambda: False,
     ),
-    _rules("X8", "recovery adds go to Qa of the write set only", THREE, "W", write_back_set=_only_positions),
+    _rules(
+        "X8",
+        "recovery adds go to Qa of the write set only",
+        THREE,
+        "W",
+        write_back_set=lambda write_set, ack_quorum: write_set[:ack_quorum],
+    ),
     _rules(
         "X9",
         "a new fragment starts at LAP + 1",
@@ -342,6 +415,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         add_outcome=_fenced_is_a_failed_bookie,
     ),
     _rules(
+        "below-minimum",
+        "created below the minimum: a ledger begins with fewer bookies there than were asked for",
+        Configuration(3, 3, 3, 2, away=1, min_present=3),
+        "C",
+        may_create=_below_the_minimum,
+    ),
+    _rules(
+        "may_create",
+        "a ledger begins with enough bookies there, and too few of some write set",
+        Configuration(3, 3, 2, 2, away=1),
+        "C",
+        may_create=_minimum_alone,
+    ),
+    _rules(
         "may_go_on_after_unknown",
         "a swap of unknown outcome is not settled before callers are told",
         Configuration(3, 2, 2, 1, entries=1, timeouts=1, lost_swaps=1, absent=True),
@@ -396,6 +483,18 @@ READER_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
 )
 """What readers are told; no row of the table, whose mutants are those of writers, recoverers and bookies."""
+
+LOSS_MUTANTS: Final[tuple[Mutant, ...]] = (
+    _rules(
+        "asked-of-unknown-only",
+        "no journal: the record is read before the first add to a ledger that the bookie does not know, not to any",
+        replace(LATE_WRITER, explicit_lac=True),
+        "I1",
+        begin=ANNOUNCED,
+        first_add_after_loss=lambda *, in_doubt, lost, known: in_doubt or (lost and not known),
+    ),
+)
+"""Shown by what programs do not do in one step (`quire.replay`): they tell a LAC some time after it rose, by a timer."""
 
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
 

@@ -8,6 +8,7 @@
 | then C x n | connections, client by client |
 | then C | what each client asked the store |
 | then R | readers |
+| then one, where doubts are cleared | who clears them |
 | last | budgets |
 """
 
@@ -71,6 +72,24 @@ class Budget(NamedTuple):
     reruns: int
 
 
+class Clearing(NamedTuple):
+    """A client that fills bookies in doubt and ends their doubts, one after another.
+
+    Attributes:
+        left: how often it may still begin.
+        step: "" between two, "filling", "filled", or "sent": the request to end the doubt is on its way.
+        bookie: whose doubt.
+        lsn: of that doubt.
+        filled: the record that it was filled from.
+    """
+
+    left: int
+    step: str = ""
+    bookie: int = 0
+    lsn: int = 0
+    filled: LedgerMetadata | None = None
+
+
 class Table(Generic[T]):
     """Numbers for the states of a kind of part."""
 
@@ -123,6 +142,7 @@ class WorldParts:
         self.links: Table[Link] = Table()
         self.asks: Table[tuple[Ask, ...]] = Table()
         self.budgets: Table[Budget] = Table()
+        self.clearings: Table[Clearing] = Table()
         self.readers: Table[ReaderState] = Table(lambda reader: reader.key)
         self.reader_driver: ReaderDriver = switches.reader(self.bookie_driver, switches.rules)
         n = configuration.bookies
@@ -136,7 +156,8 @@ class WorldParts:
         self.at_link = n + 1 + self.count
         self.at_ask = self.at_link + self.count * n
         self.at_reader = self.at_ask + self.count
-        self.at_budget = self.at_reader + configuration.readers
+        self.at_clearing = self.at_reader + configuration.readers
+        self.at_budget = self.at_clearing + bool(configuration.clears)
         self.reader_names = [f"reader {i + 1}" for i in range(configuration.readers)]
         if configuration.readers == 1:
             self.reader_names = ["reader"]

@@ -216,7 +216,7 @@ class ReaderDriver:
         if bookie is not None:
             request = ("read", slot, first, last, False)
             _, (_, answer, payload) = self._bookies.look(bookie, (0, request, True), Answer.OK)[0]
-            entries, through, unknown = payload
+            entries, through, unknown = payload or ((), NO_ENTRY, ())
         machine.answered(slot, answer, entries, through, unknown, 0)
         said = self._said(machine)
         after = self._with(reader, machine)

@@ -54,6 +54,8 @@ class SourcesWorld(World):
             *(("client", client, 0, 0, -1) for client in range(self.count)),
             *(("store", client, 0, self.at_ask + client, self.no_ask) for client in range(self.count)),
             *(("disk", bookie, 0, 0, -1) for bookie in range(self.n)),
+            *(("doubt", bookie, 0, 0, -1) for bookie in range(self.n) if not self.configuration.journal),
+            *(("clearer", 0, 0, 0, -1) for _ in range(bool(self.configuration.clears))),
             *(("reader", which, 0, 0, -1) for which in range(len(self.reader_names))),
         ]
 
@@ -87,6 +89,10 @@ class SourcesWorld(World):
         elif kind == "disk":
             if self.bookies.parts[state[one]].journal and not self.syncs_at_once(state):
                 self._sync_moves(state, one, moves)
+        elif kind == "doubt":
+            self._doubt_moves_of(state, one, moves)
+        elif kind == "clearer":
+            self._clearing_moves(state, moves)
         else:
             self._moves_of_reader(state, one, NOTHING_ELSE, moves)  # time-outs are faults here
         return moves

@@ -13,7 +13,10 @@ from typing import Any
 
 from quire.core.transcript import NOTHING, block, record_text
 from quire.core.writer import WriterMachine
+from quire.proof.beginning import NOT_CREATED
 from quire.proof.bookies import BookieState
+from quire.proof.collector_parts import LEDGER, CollectorState, store_text
+from quire.proof.collector_world import CollectorWorld
 from quire.proof.explorer import Explorable
 from quire.proof.invariants import Violation
 from quire.proof.log_parts import LogState
@@ -91,16 +94,19 @@ def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
     return path
 
 
-def state_rows(world: World | LogWorld, state: Any) -> list[tuple[str, str]]:
+def state_rows(world: World | LogWorld | CollectorWorld, state: Any) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     if isinstance(world, LogWorld):
         return _log_rows(world, state)
+    if isinstance(world, CollectorWorld):
+        return _collector_rows(world, state)
     return _ledger_rows(world, state)
 
 
 def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
     store = world.stores.parts[state[world.at_store]]
-    rows = [("record", record_text(store.record) if store.record else "deleted")]
+    gone = "not created" if store == NOT_CREATED else "deleted"
+    rows = [("record", record_text(store.record) if store.record else gone)]
     for number in range(world.n):
         rows.append((f"b{number}", _bookie_text(world.bookies.parts[state[number]])))
     for name, client in zip(world.names, world.clients_of(state), strict=True):
@@ -114,7 +120,7 @@ def _ledger_rows(world: World, state: State) -> list[tuple[str, str]]:
         else:
             end = f", {client.result}" if client.result else f", LAC {machine.lac}, LAP {machine.lap}"
             rows.append((name, f"{machine.status.value}{end}"))
-    for name, number in zip(world.reader_names, state[world.at_reader : world.at_budget], strict=True):
+    for name, number in zip(world.reader_names, state[world.at_reader : world.at_clearing], strict=True):
         reader = world.readers.parts[number]
         rows.append((name, f"knows LAC {reader.lac}, has read through {reader.next_entry - 1}"))
     return rows
@@ -145,6 +151,19 @@ def _log_rows(world: LogWorld, state: LogState) -> list[tuple[str, str]]:
         machine = world.handles.parts[at].machine
         rows.append((f"handle {number}", f"{machine.status.value}, epoch {machine.epoch}"))
     return rows
+
+
+def _collector_rows(world: CollectorWorld, state: CollectorState) -> list[tuple[str, str]]:
+    bookie, kept = state.bookie, world.machines.parts[state.bookie.machine].kept
+    held = ", ".join(f"life {life} through LSN {lsn}" for life, lsn in bookie.held)
+    rows = [
+        ("store", store_text(state.store)),
+        *(("copy", store_text(copy)) for copy in state.copies),
+        ("bookie", f"holds {held or 'nothing'}, has made {kept.passes} passes of chain {kept.chain}"),
+    ]
+    if kept.findings:
+        rows.append(("evidence", f"found in {kept.findings[LEDGER]} passes, through LSN {kept.found_lsn}"))
+    return [*rows, ("deleted", ", ".join(f"life {life}" for life in sorted(state.deleted)) or "nothing")]
 
 
 def lanes(path: Sequence[tuple[Label | None, Any]]) -> list[str]:

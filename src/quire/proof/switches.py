@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.core.garbage import CollectorMachine
 from quire.core.log import LogMachine
 from quire.core.log_trimming import TrimMachine
 from quire.core.recovery import RecoveryMachine
@@ -19,12 +20,14 @@ class Switches:
 
     Attributes:
         rules: the judgements of every machine.
-        writer, recovery, log, trim: the machines.
+        writer, recovery, log, trim, collector: the machines.
         bookie: how a bookie carries out requests.
         reader: how a reader reads.
         blind_closes: the store takes a writer's close whatever the version (the swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
             "trim" when truncating.
+        collector_sees_revisions: a collector is told the store's revision as its generation.
+        collector_lsn_late: a collector takes the LSN of a pass after it wrote its counter.
     """
 
     rules: Rules = RULES
@@ -32,10 +35,13 @@ class Switches:
     recovery: type[RecoveryMachine] = RecoveryMachine
     log: type[LogMachine] = LogMachine
     trim: type[TrimMachine] = TrimMachine
+    collector: type[CollectorMachine] = CollectorMachine
     bookie: type[BookieDriver] = BookieDriver
     reader: type[ReaderDriver] = ReaderDriver
     blind_closes: bool = False
     blind_lists: str = ""
+    collector_sees_revisions: bool = False
+    collector_lsn_late: bool = False
 
 
 SHIPPED = Switches()

@@ -130,11 +130,13 @@ PAIR = 2
 def renamings(world: World) -> list[Renaming]:
     """Every renaming that leaves the beginning as it is.
 
-    A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike.
+    A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike. Absent slots
+    are spread when a ledger is created: with several in an ensemble of four or more some choices are never made.
     """
     configuration = world.configuration
     size, n = configuration.ensemble, configuration.bookies
     alike = size == configuration.write_quorum and (size == PAIR or not configuration.readers)
+    alike = alike and (configuration.away <= 1 or size <= PAIR + 1)
     members = permutations(range(size)) if alike else [tuple(range(size))]
     spares = permutations(range(size, n))
     return [((*first, *rest), first) for first, rest in product(list(members), list(spares))]
@@ -222,7 +224,8 @@ class Symmetry:
         for place in range(world.at_link, world.at_ask, n):
             new.extend(self._link(which, state[place + old]) for old in inverse)
         new.extend(self._ask(which, number) for number in state[world.at_ask : world.at_reader])
-        new.extend(self._reader(which, number) for number in state[world.at_reader : -1])
+        new.extend(self._reader(which, number) for number in state[world.at_reader : world.at_clearing])
+        new.extend(self._clearing(which, number) for number in state[world.at_clearing : -1])
         new.append(state[-1])
         return tuple(new)
 
@@ -282,6 +285,14 @@ class Symmetry:
             )
             after = memo[number] = self._world.asks.number(asks)
         return after
+
+    def _clearing(self, which: int, number: int) -> int:
+        part, renaming = self._world.clearings.parts[number], self._renamings[which]
+        if not part.step:
+            return number
+        return self._world.clearings.number(
+            part._replace(bookie=renaming[0][part.bookie], filled=record_renamed(part.filled, renaming))
+        )
 
     def _reader(self, which: int, number: int) -> int:
         memo = self._readers[which]
@@ -345,7 +356,12 @@ def link_renamed(link: Link, renaming: Renaming) -> Link:
 
 
 def bookie_renamed(bookie: BookieState, renaming: Renaming) -> BookieState:
-    """A bookie; its names are those in the requests that wait for its disk."""
+    """A bookie; its names are those in the requests that wait for its disk, or for the store."""
+    if bookie.waiting:
+        waits = tuple(
+            (who, request_renamed(what, renaming), whether) for who, what, whether in bookie.waiting
+        )
+        bookie = bookie._replace(waiting=waits)
     if not bookie.journal:
         return bookie
     journal = tuple(

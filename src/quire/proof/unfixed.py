@@ -9,7 +9,6 @@ from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
-from quire.core.doubt import Doubt
 from quire.core.effects import Confirmed
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
@@ -45,38 +44,27 @@ class UnorderedWriter(WriterMachine):
 class LostWithoutLimbo(BookieDriver):
     """D3: a bookie that may have lost entries and fences starts as if nothing had happened."""
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """Nothing is done before it serves."""
+    def after_loss(self, state: BookieState) -> BookieState:
+        """Nothing is known of it."""
         return state
 
 
-class LimboWithoutFence(BookieDriver):
-    """D4: it vouches for nothing, and takes the old writer's adds."""
-
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """Limbo only."""
-        machine = self.machine(state)
-        machine.facts.doubt = Doubt(0)
-        return self._with(state, machine)
-
-
 class FenceWithoutLimbo(BookieDriver):
-    """D5: it takes no adds, and vouches for what it may have lost."""
+    """D5: it asks for lost fences, and vouches for what it may have lost."""
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """The fence only."""
-        state = super().start_unclean(state, closed=closed)
-        machine = self.machine(state)
-        machine.facts.doubt = None
-        return self._with(state, machine)
+    def after_loss(self, state: BookieState) -> BookieState:
+        """It knows that a fence may be lost, and looks for nothing else."""
+        return super().after_loss(state)._replace(looking=False)
 
 
 class LimboOfOpenLedgersOnly(BookieDriver):
-    """The text of the reference: only ledgers whose record is not CLOSED are fenced at an unclean start."""
+    """The text of the reference: only ledgers whose record is not CLOSED are looked after at an unclean start."""
 
-    def start_unclean(self, state: BookieState, *, closed: bool) -> BookieState:
-        """A closed ledger is left as it is."""
-        return state if closed else super().start_unclean(state, closed=closed)
+    def look_for_lost(self, state: BookieState, *, listed: bool, closed: bool) -> BookieState:
+        """A closed ledger is taken for settled."""
+        if closed:
+            return state._replace(looking=False, asked=True)
+        return super().look_for_lost(state, listed=listed, closed=closed)
 
 
 class LooksBeforeItFences(BookieDriver):

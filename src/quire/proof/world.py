@@ -11,52 +11,54 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger_metadata import LedgerState
 from quire.core.recovery import RecoveryStatus
 from quire.core.transcript import record_text
-from quire.proof.bookies import LEDGER, BookieState
+from quire.proof.beginning import NOT_CREATED, Beginning, record_of
+from quire.proof.bookies import BookieState
 from quire.proof.clients import PATIENCE, bookie_name, bookie_number
+from quire.proof.doubts import Doubts
 from quire.proof.faults import Faults
 from quire.proof.messages import Link, Reply, Request, reply_text, request_text
-from quire.proof.parts import Ask, Budget, ClientMove, Label, Move, State, Store, legal
+from quire.proof.parts import Ask, Budget, Clearing, ClientMove, Label, Move, State, Store, legal
 from quire.proof.readers import ReaderState
 from quire.proof.reading import Reading
 
 
-class World(Faults, Reading):
+class World(Beginning, Faults, Reading, Doubts):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
     def initial(self) -> State:
-        """A new ledger; nobody has done anything."""
+        """A new ledger, or none yet where bookies are away; nobody has done anything."""
         c = self.configuration
-        record = new_ledger(
-            LedgerId(LEDGER),
-            [bookie_name(i) for i in range(c.ensemble)],
-            write_quorum=c.write_quorum,
-            ack_quorum=c.ack_quorum,
-            digest_type=DigestType.CRC32C,
-            password=b"",
-        )
-        writer = self.switches.writer(record, 0, rules=self.switches.rules, limits=PATIENCE)
+        if c.away:
+            store, writer = NOT_CREATED, self.writer_driver.nobody()
+        else:
+            record = record_of(c)
+            store = Store(record, 0)
+            machine = self.switches.writer(record, 0, rules=self.switches.rules, limits=PATIENCE)
+            writer = self.writer_driver.new(machine)
         bookie = self.bookies.number(BookieState())
-        writer_number = self.clients.number(self.writer_driver.new(writer))
+        writer_number = self.clients.number(writer)
         recoverer = self.clients.number(self.recovery_driver.new())
         budget = Budget(c.timeouts, c.crashes, c.breaks, c.lost_swaps, c.damages, c.deletions, c.reruns)
         return (
             *[bookie] * self.n,
-            self.stores.number(Store(record, 0)),
+            self.stores.number(store),
             writer_number,
             *[recoverer] * c.recoverers,
             *[self.no_link] * (self.count * self.n),
             *[self.no_ask] * self.count,
             *[self.readers.number(ReaderState())] * c.readers,
+            *([self.clearings.number(Clearing(c.clears))] if c.clears else []),
             self.budgets.number(budget),
         )
 
     def successors(self, state: State) -> list[Move]:
         """Every next step: a label and the state after it."""
         moves: list[Move] = []
+        if self.stores.parts[state[self.at_store]] == NOT_CREATED:
+            return self._creations(state)
         if self._over(state):
             return moves
         self._messages(state, moves)
@@ -65,6 +67,8 @@ class World(Faults, Reading):
         budget = self.budgets.parts[state[self.at_budget]]
         if not self._syncs_at_once(state):
             self._syncs(state, moves)
+        if not self.configuration.journal:
+            self._doubt_moves(state, moves)
         if self.reader_names:
             self._reader_moves(state, budget, moves)
         if any(budget):

@@ -14,6 +14,7 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.server import BookieServer
+from quire.bookie.waiters import NOBODY
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.doubt import Doubt
@@ -21,17 +22,20 @@ from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Clock
 from quire.env.stepped import StepWorker
-from quire.metadata.memory import MemorySpace, MemoryStore
+from quire.metadata.memory import MemorySpace
 from quire.proof.bookies import KEY, LEDGER, BookieState, Disk
 from quire.proof.snapshot import frozen
 from quire.replay.disk import MemoryFiles
 from quire.replay.frames import Said, Sent
 from quire.replay.network import Network
 from quire.replay.stage import Stage, perform
+from quire.replay.store import LookupStore, Question
 from quire.storage.config import StorageConfig
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import master_key
+from quire.wire.native import Flag, Kind, Request
+from quire.wire.run import RunView, checksum
 
 BY_STEPS = StorageConfig(
     segment_bytes=128 * 1024, group_bytes_max=16 * 1024, inline_bytes_max=0, recent_bytes_max=0
@@ -69,12 +73,19 @@ class BookieProgram(BookieServer):
             served=served and self.knows_that_it_served,
         )
         self.ledgers = ledgers(self.storage, self._send_answers, self._rules)
+        self._look_up_records()
         self._suspicious = self.storage.report.suspects_unknown
         self.vigil.never()
+        self.collector = self._make_collector()
 
-    def clear_suspicion(self) -> asyncio.Task[None] | None:
+    @property
+    def suspicious(self) -> bool:
+        """Whether it has still to look through the records for what it may have lost."""
+        return self._suspicious
+
+    def clear_suspicion(self) -> asyncio.Task[None]:
         """What a start does in the background when everything may be lost."""
-        return asyncio.get_running_loop().create_task(self._clear_suspicion()) if self._suspicious else None
+        return asyncio.get_running_loop().create_task(self._clear_suspicion())
 
 
 class Bookie:
@@ -118,6 +129,8 @@ class Bookie:
         self.files = MemoryFiles()
         self.fault: tuple[str, str] | None = None
         self.waiting: list[int | None] = []
+        self.losses = 0
+        self._owed = 0
         self._answered_fence = False
         self._halves_seen = 0
         self.start(served=False)
@@ -125,9 +138,10 @@ class Bookie:
     def start(self, *, served: bool) -> None:
         """Begin to serve with what the disk holds."""
         self._worker = StepWorker()
+        self.store = LookupStore(self._space)
         self.server = self._server_kind(
             BookieConfig(directory=DIRECTORY, name=self.name, storage=BY_STEPS),
-            MemoryStore(self._space),
+            self.store,
             clock=self._clock,
             files=self.files,
             worker=self._worker,
@@ -135,9 +149,6 @@ class Bookie:
         )
         server = self.server
         perform(self._stage, self._loop, lambda: server.open(self.name, self._ledgers_kind, served=served))
-        clearing = perform(self._stage, self._loop, server.clear_suspicion)
-        while clearing is not None and not clearing.done():
-            self.finish()
         self._network.doors[self.name] = (self._loop, lambda: Connection(server))
 
     # --- steps -------------------------------------------------------------------------------------------------------
@@ -151,17 +162,14 @@ class Bookie:
             at_once: the disk is done with all of it in the same step.
         """
         self._watched(lambda: feed(sent.frame), normal=sent.request[0] == "add")
-        if at_once:
-            self.finish()
-        else:  # each request has a group of its own, as if it had filled the one before
-            self.server.storage._journal._close_group()
+        self._end_of_step(at_once=at_once)
 
     def _watched(self, act: Callable[[], object], *, normal: bool) -> None:
         """Do something; nothing may be stored that must not be, and no LAC may fall."""
         machine = self.machine
-        refuses = machine is not None and (
-            (machine.facts.fenced and normal) or bool(machine.facts.deleted_until_ms)
-        )
+        fenced = machine is not None and machine.facts.fenced
+        deleted = machine is not None and bool(machine.facts.deleted_until_ms)
+        refuses = ((fenced or (self.losses and self._answered_fence)) and normal) or deleted
         lac = machine.facts.lac if machine is not None else NO_ENTRY
         stored = self.server.ledgers.adds
         perform(self._stage, self._loop, act)
@@ -217,17 +225,84 @@ class Bookie:
         while self.server.storage.durable_lsn < lsn and self._worker.busy:
             perform(self._stage, self._loop, self._worker.step)
 
-    def crash(self, *, wiped: bool) -> None:
-        """It stops, and starts again with what its disk holds."""
+    def crash(self, *, wiped: bool, named: bool = False) -> None:
+        """It stops, and starts again with what its disk holds.
+
+        Args:
+            wiped: that is nothing.
+            named: nothing but whose it was, as of a torn group.
+        """
         self.waiting = []
         self._network.doors.pop(self.name, None)
         if wiped:
+            self.losses += 1
+            self._owed |= self._held()
             self.files.wipe()
         self._halves_seen = 0
-        self.start(served=True)
+        self.start(served=not named)
+        if named:
+            ledgers = self.server.ledgers
+            perform(self._stage, self._loop, lambda: ledgers.put_in_limbo(LedgerFacts(LEDGER), _ignore))
+            self.finish()
         machine = self.machine
-        if self._answered_fence and not (machine is not None and machine.facts.fenced):
+        if not wiped and self._answered_fence and not (machine is not None and machine.facts.fenced):
             self.fault = self.fault or ("I9", "a bookie that answered a fencing request lost its fence")
+
+    # --- after a loss ------------------------------------------------------------------------------------------------
+
+    def look_for_lost(self) -> None:
+        """It looks through the records for what it may have lost, to the end."""
+        clearing = perform(self._stage, self._loop, self.server.clear_suspicion)
+        while not clearing.done():
+            self.finish()
+
+    def ask(self) -> None:
+        """The store reads the record that it asked for."""
+        self.store.land(self._question(landed=False))
+
+    def hear(self, *, at_once: bool) -> None:
+        """The store's answer arrives."""
+        question = self._question(landed=True)
+        self._watched(lambda: self.store.answer(question), normal=True)
+        self._end_of_step(at_once=at_once)
+
+    def _question(self, *, landed: bool) -> Question:
+        return next(each for each in self.store.questions if each.heeded is not landed)
+
+    def doubt_lsn(self) -> int:
+        """What INFO tells of the ledger's doubt."""
+        info = self.server.ledgers.info(LEDGER)
+        assert info is not None
+        return int(info["doubt_lsn"])
+
+    def copies(self, entry_id: int) -> list[bytes]:
+        """The runs of it that hold an entry."""
+        return [bytes(body) for body in self.server.storage.read(LEDGER, entry_id, entry_id, 1).runs]
+
+    def fill(self, body: bytes) -> None:
+        """A client puts a copy back, and waits until that is durable."""
+        run = RunView.parse(body)
+        request = _request(Kind.ADD, int(Flag.RECOVERY), body)
+        ledgers = self.server.ledgers
+        answer = perform(self._stage, self._loop, lambda: ledgers.add(request, run, NOBODY, None))
+        assert answer is Answer.OK, answer
+        perform(self._stage, self._loop, ledgers.flush_soon)
+        self.finish()
+
+    def clear_limbo(self, lsn: int, *, at_once: bool) -> Answer:
+        """A client ends the doubt that it saw."""
+        answers: list[Answer] = []
+        request = _request(Kind.CLEAR_LIMBO)
+        ledgers = self.server.ledgers
+        perform(self._stage, self._loop, lambda: ledgers.clear_limbo(request, lsn, answers.append))
+        self._end_of_step(at_once=at_once)
+        return answers[0] if answers else Answer.OK
+
+    def _end_of_step(self, *, at_once: bool) -> None:
+        if at_once:
+            self.finish()
+        else:  # each request has a group of its own, as if it had filled the one before
+            self.server.storage._journal._close_group()
 
     def rot(self, entry_id: int) -> None:
         """An entry can no longer be read."""
@@ -252,27 +327,34 @@ class Bookie:
 
     def view(self) -> BookieState:
         """Its state as the explorer's."""
-        machine = self.machine
+        machine, server = self.machine, self.server
+        lost = BookieState(
+            fault=self.fault,
+            losses=self.losses,
+            owed=self._owed,
+            unnamed=server.ledgers._lost,
+            looking=server.suspicious,
+            asked=LEDGER in server.ledgers._asked,
+        )
         if machine is None:
-            return BookieState(fault=self.fault)
+            return lost
         known = machine.facts
         facts = frozen(
             LedgerFacts(
                 LEDGER,
                 KEY if known.key == master_key(b"") else known.key,
                 fenced=known.fenced,
-                doubt=Doubt(0) if known.limbo else None,
+                doubt=Doubt(self.losses) if known.limbo else None,
                 lac=known.lac,
                 deleted_until_ms=known.deleted_until_ms,
             )
         )
         durable = machine.fence is Fence.DURABLE
-        return BookieState(
-            facts,
-            machine.fence.name,
+        return lost._replace(
+            facts=facts,
+            fence=machine.fence.name,
             held=self._held(),
             disk=Disk(facts=facts if durable else None),
-            fault=self.fault,
         )
 
     def _held(self) -> int:
@@ -286,3 +368,26 @@ class Bookie:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it runs on."""
         return self._loop
+
+
+def _request(kind: Kind, flags: int = 0, body: bytes = b"") -> Request:
+    """A request of a client that fills bookies."""
+    return Request(
+        kind,
+        0,
+        flags,
+        1,
+        0,
+        LEDGER,
+        0,
+        master_key(b""),
+        0,
+        NO_ENTRY,
+        NO_ENTRY,
+        checksum(body),
+        memoryview(body),
+    )
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for this."""

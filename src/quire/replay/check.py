@@ -43,6 +43,7 @@ WALKS: Final = (
     Configuration(3, 3, 2, 2, entries=3, window=3, timeouts=1, breaks=1),
     Configuration(2, 2, 2, 2, crashes=2, breaks=1),
     Configuration(4, 4, 3, 2, entries=3, timeouts=1, closes=True),
+    Configuration(4, 3, 3, 2, entries=3, timeouts=1, away=1),
 )
 """Worlds in which random walks are taken."""
 WALK_STEPS_MAX: Final = 90

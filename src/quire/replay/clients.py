@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.client.access import LedgerAccess
@@ -51,6 +51,7 @@ BY_STEPS = ClientConfig(
     change_retry_ms_min=LOOK_MS,
     change_retry_ms_max=LOOK_MS,
     metadata_timeout_ms=SILENT_MS,
+    lac_after_ms=HOURS_MS,
     explicit_lac_after_ms=HOURS_MS,
     read_timeout_ms=HOURS_MS,
     recovery_timeout_ms=HOURS_MS,
@@ -65,6 +66,17 @@ class FirstOfAll:
     def getrandbits(self, k: int, /) -> int:  # noqa: ARG002
         """Nothing but zeros."""
         return 0
+
+
+class ThenFirst(FirstOfAll):
+    """The same after one choice that the schedule says."""
+
+    def __init__(self, choice: int) -> None:
+        self._choices = [choice]
+
+    def getrandbits(self, k: int, /) -> int:
+        """The choice, then nothing but zeros."""
+        return self._choices.pop() if self._choices else super().getrandbits(k)
 
 
 class _Bookies(BookieClient):
@@ -232,8 +244,12 @@ def _plain(machine: Any) -> Any:
 class Writer(Program):
     """The ledger's writer."""
 
-    def open(self, record: LedgerMetadata, version: int, clock: StepClock) -> None:
-        """Begin with the record as created."""
+    _futures: Sequence[asyncio.Future[int]] = ()
+
+    def open(
+        self, record: LedgerMetadata, version: int, clock: StepClock, absent: Sequence[int] = ()
+    ) -> None:
+        """Begin with the record as created, and without the bookies of some slots."""
         self.clock = clock
         self.writer: LedgerWriter = self.act(
             lambda: LedgerWriter(
@@ -246,15 +262,15 @@ class Writer(Program):
                 FirstOfAll(),
                 BY_STEPS,
                 machines=self.recorder.machines,
+                absent=list(absent),
             )
         )
         log = self.recorder.logs[-1]
         self.client = self.driver.new(_plain(log.made()))  # type: ignore[attr-defined]
-        self._futures: list[asyncio.Future[int]] = []
 
     def append(self) -> None:
         """Its caller appends one entry."""
-        self._futures.append(self.act(lambda: self.writer.append_nowait(b"x")))
+        self._futures = [*self._futures, self.act(lambda: self.writer.append_nowait(b"x"))]
 
     def close(self) -> None:
         """Its caller closes."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.env.interfaces import FileStamp
+from quire.storage.boot import BOOT_FILE, MARKER_FILE
 
 
 class MemoryFile:
@@ -130,8 +131,10 @@ class MemoryFiles:
         return _Lock()
 
     def wipe(self) -> None:
-        """All is lost."""
-        self._files.clear()
+        """All is lost, but how often the bookie was started."""
+        self._files = {
+            path: data for path, data in self._files.items() if path.endswith((BOOT_FILE, MARKER_FILE))
+        }
 
     def _data(self, path: Path) -> bytearray:
         data = self._files.get(str(path))

@@ -16,6 +16,7 @@ from quire.core.errors import QuireError
 from quire.core.log import LogMachine, LogStatus
 from quire.core.log_list import LogHead
 from quire.log.config import LogConfig
+from quire.log.electing import Candidacy
 from quire.log.heads import HEADS, LogHeads
 from quire.log.leader import LogLeader
 from quire.log.log import Log
@@ -100,6 +101,23 @@ def _merged(now_value: bytes, asked_value: bytes, *, leads: bool) -> bytes:
     added = [item for item in asked.items if now.item(item.ledger_id) is None]
     merged = replace(now, items=(*now.items, *added))
     return encode_head(merged.with_leader(asked.leader) if leads else merged)
+
+
+class AnybodyMayLead:
+    """An elector that names nobody: a schedule says who tries again."""
+
+    def candidacy(self, log_id: bytes, candidate: str) -> Candidacy:  # noqa: ARG002 - an elector's
+        """See `Elector`; the candidate is this elector too."""
+        return self
+
+    async def campaign(self) -> None:
+        """Anybody may."""
+
+    async def leader(self) -> str | None:
+        """Nobody is named."""
+
+    async def resign(self) -> None:
+        """Nobody stands."""
 
 
 class UncheckedHeads(LogHeads):
@@ -187,7 +205,7 @@ class LogHandle:
         self.store = HeadStore(*spaces, self._blind)
         self.client = StepClient(ledgers, self.store, random.Random(number))
         client: Any = self.client
-        self.log = kind(client, NAME, config=CONFIG, machine=self._made)
+        self.log = kind(client, NAME, config=CONFIG, machine=self._made, elector=AnybodyMayLead())
         self.appends: list[Append] = []
         self.ahead: list[Told] = []
         self.fault: tuple[str, str] | None = None

@@ -9,43 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quire.bookie.ledgers import Found
+from quire.bookie.found import Found
+from quire.bookie.ledgers import Ledgers
 from quire.bookie.waiters import Waiter
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
-from quire.core.doubt import Doubt
-from quire.core.errors import StorageError
+from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
-from quire.metadata.ledgers import LedgerStore
 from quire.proof import unfixed as model
 from quire.proof.bookies import BookieDriver
 from quire.replay.bookies import BookieProgram, StepLedgers
-from quire.wire import native_bodies, native_hello
+from quire.wire import ledger_metadata, native_bodies, native_hello
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView
-
-
-class LedgersInLimboUnfenced(StepLedgers):
-    """D4: what may be lost is not vouched for, and the old writer's adds are taken."""
-
-    def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
-        """Limbo only."""
-        machine = self._machine(facts.ledger_id)
-        machine.facts.doubt, machine.dirty = Doubt(0), True
-        machine.facts.fenced, machine.fence = False, Fence.NONE
-        self._journal_facts(machine, then)
-
-
-class LedgersFencedNotInLimbo(StepLedgers):
-    """D5: what may be lost takes no adds, and is vouched for."""
-
-    def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
-        """The fence only."""
-        machine = self._machine(facts.ledger_id)
-        machine.enter_limbo()
-        machine.facts.doubt = None
-        self._journal_facts(machine, then)
 
 
 class ForgetfulBookie(BookieProgram):
@@ -54,13 +30,25 @@ class ForgetfulBookie(BookieProgram):
     knows_that_it_served = False
 
 
-class BookieOfOpenLedgers(BookieProgram):
-    """The text of the reference: closed ledgers are left as they are."""
+class UndoubtingBookie(BookieProgram):
+    """D5: it knows that fences may be lost, and looks for nothing else."""
 
-    async def _suspect(self, ledgers: LedgerStore, ledger_id: LedgerId) -> None:
-        record, _ = await ledgers.read(ledger_id)
-        if record.state is not LedgerState.CLOSED:
-            await super()._suspect(ledgers, ledger_id)
+    def open(self, name: str, ledgers: type[Ledgers], *, served: bool) -> None:
+        """What it does not know, it never had."""
+        super().open(name, ledgers, served=served)
+        states = self.storage._states
+        states.suspicion = states.suspicion._replace(unknown=False)
+        self._suspicious = False
+
+
+class BookieOfOpenLedgers(BookieProgram):
+    """The text of the reference: closed ledgers are taken for settled."""
+
+    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
+        if ledger_metadata.parse(value, ledger_id).state is LedgerState.CLOSED:
+            self.ledgers.record_read(ledger_id, settles=True)
+        else:
+            await super()._suspect(ledger_id, value)
 
 
 class LedgersThatLookFirst(StepLedgers):
@@ -126,8 +114,7 @@ class BookieKind:
 BOOKIES: Final[dict[type[BookieDriver], BookieKind]] = {
     BookieDriver: BookieKind(),
     model.LostWithoutLimbo: BookieKind(server=ForgetfulBookie),
-    model.LimboWithoutFence: BookieKind(ledgers=LedgersInLimboUnfenced),
-    model.FenceWithoutLimbo: BookieKind(ledgers=LedgersFencedNotInLimbo),
+    model.FenceWithoutLimbo: BookieKind(server=UndoubtingBookie),
     model.LimboOfOpenLedgersOnly: BookieKind(server=BookieOfOpenLedgers),
     model.LooksBeforeItFences: BookieKind(ledgers=LedgersThatLookFirst),
     model.ChecksThenStores: BookieKind(ledgers=LedgersThatCheckFirst),

@@ -38,6 +38,10 @@ class ScriptedTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Everything is taken at once."""
 
+    def get_write_buffer_size(self) -> int:
+        """Everything is taken at once."""
+        return 0
+
     def pause_reading(self) -> None:
         """The schedule decides what is read."""
 

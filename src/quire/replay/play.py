@@ -15,20 +15,24 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.errors import NotEnoughBookiesError
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.placement import place_ledger, slots_for_absent
 from quire.core.transcript import record_text
 from quire.env.stepped import StepClock
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Delete, Put, VersionConflictError
+from quire.proof.beginning import NOT_CREATED, record_of, shape_of
 from quire.proof.bookies import LEDGER
 from quire.proof.clients import bookie_name
+from quire.proof.doubts import CLEARER
 from quire.proof.parts import Ask, Label, State, Store
 from quire.proof.switches import Switches
 from quire.proof.world import World
 from quire.replay.bookies import CLUSTER, Bookie
-from quire.replay.clients import SILENT_MS, Program, Recoverer, Writer
+from quire.replay.clients import SILENT_MS, Program, Recoverer, ThenFirst, Writer
 from quire.replay.frames import Said, Sent, plain
 from quire.replay.mutants import bookie_kind
 from quire.replay.network import Line, Network
@@ -70,6 +74,9 @@ class Play:
         self.world = world = ProgramWorld(script.configuration, switches)
         configuration, kind = script.configuration, bookie_kind(switches.bookie)
         self.coming: Sequence[Label] = ()
+        self._cleared, self._doubt_lsn = "", 0
+        self._filled: LedgerMetadata | None = None
+        self._may_end = False
         self.network = Network()
         self.stage = stage(self.network)
         self.clock = StepClock()
@@ -88,27 +95,46 @@ class Play:
             )
             for number in range(configuration.bookies)
         ]
-        record = new_ledger(
-            LedgerId(LEDGER),
-            [bookie_name(i) for i in range(configuration.ensemble)],
-            write_quorum=configuration.write_quorum,
-            ack_quorum=configuration.ack_quorum,
-            digest_type=DigestType.CRC32C,
-            password=b"",
-        )
-        self.store = Store(record, 0)
+        self.store = NOT_CREATED
         self.programs: list[Program] = [
             self._program(number, name) for number, name in enumerate(world.names)
         ]
-        self.writer = self.programs[0]
+        writer = self.programs[0]
+        assert isinstance(writer, Writer)
+        self.writer = writer
+        writer.client = world.writer_driver.nobody()
+        if not configuration.away:
+            self._created(record_of(configuration), ())
+        for program in self.programs:
+            program.store.scripted = True
+
+    def _created(self, record: LedgerMetadata, absent: tuple[int, ...]) -> None:
+        """The ledger is in the store, and its writer open."""
         created = self.writer.act(
             lambda: self.writer.loop.create_task(LedgerStore(MemoryStore(self.space)).create(record))
         )
         assert created.result() == 0
-        assert isinstance(self.writer, Writer)
-        self.writer.open(record, 0, self.clock)
-        for program in self.programs:
-            program.store.scripted = True
+        self.writer.open(record, 0, self.clock, absent)
+        self.store = self.world.created(record, absent)
+
+    def _creates(self, away: Sequence[BookieId]) -> None:
+        """The writer places and creates the ledger while these bookies are away."""
+        configuration = self.script.configuration
+        everyone = [bookie_name(number) for number in range(configuration.ensemble)]
+        slots = tuple(everyone.index(bookie) for bookie in away)
+        ways = slots_for_absent(configuration.ensemble, configuration.away)
+        there = [bookie for bookie in everyone if bookie not in away]
+        try:
+            placed = place_ledger(
+                shape_of(configuration),
+                there,
+                away,
+                ThenFirst(ways.index(slots)),
+                rules=self.world.switches.rules,
+            )
+        except NotEnoughBookiesError as error:
+            raise ImpossibleStepError(error.message) from error
+        self._created(record_of(configuration, placed.ensemble), placed.absent)
 
     def _program(self, number: int, name: str) -> Program:
         world = self.world
@@ -147,8 +173,14 @@ class Play:
             ImpossibleStepError: it cannot be done.
         """
         actor, command = label.actor, plain(label.command)
+        if actor == "store" and command.startswith("reads "):
+            self._bookie_named(command.rpartition(" for ")[2]).ask()
+            return []
         if actor == "store":
             return self._lands(command, before, after)
+        if actor == CLEARER:
+            self._clears(command)
+            return []
         if actor == "owner":
             return self._deletes(before)
         if re.fullmatch(r"b\d+", actor):
@@ -204,7 +236,10 @@ class Play:
     def _writer(self, writer: Writer, command: str) -> None:
         lost = re.fullmatch(r"lost (b\d+)", command)
         back = re.fullmatch(r"found (b\d+) back", command)
-        if command == "append 1":
+        without = command.removeprefix("creates the ledger without ")
+        if without != command:
+            self._creates([BookieId(name) for name in without.split()])
+        elif command == "append 1":
             writer.append()
         elif command == "close":
             writer.close()
@@ -274,15 +309,11 @@ class Play:
         """The bookie answers the writer's probe, and no other does in time."""
         for other in self.bookies:
             asked = writer.line(other.name)
-            if (
-                other.name != name
-                and asked is not None
-                and any(s.request == ("info",) for s in asked.requests)
-            ):
+            if other.name != name and asked is not None and _probes(writer, other.name, asked):
                 writer.give_up(other.name, partial(_is_probe, asked))
         bookie = self.bookies[int(name[1:])]
         line = self._line(writer, name)
-        self._passes(writer, bookie, line, _first(line.requests, lambda sent: sent.request == ("info",)))
+        self._passes(writer, bookie, line, _first(_probes(writer, name, line), lambda _: True))
 
     def _measures(self, program: Program) -> None:
         """The read of the last entry goes through at once, whoever is asked."""
@@ -318,6 +349,12 @@ class Play:
             bookie.sync()
         elif command == "crashes and starts again":
             self._crashes(bookie, after)
+        elif command == "looks through the records":
+            bookie.look_for_lost()
+        elif command.startswith("hears that the record"):
+            bookie.hear(at_once=at_once)
+        elif command.startswith("takes clear limbo"):
+            return self._ends_doubt(bookie, at_once=at_once)
         elif rotten:
             bookie.rot(int(rotten[1]))
         else:
@@ -327,6 +364,32 @@ class Play:
         new = [(program, said) for program, said in self._answers(bookie) if (program, said) not in old]
         bookie.said([said for _, said in new])
         return [f"-> {program.name} {said.text}" for program, said in new]
+
+    def _bookie_named(self, name: str) -> Bookie:
+        return self.bookies[int(name[1:])]
+
+    def _clears(self, command: str) -> None:
+        """What a client does that fills a bookie and ends its doubt."""
+        words = command.split()
+        if words[0] == "sees":
+            self._cleared = words[-1]
+            self._doubt_lsn = self._bookie_named(self._cleared).doubt_lsn()
+        elif words[0] == "fills":
+            self._filled = self.store.record
+            target = self._bookie_named(self._cleared)
+            for entry_id in map(int, command.partition(" with ")[2].replace("nothing", "").split()):
+                target.fill(next(body for bookie in self.bookies for body in bookie.copies(entry_id)))
+        elif words[0] == "reads":
+            assert self._filled is not None
+            assert self.store.record is not None
+            rule = self.world.switches.rules.may_end_doubt
+            self._may_end = rule(self._filled, self.store.record, BookieId(self._cleared))
+
+    def _ends_doubt(self, bookie: Bookie, *, at_once: bool) -> list[str]:
+        if not self._may_end:
+            msg = f"nobody ends the doubt of {bookie.name}"
+            raise ImpossibleStepError(msg)
+        return [bookie.clear_limbo(self._doubt_lsn, at_once=at_once).name]
 
     def _answers(self, bookie: Bookie) -> list[tuple[Program, Said]]:
         return [
@@ -348,11 +411,17 @@ class Play:
 
     def _crashes(self, bookie: Bookie, after: State) -> None:
         for program in self.programs:
+            fails = (each for each in self.coming if each.actor == program.name)
+            for label in fails:  # what is lost fails now, and is heard of in a step of its own
+                if label.command.startswith(f"hears {Answer.UNREACHABLE.name}"):
+                    self._choose(label)
+                    break
             for line in self.network.all_lines(program.number + 1, bookie.name):
                 line.cut = True
                 line.requests.clear()
                 program.lose(line)
-        bookie.crash(wiped=not self.world.configuration.journal)
+        configuration = self.world.configuration
+        bookie.crash(wiped=not configuration.journal, named=configuration.named)
         self.stage.advance(RECONNECT_MS)
         if self.script._syncs_at_once(after):
             for other in self.bookies:
@@ -415,13 +484,17 @@ class Play:
         )
 
 
+def _probes(writer: Writer, bookie: str, line: Line) -> list[Sent]:
+    """What the writer asked an absent bookie now; an earlier probe that was given up may still be on its way."""
+    return [s for s in line.requests if s.request == ("info",) and writer.awaits(bookie, s.number)]
+
+
 def _is_probe(line: Line, number: int, _: object) -> bool:
     return line.text_of(number) == "info"
 
 
 def _first(found: Sequence[Any], wanted: Callable[[Any], bool]) -> Any:
-    for each in found:
-        if wanted(each):
-            return each
+    if chosen := [each for each in found if wanted(each)]:
+        return chosen[0]
     msg = f"none of {len(found)} is what the step is about"
     raise ImpossibleStepError(msg)

@@ -21,12 +21,14 @@ from typing import Any, Final
 from quire.core.errors import MisuseError
 from quire.core.transcript import NOTHING
 from quire.proof.check import EVERY_MUTANT, AnyConfiguration, Setting, setting_of
+from quire.proof.collector_parts import CollectorConfiguration
 from quire.proof.configuration import Configuration
 from quire.proof.explorer import Explorable
 from quire.proof.log_parts import LogConfiguration
 from quire.proof.log_world import LogWorld
 from quire.proof.story import exchanges
 from quire.proof.switches import SHIPPED, Switches
+from quire.proof.world import World
 from quire.replay.log_replay import replay_log
 from quire.replay.replay import replay
 from quire.sim.mixes import MIXES
@@ -35,6 +37,7 @@ from quire.sim.run import simulate
 
 _LEDGER: Final = re.compile(r"(\d+) bookies (\d+)/(\d+)/(\d+) N=(\d+)(.*)")
 _LOG: Final = re.compile(r"log (\d+) clients (\d+) ledgers (\d+) writes(.*)")
+_COLLECTOR: Final = re.compile(r"collector (java|ours)( mixed)? (\d+) lives (\d+) writes (\d+) passes(.*)")
 _MORE: Final = re.compile(r"([a-z][a-z ]*)=(\w+)")
 _RUN: Final = re.compile(r"seed (\d+), mix ([^:]+):")
 _DROPPED: Final = re.compile(r"fault (\d+) \(dropped\)")
@@ -72,12 +75,30 @@ def configuration_of(name: str) -> AnyConfiguration | None:
     log, ledger = _LOG.fullmatch(name), _LEDGER.fullmatch(name)
     found = log or ledger
     if found is None:
-        return None
+        return _collector_of(name)
     *sizes, rest = found.groups()
-    more = {key.replace(" ", "_"): _value(value) for key, value in _MORE.findall(rest)}
+    more = _more(rest)
     kind: Any = LogConfiguration if log else Configuration
     configuration: AnyConfiguration = kind(*map(int, sizes), **more)
     return configuration if configuration.name == name else None
+
+
+def _collector_of(name: str) -> CollectorConfiguration | None:
+    found = _COLLECTOR.fullmatch(name)
+    if found is None:
+        return None
+    whose, mixed, lives, writes, passes, rest = found.groups()
+    more: dict[str, Any] = {
+        {"lost_answers": "lost"}.get(key, key): value for key, value in _more(rest).items()
+    }
+    configuration = CollectorConfiguration(
+        whose == "ours", bool(mixed), int(lives), int(writes), int(passes), **more
+    )
+    return configuration if configuration.name == name else None
+
+
+def _more(rest: str) -> dict[str, int | bool]:
+    return {key.replace(" ", "_"): _value(value) for key, value in _MORE.findall(rest)}
 
 
 def _value(text: str) -> int | bool:
@@ -152,8 +173,8 @@ def _programs_again(
     world = setting.world
     if isinstance(world, LogWorld):
         played: Any = replay_log(world, path, switches, strict=False, to_the_end=True)
-    elif isinstance(configuration, Configuration) and configuration.readers:
-        return []  # a replay has no readers; the explorer has asked about theirs
+    elif not isinstance(world, World) or (isinstance(configuration, Configuration) and configuration.readers):
+        return []  # a replay has no readers and no collectors; the explorer has asked about theirs
     else:
         played = replay(world, path, switches, strict=False)
     violation = played.violation

@@ -37,6 +37,38 @@ class Question:
         return ledger_metadata.parse(self.op.value, int(self.key.removeprefix(PREFIX)))
 
 
+class LookupStore(MemoryStore):
+    """A bookie's client of a space: its reads of records land, and are answered, when the schedule says so.
+
+    Attributes:
+        questions: those that wait, oldest first; `landed` is what the store read, `heeded` False once it has.
+    """
+
+    def __init__(self, shared: MemorySpace) -> None:
+        super().__init__(shared)
+        self.questions: list[Question] = []
+
+    async def get(self, key: str) -> Versioned | None:
+        """A read, answered with what was there when it landed."""
+        if not key.startswith(PREFIX):
+            return await super().get(key)
+        question = Question(key, None, asyncio.get_running_loop().create_future())
+        self.questions.append(question)
+        await question.future
+        return question.landed  # type: ignore[no-any-return]
+
+    def land(self, question: Question) -> None:
+        """The read reaches the store."""
+        row = self._space.rows.get(question.key)
+        question.landed = None if row is None else Versioned(row.value, row.version, row.version)
+        question.heeded = False
+
+    def answer(self, question: Question) -> None:
+        """What it read reaches the bookie."""
+        self.questions.remove(question)
+        question.future.set_result(None)
+
+
 class ScriptedStore(MemoryStore):
     """One client of a space.
 

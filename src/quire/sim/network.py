@@ -298,6 +298,10 @@ class SimTransport(asyncio.Transport):
         """Whether it is over."""
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        """Nothing waits at this end: what is sent is on its way."""
+        return 0
+
     def write(self, data: Any) -> None:
         """Send."""
         if data:

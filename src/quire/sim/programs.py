@@ -281,6 +281,7 @@ SIM_CLIENT = ClientConfig(
     recovery_timeout_ms=600,
     recovery_patience_ms=1500,
     long_poll_wait_ms=300,
+    idle_poll_wait_ms=1000,
 )
 """As production's, at a faster pace: time-outs are shorter than the longest delays, so that both orders occur."""
 

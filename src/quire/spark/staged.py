@@ -114,7 +114,9 @@ async def _target(client: QuireClient, options: WriteOptions, name: str) -> Targ
     settings = about.settings
     if options.quorums is not None:
         ensemble, write, ack = options.quorums
-        settings = replace(settings, ensemble_size=ensemble, write_quorum=write, ack_quorum=ack)
+        settings = replace(
+            settings, ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, min_present=0
+        )
     if options.digest is not None:
         settings = replace(settings, digest=int(digest_type_of(options.digest.value)))
     return Target(about.log_id, settings)

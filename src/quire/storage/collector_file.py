@@ -34,22 +34,23 @@ COLLECTOR: Final = Layout(
         Field("magic d1 51 43 4f 4c 0d 0a 1a", "8s", _USE),
         Field("version", "H", _USE),
         Field("length of the store's instance", "H", _USE),
-        Field("zero", "I", _USE),
+        Field("a write of the counter was asked for and not heard of: 1, else 0", "I", _USE),
         Field("generation of the store", "Q", _USE),
         Field("chain", "Q", _USE),
         Field("passes", "Q", _USE),
-        Field("last LSN before the last complete pass looked", "Q", _USE),
+        Field("last LSN before the last complete pass", "Q", _USE),
         Field("ledgers found once", "Q", _USE),
         Field("ledgers found twice or more", "Q", _USE),
+        Field("ledgers that people were told of, as unknown", "Q", _USE),
         Field("ledgers proven to be deleted and not dropped yet", "Q", _USE),
     ],
 )
 COLLECTOR_BODY: Final = Layout(
     "Collector's file, behind instance and header",
     [
-        Field("ids, ascending: found once, then twice or more", "Q", _USE),
+        Field("ids, ascending: found once, then twice or more, then told of", "Q", _USE),
         Field("of each proven one: id", "Q", _USE),
-        Field("and the last LSN before it was found last", "Q", _USE),
+        Field("and the LSN through which the proof holds", "Q", _USE),
         Field("checksum of all before", "I", _USE),
     ],
 )
@@ -62,20 +63,21 @@ def encode_collector(kept: Kept) -> bytes:
     more = sorted(ledger_id for ledger_id, times in kept.findings.items() if times >= FINDINGS_KEPT)
     instance = kept.store.instance.encode()
     pairs = [number for pair in sorted(kept.missing.items()) for number in pair]
-    numbers = array("Q", [*once, *more, *pairs])
+    numbers = array("Q", [*once, *more, *sorted(kept.told), *pairs])
     if sys.byteorder == "little":
         numbers.byteswap()
     head = COLLECTOR.struct.pack(
         _MAGIC,
         COLLECTOR_VERSION,
         len(instance),
-        0,
+        kept.asked,
         kept.store.generation,
         kept.chain,
         kept.passes,
         kept.found_lsn,
         len(once),
         len(more),
+        len(kept.told),
         len(kept.missing),
     )
     data = b"".join([head, instance, numbers.tobytes()])
@@ -94,20 +96,20 @@ def decode_collector(data: Buffer) -> Kept:
     if crc32c(memoryview(data)[:end]) != int.from_bytes(data[end:], "big"):
         raise FormatError("its checksum does not match")
     (
-        _, version, instance_bytes, zero, generation, chain, passes, found_lsn, once, more, missing,
+        _, version, instance_bytes, asked, generation, chain, passes, found_lsn, once, more, told, missing,
     ) = COLLECTOR.struct.unpack_from(data)  # fmt: skip
-    if version != COLLECTOR_VERSION or zero:
-        raise FormatError(f"it has version {version}; this program reads {COLLECTOR_VERSION}")
+    if version != COLLECTOR_VERSION or asked > 1:
+        raise FormatError(f"it has version {version}, flag {asked}; this program reads {COLLECTOR_VERSION}")
     at = COLLECTOR.size + instance_bytes
-    if end - at != (once + more + 2 * missing) * _NUMBER_BYTES:
-        raise FormatError(f"it has {end - at} bytes for {once} + {more} + {missing} ledgers")
+    if end - at != (once + more + told + 2 * missing) * _NUMBER_BYTES:
+        raise FormatError(f"it has {end - at} bytes for {once} + {more} + {told} + {missing} ledgers")
     numbers = array("Q")
     numbers.frombytes(memoryview(data)[at:end])
     if sys.byteorder == "little":
         numbers.byteswap()
     findings = dict.fromkeys(numbers[:once], 1)
     findings.update(dict.fromkeys(numbers[once : once + more], FINDINGS_KEPT))
-    pairs = numbers[once + more :]
+    pairs = numbers[once + more + told :]
     instance = bytes(data[COLLECTOR.size : at]).decode(errors="replace")
     return Kept(
         store=StoreName(instance, generation),
@@ -116,6 +118,8 @@ def decode_collector(data: Buffer) -> Kept:
         found_lsn=found_lsn,
         findings=findings,
         missing=dict(zip(pairs[::2], pairs[1::2], strict=True)),
+        told=frozenset(numbers[once + more : once + more + told]),
+        asked=bool(asked),
     )
 
 

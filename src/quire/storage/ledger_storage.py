@@ -42,6 +42,7 @@ from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     FORMAT_VERSION,
+    LSN_GAP,
     RECORD_HEADER_BYTES,
     Kind,
     RecordFlag,
@@ -178,6 +179,9 @@ class LedgerStorage:
             start.run()
             if stored is not None:
                 start.judge(rules.older_directory(stored, boots.own(start.found_lsn)), stored.lsn)
+            if start.resume is None and boots.last is not None:
+                # Also where segments are gone: whoever names the LSN of an earlier doubt must not mean a later one.
+                start.last_lsn = max(start.last_lsn, boots.last.durable_lsn + LSN_GAP)
             storage = cls(config, segment_files, start, worker, clock, boots)
             storage._begin(start, stored)
         except OSError as error:
@@ -242,13 +246,15 @@ class LedgerStorage:
         room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
         if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for body in states) > room:
             before = self._states.suspicion
-            unknown = start.all_suspect or start.strangers or before.unknown
-            lost_at = since if start.all_suspect else before.lost_at
-            self._states.put_suspicion(Suspicion(since, unknown, lost_at), space)
+            # A name that is not written down, and stands nowhere else, is none.
+            nameless = start.all_suspect or start.strangers
+            suspicion = Suspicion(since, nameless or before.unknown, since if nameless else before.lost_at)
+            self._states.put_suspicion(suspicion, space)
+            self.report.suspects_unknown = suspicion.unknown
             for ledgers in (self._states.ledgers, self._states.tombstones):
                 for ledger_id, ledger in ledgers.items():
                     facts = ledger.facts = ledger.facts or LedgerFacts(ledger_id)
-                    facts.fenced, facts.doubt = True, Doubt(since)
+                    facts.doubt = Doubt(since)
             return
         for ledger_id, ledger in named.items():
             self._states.put(Kind.LEDGER_STATE, ledger_id, ledger, space)
@@ -502,6 +508,11 @@ class LedgerStorage:
     def suspects(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""
         return self._states.suspects(ledger_id)
+
+    @property
+    def lost_without_name(self) -> bool:
+        """Whether this incarnation ever lost records that it cannot name: any ledger's fence may be among them."""
+        return self._states.suspicion.lost_at != 0
 
     # --- state of the disk --------------------------------------------------------------------------------------------
 

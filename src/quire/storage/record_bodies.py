@@ -39,7 +39,7 @@ SUSPICION: Final = Layout(
         Field(
             "LSN of the last loss that cannot be named, 0 = none",
             "Q",
-            Use("bookie", "nobody yet", "2", REFUSES + " the directory"),
+            Use("bookie", "bookie", "2", REFUSES + " the directory"),
         ),
     ],
 )
@@ -144,8 +144,8 @@ def decode_retirement(body: Buffer) -> list[int]:
 class Suspicion(NamedTuple):
     """What may have been lost without a name.
 
-    Ledgers whose newest state is not above `limbo_through` are fenced and in limbo; `unknown`: ledgers that were never
-    heard of may have been here too. `lost_at`: the LSN of the last loss that cannot be named, kept for the life of the
+    Ledgers whose newest state is not above `limbo_through` are in limbo; `unknown`: ledgers that were never heard of may
+    have been here too. `lost_at`: the LSN of the last loss that cannot be named, kept for the life of the
     incarnation, whatever has been settled since.
     """
 
@@ -160,13 +160,13 @@ def encode_suspicion(suspicion: Suspicion) -> bytes:
 
 
 def decode_suspicion(body: Buffer) -> Suspicion:
-    """Read a suspicion's body, of version 1 (which kept no loss) or 2.
+    """Read a suspicion's body, of version 1 or 2. Version 1 kept no loss: what it suspected may have had no name.
 
     Raises:
         FormatError: it is of neither size.
     """
     if len(body) == _SUSPICION_V1_BYTES:
-        body = bytes(body) + bytes(SUSPICION.size - _SUSPICION_V1_BYTES)
+        body = bytes(body) + bytes(body[:8])
     _check_size("suspicion", body, SUSPICION.size)
     limbo_through, flags, lost_at = SUSPICION.struct.unpack(body)
     if flags > 1:

@@ -407,7 +407,7 @@ class Start:
             ) from error
 
     def _suspect(self) -> None:
-        """Fence and put in limbo whatever may have lost something, by old suspicions and by new ones."""
+        """Put in limbo whatever may have lost something, by old suspicions and by new ones; its fence is unknown then."""
         limbo_through = self.suspicion.limbo_through
         for ledger_id in sorted(self.named):
             ledger = self._ledger(ledger_id)
@@ -425,7 +425,7 @@ class Start:
                 self.report.limbo.append(ledger_id)
             # A new doubt gets its LSN when the start is written down.
             since = ledger.facts.doubt.lsn if ledger.facts.doubt is not None else 0
-            ledger.facts.fenced, ledger.facts.doubt = True, Doubt(max(since, limbo_through if old else 0))
+            ledger.facts.doubt = Doubt(max(since, limbo_through if old else 0))
         self.report.limbo.sort()
         self.report.suspects_unknown = self.suspicion.unknown or self.all_suspect
 

@@ -187,7 +187,9 @@ def _where(ledger_id: int) -> str:
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
 _CARRIED: Final = "carries it over, in records of formats 2 and 3"
-_HOLES: Final = Use("nobody yet; repair will", "nobody yet; readers and repair will", "2", _CARRIED)
+_HOLES: Final = Use(
+    "writers that close or leave a ledger", "ledger show, ledger verify; repair will", "2", _CARRIED
+)
 _LOST: Final = Use(
     "nobody yet; whoever accepts a loss will", "nobody yet; repair and collectors will", "2", _CARRIED
 )

@@ -90,6 +90,7 @@ def encode_head(head: LogHead) -> bytes:
                 write_quorum=settings.write_quorum,
                 ack_quorum=settings.ack_quorum,
                 digest=settings.digest,
+                min_present=settings.min_present,
             ),
             settings.unknown,
         )
@@ -155,6 +156,7 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
             settings.ack_quorum,
             settings.digest,
             unknown_of(settings),
+            settings.min_present,
         ),
         message.generation,
         Leader(leader.epoch, leader.holder, leader.host, leader.adopts, unknown_of(leader)),

@@ -8,11 +8,10 @@ Source: `docs/formats/native-protocol.md`.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
@@ -73,6 +72,8 @@ _LIST = LIST_FIELDS.struct
 _CLEAR_LIMBO = CLEAR_LIMBO_FIELDS.struct
 _TRUNCATE = TRUNCATE_FIELDS.struct
 _LACS_ITEM = LACS_ITEM_FIELDS.struct
+_LACS_ITEM_EMPTY = struct.Struct(_LACS_ITEM.format.removesuffix("H") + "2x0s")
+"""An item whose explicit LAC body is empty."""
 _LACS_REFUSED = LACS_REFUSED_FIELDS.struct
 _LAC = LAC_FIELDS.struct
 _U32 = struct.Struct(">I")
@@ -190,6 +191,10 @@ def decode_truncate(body: Buffer) -> int:
     return int(first)
 
 
+LacFields: TypeAlias = tuple[int, int, int, int, int, bytes, bytes]
+"""The fields of a `LacItem`, in their order."""
+
+
 class LacItem(NamedTuple):
     """One ledger's LAC in a WRITE_LACS.
 
@@ -209,14 +214,23 @@ class LacItem(NamedTuple):
 
 def encode_lacs(items: Sequence[LacItem]) -> bytes:
     """The body of a WRITE_LACS, of `LACS_MAX` items at most."""
-    parts = [_U32.pack(len(items))]
-    for item in items:
-        parts += (_LACS_ITEM.pack(*item[:-1], len(item.body)), item.body)
-    return b"".join(parts)
+    return join_lacs([encode_lac_item(*item) for item in items])
 
 
-def decode_lacs(body: Buffer) -> list[LacItem]:
-    """The items of a WRITE_LACS.
+def encode_lac_item(
+    ledger_id: int, token: int, lac: int, term: int, digest_type: int, key: bytes, body: bytes = b""
+) -> bytes:
+    """One item of a WRITE_LACS, with the fields of a `LacItem`; it is the same for every bookie."""
+    return _LACS_ITEM.pack(ledger_id, token, lac, term, digest_type, key, len(body)) + body
+
+
+def join_lacs(items: Sequence[bytes]) -> bytes:
+    """The body of a WRITE_LACS of items that are encoded already."""
+    return b"".join((_U32.pack(len(items)), *items))
+
+
+def decode_lacs(body: Buffer) -> Sequence[LacFields]:
+    """The items of a WRITE_LACS, as plain tuples: a bookie looks at one once, and makes a `LacItem` of few.
 
     Raises:
         MalformedFrameError: too many, cut, or an item that cannot be.
@@ -226,17 +240,29 @@ def decode_lacs(body: Buffer) -> list[LacItem]:
     if count > LACS_MAX or count * _LACS_ITEM.size > parts.left():
         msg = f"a WRITE_LACS with a count of {count} does not fit into {parts.left()} bytes, or is above {LACS_MAX}"
         raise MalformedFrameError(msg)
-    items = []
-    for _ in range(count):
-        ledger_id, token, lac, term, digest_type, key, size = parts.fixed(_LACS_ITEM, "items")
-        explicit = bytes(parts.take(size, "explicit LAC body"))
-        item = LacItem(ledger_id, token, lac, term, digest_type, key, explicit)
-        if item.ledger_id < 0 or item.lac < NO_ENTRY or item.term > ID_MAX:
-            msg = f"a WRITE_LACS says that ledger {item.ledger_id} is confirmed up to {item.lac} in term {item.term}"
+    items = _lacs_without_bodies(bytes(body[_U32.size :]), count)
+    if items is None:
+        items = [_lac_item(parts) for _ in range(count)]
+        parts.end()
+    for item in items:
+        if item[0] < 0 or item[2] < NO_ENTRY or item[3] > ID_MAX:
+            msg = f"a WRITE_LACS says that ledger {item[0]} is confirmed up to {item[2]} in term {item[3]}"
             raise MalformedFrameError(msg)
-        items.append(item)
-    parts.end()
     return items
+
+
+def _lacs_without_bodies(items: bytes, count: int) -> list[LacFields] | None:
+    """The items, if none of them has an explicit LAC body, which is what most frames are like."""
+    size = _LACS_ITEM.size
+    if len(items) != count * size or any(items[size - 2 :: size]) or any(items[size - 1 :: size]):
+        return None
+    return list(_LACS_ITEM_EMPTY.iter_unpack(items))
+
+
+def _lac_item(parts: Parts) -> LacFields:
+    ledger_id, token, lac, term, digest_type, key, size = parts.fixed(_LACS_ITEM, "items")
+    body = bytes(parts.take(size, "explicit LAC body"))
+    return ledger_id, token, lac, term, digest_type, key, body
 
 
 # --- answers ----------------------------------------------------------------------------------------------------
@@ -446,45 +472,3 @@ def decode_refused_lacs(body: Buffer) -> list[tuple[int, Answer]]:
         raise MalformedFrameError(msg)
     refused = _LACS_REFUSED.iter_unpack(parts.take(parts.left(), "refused LACs"))
     return [(ledger_id, answer_of(code)) for ledger_id, code in refused]
-
-
-def encode_info_question(orphans_after: int) -> bytes:
-    """The body of an INFO of a bookie that asks for ledgers without a record, those above an id."""
-    return encode_info({"orphans_after": orphans_after})
-
-
-def decode_info_question(body: Buffer) -> int | None:
-    """Above which id an INFO of a bookie asks for ledgers without a record; None: it asks for what there is to say.
-
-    Raises:
-        MalformedFrameError: it is neither empty nor such a question.
-    """
-    if not len(body):
-        return None
-    after = decode_info(body).get("orphans_after")
-    if not isinstance(after, int) or not NO_ENTRY <= after <= ID_MAX:
-        msg = f"an INFO asks for ledgers after {after!r}"
-        raise MalformedFrameError(msg)
-    return after
-
-
-def encode_info(info: dict[str, Any]) -> bytes:
-    """The body of an answer to INFO."""
-    return json.dumps(info, separators=(",", ":"), sort_keys=True).encode()
-
-
-def decode_info(body: Buffer) -> dict[str, Any]:
-    """The object of an answer to INFO.
-
-    Raises:
-        MalformedFrameError: it is no JSON object.
-    """
-    try:
-        info = json.loads(bytes(body))
-    except (ValueError, RecursionError) as error:
-        msg = "the body of INFO is not JSON"
-        raise MalformedFrameError(msg) from error
-    if not isinstance(info, dict):
-        msg = "the body of INFO is not an object"
-        raise MalformedFrameError(msg)
-    return info

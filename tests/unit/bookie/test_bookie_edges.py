@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.polls import POLLS_MAX
 from quire.core.answers import Answer
 from quire.core.ids import ID_MAX
 from quire.wire import bookkeeper, native, native_bodies, native_hello, v2, v3
@@ -205,7 +206,7 @@ def test_v3(bookie: StillBookie, operation: int, fill: dict[str, Any]) -> None:
 def test_polls_do_not_outlive_their_connection(bookie: StillBookie) -> None:
     body = native_bodies.encode_long_poll(ENTRIES, ENTRIES, 99, 1000, 50_000, version=VERSION)
     head = native.encode_request(Kind.LONG_POLL, 1, len(body), checksum(body), ledger_id=LEDGER)
-    said = bookie.serve_pieces([bookie.hello, (head + body) * 1030])[bookie.greeting :]
+    said = bookie.serve_pieces([bookie.hello, (head + body) * (POLLS_MAX + 6)])[bookie.greeting :]
     # Those beyond the limit were refused; the others are gone with their client.
     answers = [native.decode_answer(memoryview(frame)).answer for frame in frames_of(said)]
     assert answers == [Answer.TOO_BUSY] * 6

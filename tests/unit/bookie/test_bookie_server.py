@@ -259,7 +259,7 @@ def test_limbo_gives_no_negatives_until_it_is_cleared(tmp_path: Path) -> None:
         reply = await at.read(who, 0, 3)
         assert 0 in payloads_of(reply, who)
         assert reply.vouched_through < 1, "entry 1 may have been here"
-        assert await at.add(who, [1]) is Answer.FENCED
+        assert await at.add(who, [1]) is Answer.READ_ONLY, "no record says that no fence was lost"
         assert await at.add(who, [1], recovery=True) is Answer.OK
         _, info = await at.client.info(at.bookie, who)
         lsn = info["doubt_lsn"]
@@ -317,9 +317,10 @@ def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_settled(t
                 await at.client.bookies()
         assert at.server.storage.report.suspects_unknown
         assert not (await at.client.bookies())[at.bookie].writable
-        assert await at.add(lost, [1], lac=0) is Answer.FENCED, "known and not closed: fenced, in limbo"
-        assert (await at.read(lost, 1, 1)).vouched_through < 1
-        assert await at.add(other, [0]) is Answer.READ_ONLY
+        assert await at.add(lost, [1], lac=0) is Answer.OK, "in limbo, and its record is OPEN"
+        assert (await at.read(lost, 2, 2)).vouched_through < 2
+        assert await at.add(other, [0]) is Answer.OK
+        assert (await at.read(other, 1, 1)).vouched_through < 1, "not heard of, and so in limbo"
         assert (await at.read(unheard, 0, 0)).answer is Answer.UNKNOWN
 
         store.gate.set()
@@ -327,11 +328,9 @@ def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_settled(t
             while at.server.storage.suspects(3):
                 await at.client.info(at.bookie)
         assert (await at.read(unheard, 0, 0)).answer is Answer.NO_LEDGER, "it was never here"
-        assert await at.add(unheard, [0]) is Answer.OK
-        assert await at.add(other, [0]) is Answer.FENCED, (
-            "the record names this bookie: it may have been fenced here"
-        )
-        assert (await at.read(other, 0, 0)).vouched_through < 0
+        assert await at.add(unheard, [0]) is Answer.READ_ONLY, "whoever writes it, no record names it"
+        assert await at.add(other, [1], lac=0) is Answer.OK
+        assert (await at.read(other, 2, 2)).vouched_through < 2
 
     in_world(tmp_path, work)
 
@@ -444,6 +443,8 @@ def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) ->
             )
         )
         assert await at.add(who, [0]) is Answer.OK
+        record, version = await LedgerStore(at.store).read(1)
+        await LedgerStore(at.store).write(record.in_recovery(), version)
         assert (await at.client.read_lac(at.bookie, who, fence=True)).answer is Answer.OK
         await at.server.stop()
         for segment in (tmp_path / "bookie" / "segments").iterdir():
@@ -456,11 +457,13 @@ def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) ->
                 await at.client.bookies()
         reply = await at.read(who, 0, 0)
         assert reply.answer is Answer.UNKNOWN or reply.vouched_through < 0
-        assert await at.add(who, [1], lac=0) in (Answer.READ_ONLY, Answer.FENCED)
+        assert await at.add(who, [1], lac=0) is Answer.READ_ONLY, (
+            "it was fenced here, as far as anybody can tell"
+        )
         async with asyncio.timeout(20):
             while at.server.storage.suspects(2):
                 await at.client.info(at.bookie)
-        assert await at.add(who, [1], lac=0) is Answer.FENCED
+        assert await at.add(who, [1], lac=0) is Answer.READ_ONLY
         assert (await at.read(access(2), 0, 0)).answer is Answer.NO_LEDGER, "no record names this bookie"
         assert "no segment" in str(at.server.storage.report.damages[0])
 

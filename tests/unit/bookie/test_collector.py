@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.server import BookieServer
-from quire.client.client import Client
 from quire.core.answers import Answer
 from quire.core.errors import CorruptMetadataError, RefusedError
 from quire.core.ids import LedgerId
@@ -21,83 +18,10 @@ from quire.metadata.accepting import accept_store, bookies_that_hold
 from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.store import Create, Op, Put, StoreBusyError
-from quire.storage.collector_file import COLLECTOR_FILE, decode_collector, encode_collector
-from quire.storage.segment_format import FormatError
-from quire.wire.store_records import decode_passes, encode_passes
-from support.small_cluster import SmallCluster, small_cluster
-
-Scenario = Callable[["At"], Coroutine[Any, Any, None]]
-
-
-class At:
-    """One bookie, a client, and the store that both use."""
-
-    def __init__(self, cluster: SmallCluster, client: Client) -> None:
-        self.cluster, self.client = cluster, client
-        self.store = MemoryStore(cluster.space)
-        self.records = LedgerStore(self.store)
-
-    @property
-    def server(self) -> BookieServer:
-        (server,) = self.cluster.servers.values()
-        return server
-
-    async def write(self, count: int = 1) -> list[int]:
-        """Closed ledgers of one entry."""
-        made: list[int] = []
-        for _ in range(count):
-            async with await self.client.create_ledger(
-                ensemble_size=1, write_quorum=1, ack_quorum=1
-            ) as ledger:
-                await ledger.append(b"entry")
-                made.append(int(ledger.ledger_id))
-        return made
-
-    async def passes(self, count: int = 1) -> int:
-        return sum([await self.server.collector.collect() for _ in range(count)])
-
-    def holds(self, ledger_id: int) -> bool:
-        return bool(self.server.storage.held(ledger_id))
-
-    async def forget_record(self, ledger_id: int) -> None:
-        """As Java deletes: without a tombstone."""
-        await self.store.delete(ledger_key(ledger_id))
-
-    async def restart(self) -> None:
-        name = await self.cluster.stop_bookie(self.server.bookie_id)
-        await self.cluster.start_bookie(name)
-
-    async def kept(self) -> dict[str, bytes]:
-        """A backup of the records and of what collectors wrote."""
-        found: dict[str, bytes] = {}
-        for prefix in ("ledgers/", "tombstones/", "passes/", "watermarks/"):
-            found |= {key: value.value for key, value in await self.store.list(prefix)}
-        return found
-
-    async def put_back(self, backup: dict[str, bytes]) -> None:
-        """The store as it was."""
-        now = await self.kept()
-        for key in now.keys() - backup.keys():
-            await self.store.delete(key)
-        for key, value in backup.items():
-            found = await self.store.get(key)
-            op: Op = Create(key, value) if found is None else Put(key, value, found.version)
-            await self.store.multi((op,))
-
-    @property
-    def unknown(self) -> list[int]:
-        return self.server.collector.orphans(-1)["unknown"]
-
-
-def with_bookie(directory: Path, scenario: Scenario, **settings: Any) -> None:
-    async def run() -> None:
-        async with small_cluster(directory, bookies=1, **({"garbage_seconds": 0} | settings)) as cluster:
-            at = At(cluster, await cluster.client())
-            await scenario(at)
-            await at.store.close()
-
-    asyncio.run(run())
+from quire.metadata.store import StoreBusyError
+from quire.storage.collector_file import COLLECTOR_FILE
+from support.one_collector import At, with_bookie
+from support.small_cluster import small_cluster
 
 
 def test_a_tombstone_is_enough_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -449,42 +373,3 @@ def test_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert told == ids
 
     with_bookie(tmp_path, scenario)
-
-
-def test_a_counter_of_a_later_version_keeps_its_fields(tmp_path: Path) -> None:
-    async def scenario(at: At) -> None:
-        await at.passes()
-        key = passes_key(at.server.bookie_id)
-        found = await at.store.get(key)
-        assert found is not None
-        later = replace(decode_passes(found.value, at.server.bookie_id), unknown=b"\xa2\x06\x03abc")
-        await at.store.put(key, encode_passes(later), found.version)
-        await at.passes()
-        found = await at.store.get(key)
-        assert found is not None
-        assert decode_passes(found.value, at.server.bookie_id).unknown == b"\xa2\x06\x03abc"
-
-    with_bookie(tmp_path, scenario)
-
-
-def test_the_file_is_read_as_it_was_written_and_refused_otherwise() -> None:
-    from quire.core.garbage import Kept, StoreName
-
-    chance = random.Random(5)
-    for _ in range(200):
-        kept = Kept(
-            StoreName("instance" * chance.randrange(3), chance.getrandbits(64)),
-            chance.getrandbits(64),
-            chance.getrandbits(64),
-            chance.getrandbits(64),
-            {chance.getrandbits(63): chance.randint(1, 2) for _ in range(chance.randrange(20))},
-            {chance.getrandbits(63): chance.getrandbits(64) for _ in range(chance.randrange(4))},
-        )
-        data = encode_collector(kept)
-        assert decode_collector(data) == kept
-        at = chance.randrange(len(data) * 8)
-        spoilt = bytearray(data)
-        spoilt[at // 8] ^= 1 << at % 8
-        for bad in (bytes(spoilt), data[: chance.randrange(len(data))]):
-            with pytest.raises(FormatError):
-                decode_collector(bad)

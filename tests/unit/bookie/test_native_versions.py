@@ -11,7 +11,7 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.doubt import Doubt
 from quire.core.ledger_metadata import DigestType
-from quire.wire import native, native_bodies, native_hello
+from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
@@ -149,7 +149,7 @@ def test_pages_of_entries(bookie: StillBookie) -> None:
 def test_clear_limbo_names_the_doubt_that_it_ends(bookie: StillBookie) -> None:
     machine = bookie.server.ledgers._machine(LEDGER)
     machine.facts.doubt, machine.facts.fenced = Doubt(77, 0, ((3, 5), (8, 9))), True
-    info = native_bodies.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
+    info = native_info.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
     assert (info["limbo"], info["doubt_lsn"], info["doubt_below"]) == (True, 77, 0)
     assert info["doubt_ranges"] == [[3, 5], [8, 9]]
     for body, answer, limbo in (
@@ -159,7 +159,7 @@ def test_clear_limbo_names_the_doubt_that_it_ends(bookie: StillBookie) -> None:
     ):
         said = ask(bookie, Kind.CLEAR_LIMBO, body, ledger_id=LEDGER, key=ACCESS.key)
         assert (said.answer, machine.facts.limbo) == (answer, limbo)
-    info = native_bodies.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
+    info = native_info.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
     assert (info["doubt_lsn"], info["doubt_ranges"]) == (None, [])
 
 
@@ -253,7 +253,7 @@ def test_terms_are_refused(
 ) -> None:
     said = ask(bookie, kind, body, ledger_id=LEDGER, digest_type=3, key=ACCESS.key, version=version, **fields)
     assert said.answer is Answer.BAD_REQUEST
-    info = native_bodies.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
+    info = native_info.decode_info(ask(bookie, Kind.INFO, ledger_id=LEDGER).body)
     assert (info["term"], info["fenced"], info["last_entry"]) == (0, False, ENTRIES - 1)
 
 

@@ -54,6 +54,19 @@ def test_a_log():
     assert facts["configuration"] == "log 2 clients 2 ledgers 1 writes"
 
 
+def test_a_collector():
+    facts = json.loads(check("--json", "--collector", "--ours", "--mixed", "--passes", "2").stdout)
+    assert facts["configuration"] == "collector ours mixed 1 lives 1 writes 2 passes"
+    assert facts["complete"]
+
+
+def test_what_breaks_in_a_collectors_world_is_saved_and_judged_again(tmp_path):
+    result = check("--mutant", "collector-zxid", "--save", str(tmp_path), code=1)
+    assert "G1 is: nothing is dropped of a ledger that nobody deleted" in result.stdout
+    facts = json.loads(check("--json", "--replay", str(tmp_path / "counterexample.txt")).stdout)
+    assert [violation[:3] for violation in facts["violations"]] == ["G1:"]
+
+
 def test_one_invariant_only():
     assert json.loads(check("--json", "--invariant", "I1").stdout)["complete"]
 
@@ -94,3 +107,21 @@ def test_readers_runs_and_truncations():
     assert facts["configuration"] == "2 bookies 2/2/2 N=1 readers=1 run=2"
     facts = json.loads(check("--json", "--log", "--clients", "1", "--entries", "1", "--trims", "1").stdout)
     assert facts["configuration"] == "log 1 clients 3 ledgers 1 writes trims=1"
+
+
+def test_a_world_whose_ledger_begins_with_an_absent_slot():
+    facts = json.loads(check("--json", "--away", "1", "--ack-quorum", "1").stdout)
+    assert facts["configuration"] == "2 bookies 2/2/1 N=1 away=1"
+    assert facts["complete"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--away", "3"], "has no more that could be away"),
+        (["--away", "1"], "no ledger is created with so few bookies there"),
+        (["--away", "1", "--ack-quorum", "1", "--min-present", "3"], "min_present (3) must be from"),
+    ],
+)
+def test_a_ledger_that_is_never_created_is_refused(arguments, says):
+    assert says in " ".join(check(*arguments, code=2).output.split())

@@ -187,6 +187,8 @@ def test_a_recorded_load_is_judged(quire: Quire, tmp_path: Path) -> None:
     [
         (("ledger", "append", "-w", "4"), "invalid_quorum", 2),
         (("ledger", "append", "-E", "5", "-w", "3"), "not_enough_bookies", 1),
+        (("ledger", "append", "--min-present", "1"), "invalid_quorum", 2),
+        (("log", "create", "x", "--min-present", "4"), "invalid_quorum", 2),
         (("ledger", "append", "--digest", "md5"), "misuse", 2),
         (("ledger", "read", "999999"), "no_such_ledger", 1),
         (("ledger", "read", "many"), "usage", 2),

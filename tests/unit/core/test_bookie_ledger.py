@@ -62,6 +62,51 @@ def test_a_deleted_ledger_does_not_come_back() -> None:
     assert ledger.set_fence(**WHO) is Answer.DELETED
 
 
+def test_a_doubt_is_no_fence_and_no_licence() -> None:
+    ledger = machine()
+    assert ledger.add(**WHO, lac=-1, recovery=False) is Answer.OK
+    ledger.enter_limbo(5)
+    assert (ledger.facts.fenced, ledger.fence_known) == (False, False)
+    before = ledger.facts.copy()
+    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.UNKNOWN, "neither taken nor refused"
+    assert ledger.facts == before
+    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=3, recovery=False) is Answer.UNAUTHORISED
+    assert ledger.add(**WHO, lac=3, recovery=True) is Answer.OK
+    ledger.record_read(settles=False)
+    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.UNKNOWN
+    ledger.record_read(settles=True)
+    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.OK
+    assert ledger.facts.limbo, "entries may be lost all the same"
+
+
+def test_a_fence_after_the_record_was_asked_for_wins() -> None:
+    ledger = machine()
+    ledger.enter_limbo(5)
+    assert ledger.set_fence(**WHO) is Answer.OK
+    ledger.record_read(settles=True)
+    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.FENCED
+
+
+def test_a_loss_without_a_name_concerns_every_ledger_until_it_is_asked_about() -> None:
+    facts = LedgerFacts(1, key=KEY)
+    assert (
+        BookieLedgerMachine(facts, known=True, lost=True).add(**WHO, lac=0, recovery=False) is Answer.UNKNOWN
+    )
+    asked = BookieLedgerMachine(facts, known=True, lost=True, asked=True)
+    assert asked.add(**WHO, lac=0, recovery=False) is Answer.OK
+
+
+def test_leaving_doubt_sets_a_fence_that_is_unknown() -> None:
+    ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, doubt=Doubt(5)), known=True)
+    assert ledger.clear_limbo(5) is Answer.OK
+    facts = ledger.snapshot()
+    assert (facts.fenced, facts.doubt, ledger.fence) == (True, None, Fence.PENDING)
+    known = BookieLedgerMachine(LedgerFacts(1, key=KEY, doubt=Doubt(5)), known=True)
+    known.record_read(settles=True)
+    assert known.clear_limbo(5) is Answer.OK
+    assert not known.facts.fenced
+
+
 def test_clearing_limbo_keeps_the_fence() -> None:
     ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, doubt=Doubt(5)), known=True)
     assert ledger.clear_limbo(5) is Answer.OK
@@ -109,8 +154,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from([KEY, OTHER_KEY]), lac=st.integers(-1, 9), recovery=st.booleans())
     def add(self, key: bytes, lac: int, recovery: bool) -> None:
+        unknown = not self.ledger.fence_known
         answer = self.ledger.add(key=key, token=7, digest_type=3, lac=lac, recovery=recovery)
-        if self.was_fenced and not recovery:
+        if (self.was_fenced or (unknown and self.ledger.facts.limbo)) and not recovery:
             assert answer is not Answer.OK
         if answer is Answer.OK and not self.key:
             self.key = key
@@ -125,6 +171,20 @@ class AnyOrder(RuleBasedStateMachine):
     def explicit(self, lac: int) -> None:
         if self.ledger.explicit_lac(b"x", lac, key=KEY, token=7, digest_type=3) is Answer.OK:
             self.key = self.key or KEY
+
+    @rule(lsn=st.integers(1, 3))
+    def loses(self, lsn: int) -> None:
+        self.ledger.enter_limbo(lsn)
+
+    @rule()
+    def hears_that_no_fence_was_lost(self) -> None:
+        self.ledger.record_read(settles=True)
+
+    @rule(lsn=st.integers(1, 3))
+    def leaves_doubt(self, lsn: int) -> None:
+        known = self.ledger.fence_known
+        if self.ledger.facts.limbo and self.ledger.clear_limbo(lsn) is Answer.OK:
+            self.was_fenced = self.was_fenced or not known
 
     @rule()
     def journaled(self) -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import combinations
 
 import pytest
 
-from quire.core.errors import NotEnoughBookiesError
-from quire.core.placement import Quarantine, choose_ensemble, choose_replacements
+from quire.core.errors import InvalidQuorumError, NotEnoughBookiesError
+from quire.core.placement import (
+    Quarantine,
+    Shape,
+    choose_ensemble,
+    choose_replacements,
+    place_ledger,
+    slots_for_absent,
+)
+from quire.core.quorum import check_min_present, write_set_masks
+from quire.core.rules import RULES
 
 BOOKIES = [f"b{number}" for number in range(1, 8)]
 
@@ -40,6 +50,60 @@ def test_too_few_bookies_are_named():
         choose_ensemble(BOOKIES[:2], 3, random.Random(1))
     with pytest.raises(NotEnoughBookiesError, match="none"):
         choose_ensemble([], 1, random.Random(1))
+
+
+def test_a_ledger_is_placed_on_bookies_that_are_there_while_there_are_enough():
+    placed = place_ledger(Shape(3, 3, 2, 2), BOOKIES[:3], ["away"], random.Random(1))
+    assert sorted(placed.ensemble) == BOOKIES[:3]
+    assert placed.absent == ()
+
+
+def test_an_absent_slot_names_a_bookie_that_is_away():
+    chance = random.Random(1)
+    seen = Counter()
+    for _ in range(200):
+        placed = place_ledger(Shape(3, 3, 2, 2), BOOKIES[:2], ["x", "y"], chance)
+        [slot] = placed.absent
+        assert placed.ensemble[slot] in ("x", "y")
+        assert {*placed.ensemble} - {placed.ensemble[slot]} == {"b1", "b2"}
+        seen.update([(slot, placed.ensemble[slot])])
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "there", "away", "says"),
+    [
+        (Shape(3, 3, 2, 3), 2, ["x"], "at least 3 of its 3 bookies.*there are 2: b1, b2 .not registered: x"),
+        (Shape(3, 3, 2, 2), 1, ["x", "y"], "2 of every write set, there; there are 1: b1"),
+        (Shape(3, 2, 2, 2), 2, ["x"], "2 of every write set"),
+        (Shape(3, 3, 2, 2), 2, [], "and 0 with a cookie that are away: none; start or add bookies"),
+        (Shape(3, 3, 1, 1), 0, ["x", "y", "z"], "there are 0: none"),
+    ],
+)
+def test_a_ledger_that_cannot_begin_says_why(shape, there, away, says):
+    with pytest.raises(NotEnoughBookiesError, match=says):
+        place_ledger(shape, BOOKIES[:there], away, random.Random(1))
+
+
+def test_absent_slots_are_spread_as_well_as_any_other_choice():
+    """Where some choice of absent slots leaves every write set its Qa, each that is made does."""
+    shapes = [(E, Qw, Qa) for E in range(1, 7) for Qw in range(1, E + 1) for Qa in range(1, Qw + 1)]
+    for size, write_quorum, ack_quorum in shapes:
+        masks = write_set_masks(size, write_quorum)
+        for count in range(1, size + 1):
+
+            def allowed(absent, masks=masks, size=size, ack_quorum=ack_quorum):
+                present = sum(1 << slot for slot in range(size) if slot not in absent)
+                return RULES.may_create(present, masks, ack_quorum, ack_quorum)
+
+            any_choice = any(allowed(absent) for absent in combinations(range(size), count))
+            assert {allowed(absent) for absent in slots_for_absent(size, count)} == {any_choice}
+
+
+@pytest.mark.parametrize("least", [0, 1, 4])
+def test_a_minimum_below_the_ack_quorum_or_above_the_ensemble_is_refused(least):
+    with pytest.raises(InvalidQuorumError, match=rf"min_present \({least}\) must be from the ack quorum"):
+        check_min_present(least, 3, 2)
 
 
 def test_replacements_are_new_sound_and_as_many_as_there_are():

@@ -39,6 +39,7 @@ def machine_in(status):
 
 
 INPUTS = {
+    "began_without": lambda m: m.began_without([2], 0),
     "append": lambda m: m.append(1, 10),
     "adds_acked": lambda m: m.adds_acked(0, "b1", 0),
     "add_failed": lambda m: m.add_failed(0, "b1", 0, Answer.TIMED_OUT),
@@ -78,7 +79,8 @@ def test_an_input_does_what_the_table_says(name, status):
     legality = LEGAL[name][status]
     # A metadata answer that nobody asked for is the driver's mistake in any status.
     unasked = name == "metadata_read" and status in (Status.CHANGING, Status.CLOSING)
-    if legality is Legality.REFUSED or unasked:
+    late = name == "began_without"  # something was appended
+    if legality is Legality.REFUSED or unasked or late:
         with pytest.raises((NotWritingError, MisuseError)):
             INPUTS[name](machine)
         assert state(machine) == before
@@ -92,6 +94,17 @@ def test_an_input_does_what_the_table_says(name, status):
             key: before[key] for key in before if key not in ignored
         }
         assert not machine.out
+
+
+def test_a_writer_begins_without_slots_before_its_first_entry_only():
+    machine = WriterMachine(record(), 0)
+    machine.began_without([2], 0)
+    machine.check()
+    assert machine.absent == (2,)
+    for slots in ([2], [3], [-1]):
+        with pytest.raises(MisuseError, match="cannot begin without"):
+            machine.began_without(slots, 0)
+    assert machine.absent == (2,)
 
 
 @pytest.mark.parametrize("answer", list(Answer), ids=lambda answer: answer.name)

@@ -90,13 +90,37 @@ def test_a_bookie_dies_under_a_log(tmp_path: Path) -> None:
         await writer.append_many(numbers(0, 20))
         await at.bookies[0].stop()
         await writer.append_many(numbers(20, 40))
+        # The next ledger begins with an absent slot; so does that of whoever opens the log anew.
+        await writer.roll()
+        assert await writer.append(b"40") == 40
+        await writer.close()
+        assert await values(log) == numbers(0, 41)
+        async with await log.open_writer() as writer:
+            assert await writer.append(b"41") == 41
+        assert await values(log) == numbers(0, 42)
+        # With one bookie there is no ack quorum.
+        await at.bookies[1].stop()
+        another = await at.made("another", ensemble_size=3, write_quorum=3, ack_quorum=2)
+        with pytest.raises(NotEnoughBookiesError, match="there are 1"):
+            await another.open_writer()
+
+    in_world(tmp_path, work)
+
+
+def test_a_log_that_wants_all_its_bookies_there(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log = await at.made(ensemble_size=3, write_quorum=3, ack_quorum=2, min_present=3)
+        writer = await log.open_writer()
+        await writer.append_many(numbers(0, 20))
+        await at.bookies[0].stop()
+        await writer.append_many(numbers(20, 40))
         # No third bookie for another ledger: the current one goes on.
         with pytest.raises(NotEnoughBookiesError):
             await writer.roll()
         assert await writer.append(b"40") == 40
         await writer.close()
         assert await values(log) == numbers(0, 41)
-        with pytest.raises(NotEnoughBookiesError):
+        with pytest.raises(NotEnoughBookiesError, match="at least 3 of its 3"):
             await log.open_writer()
 
     in_world(tmp_path, work)

@@ -15,6 +15,7 @@ from quire.core.errors import (
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.ledger_notes import NO_NOTES, AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
+from quire.core.writer_state import Hole
 from quire.metadata.keys import ledger_notes_key
 from quire.metadata.ledgers import ATTEMPTS_MAX, LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
@@ -331,5 +332,44 @@ def test_notes_that_are_not_possible_change_nothing(stored_format):
                     record, LedgerNotes((BookieHoles(BookieId("b"), holes),)), version
                 )
         assert await ledgers.read_with_notes(1) == (record, NO_NOTES, version)
+
+    asyncio.run(scenario())
+
+
+@EACH_FORMAT
+def test_a_close_and_its_holes_are_one_write(stored_format):
+    async def scenario():
+        store = MemoryStore()
+        ledgers = LedgerStore(store)
+        record = noted_record(1, stored_format)
+        ensemble = record.last_fragment.ensemble
+        version = await ledgers.create(record)
+        holes = [Hole(0, ensemble[0], 3, 5)]
+        later = await ledgers.write_with_holes(record.closed(9, 90), holes, version)
+        found, notes, seen = await ledgers.read_with_notes(1)
+        assert (found.last_entry, seen) == (9, later)
+        assert notes.is_hole(ensemble[0], 3)
+        # What is found later joins what stands there; what stands there already is not written again.
+        await ledgers.add_holes(1, [Hole(0, ensemble[0], 6, 6)])
+        await ledgers.add_holes(1, [Hole(0, ensemble[0], 3, 6)])
+        _, notes, seen = await ledgers.read_with_notes(1)
+        assert [(hole.bookie, hole.ranges[0][:2]) for hole in notes.holes] == [(ensemble[0], (3, 6))]
+        assert len([key for key, _ in await store.list("")]) == 1 + (stored_format == 1)
+        with pytest.raises(VersionConflictError):
+            await ledgers.write_with_holes(found, [], version)
+        await ledgers.delete(1)
+        with pytest.raises(NoSuchLedgerError):
+            await ledgers.add_holes(1, holes)
+
+    asyncio.run(scenario())
+
+
+def test_holes_are_not_put_into_a_record_that_is_being_recovered():
+    async def scenario():
+        ledgers = LedgerStore(MemoryStore())
+        record = noted_record(1, 3)
+        version = await ledgers.write(record.in_recovery(), await ledgers.create(record))
+        await ledgers.add_holes(1, [Hole(0, record.last_fragment.ensemble[0], 0, 0)])
+        assert (await ledgers.read_with_notes(1))[1:] == (NO_NOTES, version)
 
     asyncio.run(scenario())

@@ -9,6 +9,7 @@ import pytest
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
 from quire.core.ids import BookieId
+from quire.storage import ledger_storage
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from support.rounds import rounds
@@ -70,7 +71,7 @@ def judge(storage: LedgerStorage, expected: dict[tuple[int, int], bytes]) -> int
             else:
                 assert found[entry_id] == payload
     facts = storage.facts(FENCED)
-    assert facts.fenced if facts is not None else storage.suspects(FENCED)
+    assert (facts is not None and facts.fenced) or storage.suspects(FENCED)
     return unknown
 
 
@@ -421,3 +422,33 @@ def test_the_small_config_is_what_these_tests_think() -> None:
     storage = fill(files)
     assert len(storage.segments) >= 2
     assert SMALL.recent_bytes_max == 0
+
+
+def test_names_that_cannot_be_written_down_are_a_loss_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torn group names a ledger of which nothing else tells, and the start's group has no room for its state."""
+    monkeypatch.setattr(ledger_storage, "ROOM_FOR_LISTS", 1 << 30)
+    files, sink = FaultyFiles(), Answers()
+    storage = fill(files)
+    storage.put_facts(LedgerFacts(9, key=b"k" * 20, fenced=True), sink, None)
+    settle(storage)
+    storage.close(clean=False)
+    node = files.names_now[newest(files)]
+    start = last_group(files)
+    node.data[start + 1024 :] = bytes(len(node.data) - start - 1024)
+    for clean in (False, True):
+        storage = open_storage(files)
+        assert storage.lost_without_name
+        assert storage.suspects(9)
+        assert storage.suspects(77), "and of others as little is known"
+        storage.close(clean=clean)
+
+
+def test_a_loss_that_is_named_is_not_one_of_every_ledger() -> None:
+    files = FaultyFiles()
+    fill(files).close(clean=False)
+    node = files.names_now[newest(files)]
+    start = last_group(files)
+    node.data[start + 1024 :] = bytes(len(node.data) - start - 1024)
+    storage = open_storage(files)
+    assert storage.suspects(4)
+    assert not storage.lost_without_name

@@ -14,7 +14,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
-from quire.wire import native, native_bodies
+from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
 from quire.wire.run import SCHEME_TERMS, HeldInterval, RunPlace, encode_run
@@ -144,7 +144,7 @@ def test_held(held: list[HeldInterval], version: int, data: st.DataObject) -> No
 
 
 def test_info() -> None:
-    assert native_bodies.decode_info(native_bodies.encode_info({"a": 1})) == {"a": 1}
+    assert native_info.decode_info(native_info.encode_info({"a": 1})) == {"a": 1}
 
 
 # --- what does not fit ----------------------------------------------------------------------------------------------
@@ -248,8 +248,8 @@ BAD = {
     "names -2 as the next id": page([HeldInterval(8, 9, 1, 1)], following=-2),
     "a count of 1 refused LACs": lambda: native_bodies.decode_refused_lacs(struct.pack(">I", 1)),
     "answer code 999": lambda: native_bodies.decode_refused_lacs(struct.pack(">IqH", 1, 5, 999)),
-    "not JSON": lambda: native_bodies.decode_info(b"{"),
-    "is not an object": lambda: native_bodies.decode_info(b"[]"),
+    "not JSON": lambda: native_info.decode_info(b"{"),
+    "is not an object": lambda: native_info.decode_info(b"[]"),
 }  # fmt: skip
 
 
@@ -262,4 +262,4 @@ def test_what_does_not_fit_is_refused_by_its_name(said: str) -> None:
 
 def test_json_that_is_too_deep_is_no_json() -> None:
     with pytest.raises(MalformedFrameError, match="not JSON"):
-        native_bodies.decode_info(b"[" * 200_000)
+        native_info.decode_info(b"[" * 200_000)

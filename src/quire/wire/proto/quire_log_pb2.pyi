@@ -173,16 +173,18 @@ class LogIntent(_message.Message):
     def __init__(self, kind: _Optional[int] = ..., before: _Optional[int] = ..., since: _Optional[int] = ..., items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., pages: _Optional[_Iterable[_Union[LogPageRef, _Mapping]]] = ..., created_ms: _Optional[int] = ...) -> None: ...
 
 class LogSettings(_message.Message):
-    __slots__ = ("ensemble_size", "write_quorum", "ack_quorum", "digest")
+    __slots__ = ("ensemble_size", "write_quorum", "ack_quorum", "digest", "min_present")
     ENSEMBLE_SIZE_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUORUM_FIELD_NUMBER: _ClassVar[int]
     ACK_QUORUM_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MIN_PRESENT_FIELD_NUMBER: _ClassVar[int]
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
     digest: int
-    def __init__(self, ensemble_size: _Optional[int] = ..., write_quorum: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    min_present: int
+    def __init__(self, ensemble_size: _Optional[int] = ..., write_quorum: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., digest: _Optional[int] = ..., min_present: _Optional[int] = ...) -> None: ...
 
 class LogCursor(_message.Message):
     __slots__ = ("format_version", "owner", "name", "first_offset", "offset", "hold", "holder", "created_ms", "moved_ms")

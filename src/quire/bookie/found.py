@@ -1,0 +1,86 @@
+"""What a bookie finds out about a ledger for who asks: entries for a read, facts for INFO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.rules import Rules
+from quire.storage.reading import Held
+from quire.wire.entry import Buffer
+from quire.wire.native_bodies import WHOLE_LIST
+from quire.wire.run import HeldInterval, RunPlace
+
+
+@dataclass(slots=True)
+class Found:
+    """What a read came to; the answer may leave now."""
+
+    answer: Answer
+    runs: list[Buffer]
+    vouched_through: int
+    unknown: list[tuple[int, int]]
+    lac: int
+    places: Sequence[RunPlace] = ()
+    damaged: Sequence[tuple[int, int]] = ()
+    lac_term: int = 0
+
+
+def found_of(held: Held, facts: LedgerFacts, first: int, *, limbo: bool, rules: Rules) -> Found:
+    """What a read from an id on came to.
+
+    Args:
+        held: what the disk has of it.
+        facts: what is known of the ledger.
+        first: the first id that was asked for.
+        limbo: entries may have been lost: nothing is vouched for.
+        rules: the judgements.
+    """
+    vouched, unknown, damaged = held.vouched_through, list(held.unknown), held.damaged
+    if rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
+        vouched = first - 1
+    if unknown and rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
+        unknown, damaged = [], []
+    return Found(
+        Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places, damaged, facts.lac_term
+    )
+
+
+def ledger_info(machine: BookieLedgerMachine, last_entry: int) -> dict[str, Any]:
+    """What INFO tells of a ledger.
+
+    Args:
+        machine: the ledger's.
+        last_entry: the highest entry that is here, -1 if none is.
+    """
+    facts = machine.facts
+    doubt = facts.doubt
+    return {
+        "ledger_id": facts.ledger_id,
+        "fenced": facts.fenced,
+        "fence_known": facts.fenced or machine.fence_known,
+        "limbo": facts.limbo,
+        "doubt_lsn": None if doubt is None else doubt.lsn,
+        "doubt_below": None if doubt is None or doubt.covers_all else doubt.below,
+        "doubt_ranges": [] if doubt is None else [list(pair) for pair in doubt.ranges],
+        "term": facts.term,
+        "lac": facts.lac,
+        "last_entry": last_entry,
+        "deleted": bool(facts.deleted_until_ms),
+    }
+
+
+def page_of(held: Iterable[HeldInterval], intervals_max: int) -> tuple[list[HeldInterval], int]:
+    """The first of some intervals, and the first id of the next ones, or `WHOLE_LIST`.
+
+    A page does not end between intervals with equal first ids: the next one would not get beyond them.
+    """
+    page: list[HeldInterval] = []
+    for interval in held:
+        if len(page) >= intervals_max and interval.first > page[-1].first:
+            return page, interval.first
+        page.append(interval)
+    return page, WHOLE_LIST

@@ -1,0 +1,98 @@
+"""Reads of ledgers' records by a bookie: one a ledger at a time, however many wait for it, and few at a time.
+
+Each read is linearizable (`metadata/store.py`, promise 2) and begins in the life of this process, so after every loss
+that the bookie knows of. Whoever listens hears of every record, whoever asked for it.
+
+Source: `docs/protocol/bookie.md`, "After a loss"; decision on the digest type of BookKeeper's adds,
+`docs/formats/bookkeeper-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from quire.core.errors import QuireError
+from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.store import StoreAwayError
+
+log = logging.getLogger(__name__)
+
+READING_MAX: Final = 16
+"""So many records are read at one time; others wait for their turn."""
+PATIENCE_SECONDS: Final = 5.0
+"""So long after it was asked for, a record that did not come does not come."""
+
+Told: TypeAlias = LedgerMetadata | QuireError
+Tell: TypeAlias = Callable[[int, Told], None]
+"""Called with a ledger's id, and its record or why there is none."""
+
+
+class RecordReads:
+    """The reads of one bookie.
+
+    Attributes:
+        listeners: are told of every record that was read, before who asked for it.
+        reads: how many there were.
+    """
+
+    def __init__(self, records: LedgerStore) -> None:
+        self._records = records
+        self._asked: dict[int, list[Tell]] = {}
+        self._waiting: deque[tuple[int, float]] = deque()
+        self._readers: set[asyncio.Task[None]] = set()
+        self.listeners: list[Tell] = []
+        self.reads = 0
+
+    def read(self, ledger_id: int, tell: Tell) -> None:
+        """Read a ledger's record, or wait with others for a read that has begun, and call `tell` in a later turn.
+
+        Args:
+            ledger_id: whose.
+            tell: hears the record; NoSuchLedgerError, CorruptMetadataError or what the store said; StoreAwayError
+                after `PATIENCE_SECONDS`.
+        """
+        asking = self._asked.get(ledger_id)
+        if asking is not None:
+            asking.append(tell)
+            return
+        self._asked[ledger_id] = [tell]
+        loop = asyncio.get_running_loop()
+        self._waiting.append((ledger_id, loop.time() + PATIENCE_SECONDS))
+        if len(self._readers) < READING_MAX:
+            reader = loop.create_task(self._work(), name="read ledgers' records")
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
+
+    def close(self) -> None:
+        """The bookie stops: nobody is told any more."""
+        self._waiting.clear()
+        self._asked.clear()
+        for reader in self._readers:
+            reader.cancel()
+
+    async def _work(self) -> None:
+        while self._waiting:
+            ledger_id, until = self._waiting.popleft()
+            told = await self._read(ledger_id, until)
+            for tell in (*self.listeners, *self._asked.pop(ledger_id, ())):
+                tell(ledger_id, told)
+
+    async def _read(self, ledger_id: int, until: float) -> Told:
+        self.reads += 1
+        try:
+            async with asyncio.timeout_at(until):
+                record, _ = await self._records.read(LedgerId(ledger_id))
+                return record
+        except QuireError as error:
+            return error
+        except Exception as error:
+            if not isinstance(error, TimeoutError):  # whoever waits must hear something
+                log.exception("reading the record of ledger %d", ledger_id)
+            msg = f"the metadata store did not give the record of ledger {ledger_id} within {PATIENCE_SECONDS:g} s"
+            return StoreAwayError(msg, ledger_id=ledger_id)

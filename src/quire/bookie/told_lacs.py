@@ -1,0 +1,114 @@
+"""The LACs of many ledgers that one frame tells: taken at once, and journaled once they have been the newest for a while.
+
+A writer that goes on tells more with its next header, which is on the disk with its entry. So a LAC that was told by
+itself waits here first, in bounded memory: most never cost a record. A stop saves them; a crash loses them, and nobody's
+safety rests on them.
+
+Source: `docs/formats/native-protocol.md`, WRITE_LACS; guide (003), "Last Add Confirmed (LAC)".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice, takewhile
+from typing import Final
+
+from quire.bookie.followers import Followers
+from quire.bookie.lac_bodies import plain_lac_body
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.wire.native_bodies import LacFields, LacItem
+
+SWEEPS_UNSAVED: Final = 5
+"""A LAC is saved at the so many-th call of `settled` after it was told."""
+TOLD_MAX: Final = 16_384
+"""So many wait here; the oldest of more are saved at the next call of `settled`."""
+
+
+class ToldLacs:
+    """What one bookie was told and has not journaled.
+
+    Args:
+        machines: the ledgers that are in memory.
+        followers: who waits for a LAC.
+        take_one: takes, or refuses, an item that is not like what its ledger's machine knows.
+    """
+
+    __slots__ = ("_followers", "_machines", "_sweeps", "_take_one", "_told")
+
+    def __init__(
+        self,
+        machines: Mapping[int, BookieLedgerMachine],
+        followers: Followers,
+        take_one: Callable[[LacItem], Answer],
+    ) -> None:
+        self._machines = machines
+        self._followers = followers
+        self._take_one = take_one
+        # Each with the calls of `settled` before, about in their order: one that was told anew keeps its place.
+        self._told: dict[int, int] = {}
+        self._sweeps = 0
+
+    def take(self, items: Iterable[LacFields]) -> list[tuple[int, Answer]]:
+        """Take the LACs of a frame.
+
+        Returns:
+            (ledger id, answer) of those that were refused.
+        """
+        refused: list[tuple[int, Answer]] = []
+        machine_of, told, sweeps = self._machines.get, self._told, self._sweeps
+        followers, waited = self._followers, self._followers.waited
+        for item in items:
+            ledger_id, token, lac, term, digest_type, key, body = item
+            machine = machine_of(ledger_id)
+            if machine is None or body or term or not machine.lac_told(lac, key, token, digest_type):
+                answer = self._take_one(LacItem._make(item))
+                if answer is not Answer.OK:
+                    refused.append((ledger_id, answer))
+                continue
+            told[ledger_id] = sweeps
+            if ledger_id in waited:
+                followers.tell(ledger_id, machine.facts.lac)
+        return refused
+
+    def __contains__(self, ledger_id: int) -> bool:
+        """Whether memory knows more of a ledger's LAC than the disk."""
+        return ledger_id in self._told
+
+    def note(self, ledger_id: int) -> None:
+        """A LAC was told that only memory holds."""
+        self._told[ledger_id] = self._sweeps
+
+    def forget(self, ledger_id: int) -> None:
+        """A header on its way to the disk says as much, or the ledger is deleted."""
+        self._told.pop(ledger_id, None)
+
+    def complete(self, machine: BookieLedgerMachine) -> None:
+        """Make the explicit LAC body that a frame did not bring, before somebody reads or journals it."""
+        facts = machine.facts
+        if not facts.explicit_lac and facts.ledger_id in self._told:
+            facts.explicit_lac = plain_lac_body(facts.ledger_id, facts.lac, facts.digest_type)
+
+    def settled(self) -> list[BookieLedgerMachine]:
+        """Those whose LAC has been the newest for some seconds, complete, to be journaled. Called once a second."""
+        self._sweeps += 1
+        until = self._sweeps - SWEEPS_UNSAVED
+        taken = [ledger_id for ledger_id, _ in takewhile(lambda one: one[1] <= until, self._told.items())]
+        more = len(self._told) - TOLD_MAX
+        if more > len(taken):
+            taken = list(islice(self._told, more))
+        return self._taken(taken)
+
+    def all(self) -> list[BookieLedgerMachine]:
+        """All of them, complete, to be journaled."""
+        return self._taken(list(self._told))
+
+    def _taken(self, ledger_ids: Sequence[int]) -> list[BookieLedgerMachine]:
+        taken = []
+        for ledger_id in ledger_ids:
+            machine = self._machines.get(ledger_id)
+            if machine is not None:
+                self.complete(machine)
+                taken.append(machine)
+            del self._told[ledger_id]
+        return taken

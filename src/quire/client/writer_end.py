@@ -1,0 +1,90 @@
+"""The end of a ledger's writer: what bookies still owe is waited for within a bound, and what they lack is recorded.
+
+Source: `docs/protocol/closing.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.client.flushing import LedgerFlush, record_holes
+from quire.client.writer_driver import WriterDriver
+from quire.core import effects as e
+from quire.core.errors import LedgerClosedError
+from quire.core.writer_state import Status
+
+
+class WriterEnd(WriterDriver):
+    """What a writer does once no entry comes any more."""
+
+    __slots__ = ()
+
+    def _begin_flush(self) -> None:
+        """Wait from now on for the bookies that have not acknowledged all."""
+        if self._flush is None:
+            self._flush = LedgerFlush(
+                self._access, self._machine.lac, self._outgoing, self._quarantine, self._clock, self._config
+            )
+
+    def _closed(self) -> None:
+        """The record is closed; bookies may still be waited for, and lack what it does not say yet.
+
+        Who closes does not wait for what every bookie was sent: the client does, when it is closed.
+        """
+        if self._flush is None and self._outgoing.owed:
+            self._begin_flush()
+        flush = self._flush
+        if flush is not None and not flush.done:
+            flush.when_done(self._closed)
+            if self._outgoing.all_sent:
+                self._tell(None)
+        elif self.holes != self._recorded:
+            self._start(self._record_and_finish(None))
+        else:
+            self._finish(None)
+
+    async def _record_and_finish(self, problem: e.Problem | None) -> None:
+        """Put into the record what it does not say yet of what bookies lack."""
+        holes = self.holes
+        if holes != self._recorded:
+            await record_holes(self._ledgers, self.ledger_id, holes, self._config.metadata_timeout_ms)
+            self._recorded = holes
+        self._finish(problem)
+
+    async def leave(self) -> None:
+        """The client is about to be closed: confirm and flush within the bound, record holes, leave the ledger open."""
+        machine = self._machine
+        if machine.status in (Status.WRITING, Status.CHANGING):
+            await self._confirm()
+        if machine.status in (Status.WRITING, Status.CHANGING):
+            self._begin_flush()
+            machine.abandon()
+            msg = f"ledger {self.ledger_id} was left open: its client was closed"
+            problem = e.Problem(LedgerClosedError, msg)
+            self._stopped(problem)
+            await self._flushed()
+            await self._record_and_finish(problem)
+        elif self._flush is not None:
+            await self._flushed()
+        while self._tasks:  # it is being closed
+            await asyncio.wait(self._tasks)
+
+    async def _flushed(self) -> None:
+        flush = self._flush
+        if flush is not None and not flush.done:
+            done: asyncio.Future[None] = self._loop.create_future()
+            flush.when_done(lambda: None if done.done() else done.set_result(None))
+            await done
+
+    def _finish(self, problem: e.Problem | None) -> None:
+        if self._flush is not None:
+            self._flush.stop()
+        self._outgoing.retire_all()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ticks.stop(self)
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._tell(problem)

@@ -1,0 +1,167 @@
+"""The end of a ledger's writer: how long it waits for which bookie, and what each of them lacks then.
+
+What is acknowledged is on Qa bookies; the others may not have been sent it yet. A writer that ends waits for them:
+
+1. Each bookie that owes acknowledgements has `patience_ms`, which begins anew with each one that comes.
+2. One that acknowledges nothing for so long, that fails, or that is not through at the latest time is given up. What
+   it has not acknowledged up to the LAC is a hole.
+3. When no bookie owes anything any more the flush is done.
+
+The patience begins when the oldest entry that it owes became the oldest, so a bookie that was silent before the end is
+given up at once. Entries above the LAC are not waited for: nobody was told of them. Pure: time is an argument.
+
+Source: `docs/protocol/closing.md`, "What bookies have not been sent".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from quire.core.effects import SetTimer
+from quire.core.holes import holes_of_runs
+from quire.core.ids import BookieId
+from quire.core.writer_state import Hole
+
+
+@dataclass(frozen=True, slots=True)
+class UnacknowledgedCopies:
+    """What one bookie was given and has not acknowledged.
+
+    Attributes:
+        slot: where in the ensemble it is.
+        bookie: which it is.
+        runs: (first, last) of each run, by its number.
+        since_ms: when the oldest of them became the oldest, as far as that is known.
+        patience_ms: how long it may acknowledge nothing.
+    """
+
+    slot: int
+    bookie: BookieId
+    runs: Mapping[int, tuple[int, int]]
+    since_ms: int
+    patience_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookieGivenUp:
+    """Send this bookie nothing more: it acknowledges nothing, and what it lacks is a hole."""
+
+    slot: int
+    bookie: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """No bookie is waited for any more; `holes` are what they lack."""
+
+
+FlushEffect: TypeAlias = BookieGivenUp | SetTimer | Flushed
+
+
+class FlushMachine:
+    """Waits for the bookies of one ledger's writer that has ended. Inputs are methods; answers appear in `out`.
+
+    Args:
+        lac: the last entry that callers were told of.
+        copies: what bookies have not acknowledged; those that lack nothing may be left out.
+        now_ms: the time.
+        latest_ms: how long the whole of it may take from now on.
+    """
+
+    __slots__ = ("_due_ms", "_lac", "_latest_ms", "_owing", "_timer_at_ms", "done", "holes", "out")
+
+    def __init__(
+        self, lac: int, copies: Iterable[UnacknowledgedCopies], now_ms: int, *, latest_ms: int
+    ) -> None:
+        self._lac = lac
+        self._latest_ms = now_ms + latest_ms
+        self._owing: dict[int, tuple[UnacknowledgedCopies, dict[int, tuple[int, int]]]] = {}
+        self._due_ms: dict[int, int] = {}
+        self._timer_at_ms: int | None = None
+        self.holes: tuple[Hole, ...] = ()
+        self.out: list[FlushEffect] = []
+        self.done = False
+        for each in copies:
+            runs = {number: run for number, run in each.runs.items() if run[0] <= lac}
+            if runs:
+                self._owing[each.slot] = each, runs
+                self._due_ms[each.slot] = each.since_ms + each.patience_ms
+        self._look(now_ms)
+
+    @property
+    def owing(self) -> tuple[BookieId, ...]:
+        """The bookies that are waited for."""
+        return tuple(each.bookie for each, _ in self._owing.values())
+
+    def acked(self, slot: int, run: int, now_ms: int) -> None:
+        """A bookie acknowledged a run.
+
+        Effects:
+            Flushed, if it was the last that anybody owed.
+        """
+        if slot not in self._owing:
+            return
+        each, runs = self._owing[slot]
+        if runs.pop(run, None) is None:
+            return
+        self._due_ms[slot] = now_ms + each.patience_ms
+        if not runs:
+            del self._owing[slot], self._due_ms[slot]
+        self._look(now_ms)
+
+    def failed(self, slot: int, now_ms: int) -> None:
+        """A bookie refused a run, or nobody knows whether it has it.
+
+        Effects:
+            BookieGivenUp; Flushed, if nobody else owes anything.
+        """
+        if slot in self._owing:
+            self._due_ms[slot] = now_ms
+            self._look(now_ms)
+
+    def timer_fired(self, now_ms: int) -> None:
+        """The time of SetTimer has come.
+
+        Effects:
+            BookieGivenUp for each whose patience is over; SetTimer for the others, or Flushed.
+        """
+        self._timer_at_ms = None
+        self._look(now_ms)
+
+    def give_up(self, now_ms: int) -> None:
+        """Wait for nobody any more.
+
+        Effects:
+            BookieGivenUp for each that owes something; Flushed.
+        """
+        self._latest_ms = now_ms
+        self._look(now_ms)
+
+    def _look(self, now_ms: int) -> None:
+        for slot, due_ms in list(self._due_ms.items()):
+            if min(due_ms, self._latest_ms) <= now_ms:
+                each, runs = self._owing.pop(slot)
+                del self._due_ms[slot]
+                self.holes += holes_of_runs(slot, each.bookie, runs.values(), self._lac)
+                self.out.append(BookieGivenUp(slot, each.bookie))
+        if self.done:
+            return
+        if not self._owing:
+            self.done = True
+            self._timer_at_ms = None
+            self.out.append(Flushed())
+            return
+        at_ms = min(self._latest_ms, *self._due_ms.values())
+        if self._timer_at_ms is None:  # one that comes too early looks again
+            self._timer_at_ms = at_ms
+            self.out.append(SetTimer(at_ms))
+
+    def check(self) -> None:
+        """Assert what must hold between any two inputs."""
+        assert self._owing.keys() == self._due_ms.keys()
+        assert self.done == (not self._owing), "done when nobody is waited for"
+        assert all(runs for _, runs in self._owing.values()), "who owes nothing is not waited for"
+        assert self.done or self._timer_at_ms is not None, "somebody's patience ends at a time that is known"
+        assert all(hole.first <= hole.last <= self._lac for hole in self.holes)

@@ -1,0 +1,129 @@
+"""Who should lead a log: asked before a writer that waits begins, and before each retry of a lost duel.
+
+Advice only. That one writer at a time changes a log is the log's own work: fences, and the compare-and-swap of its list.
+An elector that is wrong, slow or of two minds costs time, never a record.
+
+Source: ledgers to logs (000), "Opening a log"; docs/protocol/log.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from quire.metadata.election import Election
+from quire.metadata.store import MetadataStore
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def election_of(log_id: bytes) -> str:
+    """The name of the election in the metadata store in which a log's writers stand."""
+    return f"log-{log_id.hex()}"
+
+
+class Candidacy(Protocol):
+    """One writer before an elector."""
+
+    async def campaign(self) -> None:
+        """Stand, and return when this candidate should lead; may be cancelled, and called again."""
+
+    async def leader(self) -> str | None:
+        """The candidate that should lead now; None: nobody is named, so whoever asks may try."""
+
+    async def resign(self) -> None:
+        """Stand no more; may be called by a candidate that never stood."""
+
+
+class Elector(Protocol):
+    """Says who should lead a log. The default is the election in the cluster's metadata store (`StoreElector`)."""
+
+    def candidacy(self, log_id: bytes, candidate: str) -> Candidacy:
+        """A candidate for the lead of a log.
+
+        Args:
+            log_id: the log.
+            candidate: names the writer, and no other that ever was.
+        """
+
+
+class StoreElector:
+    """The elector that ships: who registered first in the metadata store and is still there should lead.
+
+    Args:
+        store: the cluster's metadata.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def candidacy(self, log_id: bytes, candidate: str) -> Candidacy:
+        """See `Elector`."""
+        return Election(self._store, election_of(log_id), candidate)
+
+
+class Standing:
+    """A writer's place before an elector, and what it does about the answers.
+
+    Args:
+        candidacy: of this writer.
+        candidate: its name.
+        wait: stand behind the others until this one should lead, instead of taking the log over at once.
+        shown: a candidacy in the store's election beside another elector's: sinks look there for a living leader.
+    """
+
+    def __init__(
+        self, candidacy: Candidacy, candidate: str, *, wait: bool, shown: Candidacy | None = None
+    ) -> None:
+        self._candidacy = candidacy
+        self._candidate = candidate
+        self._wait = wait
+        self._shown = shown
+        self._campaigns: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        """Stand; with `wait`, until this writer should lead."""
+        if self._shown is not None:
+            self._campaigns.append(asyncio.ensure_future(self._shown.campaign()))
+        if self._wait:
+            await self._candidacy.campaign()
+        else:
+            self._campaigns.append(asyncio.ensure_future(self._candidacy.campaign()))
+
+    async def may_retry(self) -> bool:
+        """Ask the elector again after a lost duel: whether to try once more. Who waits for the lead waits again.
+
+        An elector that cannot be asked stops nobody, since the log's list decides.
+
+        Raises:
+            Exception: this writer waits for the lead, and the elector failed with that.
+        """
+        try:
+            leader = await self._candidacy.leader()
+        except Exception as error:
+            if self._wait:
+                raise
+            _LOG.warning(
+                "the election cannot be asked who should lead, %s tries on: %s", self._candidate, error
+            )
+            return True
+        if self._wait and leader != self._candidate:
+            await self._candidacy.campaign()
+            return True
+        return leader is None or leader == self._candidate
+
+    async def end(self) -> None:
+        """Give the place up."""
+        for campaign in self._campaigns:
+            campaign.cancel()
+        for outcome in await asyncio.gather(*self._campaigns, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                _LOG.warning("%s does not stand in the election: %s", self._candidate, outcome)
+        for candidacy in (self._candidacy, self._shown):
+            if candidacy is None:
+                continue
+            try:
+                await candidacy.resign()
+            except Exception as error:  # noqa: BLE001 - whatever an elector raises, its advice is not needed any more
+                _LOG.warning("%s cannot give its place in the election up: %s", self._candidate, error)

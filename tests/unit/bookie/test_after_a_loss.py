@@ -1,0 +1,330 @@
+"""A bookie that may have lost fences: it asks the metadata store before it takes a normal add, once a ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.bookie import first_adds, record_reads
+from quire.bookie.server import BookieServer
+from quire.client.access import LedgerAccess
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.memory import MemoryStore
+from quire.metadata.store import Put, Versioned
+from unit.bookie.test_bookie_server import World, access, in_world
+
+
+class SlowStore(MemoryStore):
+    """A store whose reads of records wait for a gate."""
+
+    gate: asyncio.Event
+
+    async def get(self, key: str) -> Versioned | None:
+        if key.startswith("ledgers/"):
+            await self.gate.wait()
+        return await super().get(key)
+
+
+async def created(at: World, ledger_id: int, ensemble: list[str] | None = None) -> LedgerMetadata:
+    """A ledger on this bookie."""
+    record = new_ledger(
+        LedgerId(ledger_id),
+        [BookieId(name) for name in ensemble or [at.bookie]],
+        write_quorum=1,
+        ack_quorum=1,
+        digest_type=DigestType.CRC32C,
+        password=b"secret",
+    )
+    await LedgerStore(at.store).create(record)
+    return record
+
+
+async def lose(at: World, store: MemoryStore | None = None) -> None:
+    """The bookie stops, what it had is gone without a name, and it starts again."""
+    await at.server.stop(clean=False)
+    for segment in (at.config.directory / "segments").iterdir():
+        segment.unlink()
+    at.server = BookieServer(at.config, store or at.store)
+    await at.server.start()
+    await reachable(at)
+
+
+async def reachable(at: World) -> None:
+    async with asyncio.timeout(20):
+        while (await at.client.info(at.bookie))[0] is not Answer.OK:
+            await at.client.bookies()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():
+            await asyncio.sleep(0)
+
+
+async def has_looked(at: World) -> None:
+    """Wait until it has looked through the records for what it may have lost."""
+
+    async def writable() -> bool:
+        return bool((await at.client.info(at.bookie))[1]["writable"])
+
+    await until(writable)
+
+
+async def told(at: World, who: LedgerAccess) -> dict[str, Any]:
+    return (await at.client.info(at.bookie, who))[1]
+
+
+def test_an_open_ledger_that_names_the_bookie_takes_adds_again_and_gives_no_negatives(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access(1)
+        await created(at, 1)
+        assert await at.add(who, [0]) is Answer.OK
+        await lose(at)
+        await has_looked(at)
+        assert await at.add(who, [1], lac=0) is Answer.OK
+        assert await at.add(who, [2], lac=1) is Answer.OK
+        assert (await at.read(who, 0, 0)).vouched_through < 0, "it may have had entry 0"
+        facts = await told(at, who)
+        assert (facts["limbo"], facts["fenced"], facts["fence_known"]) == (True, False, True)
+        assert at.server.record_reads.reads == 1
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("how", ["in recovery", "closed", "replaced", "deleted", "not readable"])
+def test_any_other_record_refuses_the_writer(how: str, tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who, records = access(1), LedgerStore(at.store)
+        record = await created(at, 1)
+        assert await at.add(who, [0]) is Answer.OK
+        _, version = await records.read(1)
+        if how == "in recovery":
+            await records.write(record.in_recovery(), version)
+        elif how == "closed":
+            await records.write(record.closed(0, 7), version)
+        elif how == "replaced":
+            await records.write(record.with_ensemble(1, [BookieId("other")]), version)
+        elif how == "deleted":
+            await records.delete(1)
+        else:
+            await at.store.multi([Put(ledger_key(1), b"no record", version)])
+        await lose(at)
+        await has_looked(at)
+        assert await at.add(who, [1], lac=0) is Answer.READ_ONLY
+        assert await at.add(who, [1], recovery=True) is Answer.OK, "a recoverer passes any fence"
+
+    in_world(tmp_path, work)
+
+
+def test_a_record_that_cannot_be_read_refuses_its_own_ledger_only(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await created(at, 1)
+        await created(at, 2)
+        _, version = await LedgerStore(at.store).read(1)
+        await at.store.multi([Put(ledger_key(1), b"no record", version)])
+        await lose(at)
+        await has_looked(at)
+        assert (await told(at, access(1)))["limbo"], "nobody knows whom it names"
+        assert await at.add(access(1), [0]) is Answer.READ_ONLY
+        assert await at.add(access(2), [0]) is Answer.OK
+        assert (await at.read(access(3), 0, 0)).answer is Answer.NO_LEDGER, "it vouches for others again"
+
+    in_world(tmp_path, work)
+
+
+def test_a_ledger_that_became_known_otherwise_is_asked_about_too(tmp_path: Path) -> None:
+    """Trace T2: the record names the bookie no more, and an explicit LAC makes the ledger known."""
+
+    async def work(at: World) -> None:
+        who, records = access(1), LedgerStore(at.store)
+        record = await created(at, 1)
+        assert await at.add(who, [0]) is Answer.OK
+        _, version = await records.read(1)
+        version = await records.write(record.in_recovery(), version)
+        assert (await at.client.read_lac(at.bookie, who, fence=True)).answer is Answer.OK
+        closed = record.in_recovery().closed(0, 7, {0: [BookieId("other")]})
+        await records.write(closed, version)
+        await lose(at)
+        await has_looked(at)
+        assert (await at.client.write_lac(at.bookie, who, 0)).answer is Answer.OK
+        assert not (await told(at, who))["limbo"]
+        assert await at.add(who, [1], lac=0) is Answer.READ_ONLY
+
+    in_world(tmp_path, work)
+
+
+def test_the_loss_is_remembered_over_restarts_and_costs_one_read_each(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await lose(at)
+        await has_looked(at)
+        for ledger_id in (5, 6):
+            await created(at, ledger_id)
+        for _ in range(2):
+            assert at.server.storage.lost_without_name
+            for number in range(3):
+                for ledger_id in (5, 6):
+                    assert await at.add(access(ledger_id), [number]) is Answer.OK
+            assert at.server.record_reads.reads == 2
+            await at.restart(clean=True)
+
+    in_world(tmp_path, work)
+
+
+def test_a_bookie_without_a_loss_reads_nothing(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        assert await at.add(access(1), [0]) is Answer.OK
+        await at.restart(clean=False)
+        assert await at.add(access(1), [1]) is Answer.OK
+        assert at.server.record_reads.reads == 0
+
+    in_world(tmp_path, work)
+
+
+async def asking(at: World, count: int) -> list[asyncio.Task[Answer]]:
+    """So many adds that wait for one read of the record, in order."""
+    store = SlowStore(at.store._space)
+    store.gate = asyncio.Event()
+    await created(at, 1)
+    await lose(at, store)
+    await has_looked(at)
+    adds = [asyncio.create_task(at.add(access(1), [number])) for number in range(count)]
+
+    async def kept() -> bool:
+        return sum(map(len, at.server.first_adds._kept.values())) == count
+
+    if count:
+        await until(kept)
+    return adds
+
+
+def gate_of(at: World) -> asyncio.Event:
+    assert isinstance(at.server.store, SlowStore)
+    return at.server.store.gate
+
+
+def test_runs_wait_in_order_for_one_read_and_count_as_pending(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        adds = await asking(at, 5)
+        assert (await at.client.info(at.bookie))[1]["pending_bytes"] > 0
+        gate_of(at).set()
+        assert await asyncio.gather(*adds) == [Answer.OK] * 5
+        assert at.server.record_reads.reads == 1
+        assert (await at.client.info(at.bookie))[1]["pending_bytes"] == 0
+        assert (await told(at, access(1)))["last_entry"] == 4
+
+    in_world(tmp_path, work)
+
+
+def test_a_fence_that_arrives_meanwhile_wins(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        adds = await asking(at, 3)
+        assert (await at.client.read_lac(at.bookie, access(1), fence=True)).answer is Answer.OK
+        gate_of(at).set()
+        assert await asyncio.gather(*adds) == [Answer.FENCED] * 3
+
+    in_world(tmp_path, work)
+
+
+def test_without_an_answer_of_the_store_runs_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_reads, "PATIENCE_SECONDS", 0.1)
+
+    async def work(at: World) -> None:
+        adds = await asking(at, 2)
+        assert await asyncio.gather(*adds) == [Answer.READ_ONLY] * 2
+        gate_of(at).set()
+        assert await at.add(access(1), [0]) is Answer.OK, "it asks again"
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("limit", ["RUNS_MAX", "LEDGERS_MAX", "bytes"])
+def test_no_more_runs_wait_than_there_is_room_for(
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(at: World) -> None:
+        adds = await asking(at, 2)
+        other = 1
+        if limit == "RUNS_MAX":
+            monkeypatch.setattr(first_adds, "RUNS_MAX", 2)
+        elif limit == "LEDGERS_MAX":
+            monkeypatch.setattr(first_adds, "LEDGERS_MAX", 1)
+            other = 2
+        else:
+            at.server.first_adds._bytes_max = at.server.first_adds._bytes
+        assert await at.add(access(other), [9]) is Answer.READ_ONLY
+        gate_of(at).set()
+        assert await asyncio.gather(*adds) == [Answer.OK] * 2
+        assert at.server.first_adds._bytes == 0
+
+    in_world(tmp_path, work)
+
+
+def test_a_store_that_went_back_settles_no_fence(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        adds = await asking(at, 1)
+        at.server.ledgers.store_is_trusted = lambda: False
+        gate_of(at).set()
+        assert await asyncio.gather(*adds) == [Answer.READ_ONLY]
+        at.server.ledgers.store_is_trusted = lambda: True
+        assert await at.add(access(1), [0]) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+def test_one_read_serves_fence_and_digest_type(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        [add] = await asking(at, 1)
+        assert at.server.digest_types.get(1) is None
+        gate_of(at).set()
+        assert await add is Answer.OK
+        assert at.server.digest_types.get(1) is DigestType.CRC32C
+        assert at.server.record_reads.reads == 1
+
+    in_world(tmp_path, work)
+
+
+def test_leaving_doubt_sets_the_fence_unless_it_is_known(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        for ledger_id in (1, 2):
+            await created(at, ledger_id)
+            assert await at.add(access(ledger_id), [0]) is Answer.OK
+            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            at.server.ledgers.put_in_limbo(LedgerFacts(ledger_id), stored.set_result)  # type: ignore[arg-type]
+            await stored
+        assert await at.add(access(2), [1]) is Answer.OK, "asked, and known from now on"
+        for ledger_id in (1, 2):
+            lsn = (await told(at, access(ledger_id)))["doubt_lsn"]
+            assert await at.client.clear_limbo(at.bookie, access(ledger_id), lsn + 1) is Answer.BAD_REQUEST
+            assert await at.client.clear_limbo(at.bookie, access(ledger_id), lsn) is Answer.OK
+        await at.restart(clean=False)
+        assert await at.add(access(1), [1]) is Answer.FENCED
+        assert await at.add(access(2), [2]) is Answer.OK
+        assert at.server.record_reads.reads == 0
+
+    in_world(tmp_path, work)
+
+
+def test_a_later_loss_of_everything_has_a_later_doubt(tmp_path: Path) -> None:
+    """Or a CLEAR_LIMBO that was sent before it would end the doubt."""
+
+    async def work(at: World) -> None:
+        await created(at, 1)
+        assert await at.add(access(1), [0]) is Answer.OK
+        seen = []
+        for _ in range(3):
+            await lose(at)
+            await has_looked(at)
+            seen.append((await told(at, access(1)))["doubt_lsn"])
+        assert seen == sorted(set(seen))
+
+    in_world(tmp_path, work)

@@ -1,0 +1,137 @@
+"""`quire cluster orphans` and `accept-store`: what they list, ask, refuse and do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+import quire
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.cli.main import app
+from quire.metadata.ledgers import ledger_key
+from quire.metadata.sqlite import SqliteStore
+from quire.storage.config import KIB, StorageConfig
+
+SMALL = StorageConfig(segment_bytes=256 * KIB)
+
+
+class At:
+    """Two bookies whose collectors make passes when told to, and four ledgers."""
+
+    def __init__(self, path: Path, servers: list[BookieServer]) -> None:
+        self.path, self.servers = path, servers
+        self.uri = f"sqlite:{path}"
+        self.ids: list[int] = []
+
+    async def quire(self, *arguments: str, code: int = 0) -> str:
+        """A command of `quire cluster`: what it prints, or complains."""
+        runner = CliRunner(env={"QUIRE_CLUSTER": self.uri, "NO_COLOR": "1", "TERM": "dumb"})
+        done = await asyncio.to_thread(runner.invoke, app, ["cluster", *arguments])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    async def json(self, *arguments: str) -> list[dict[str, object]]:
+        """What it prints as JSON."""
+        said = await self.quire(*arguments, "--json")
+        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+    async def passes(self, count: int = 1) -> int:
+        return sum([await server.collector.collect() for _ in range(count) for server in self.servers])
+
+    async def forget(self, *ids: int) -> None:
+        """Records vanish and leave nothing, as when a store went back."""
+        for ledger_id in ids:
+            await self.servers[0].store.delete(ledger_key(ledger_id))
+
+
+@asynccontextmanager
+async def bookies(folder: Path) -> AsyncIterator[At]:
+    path = folder / "metadata.db"
+    servers: list[BookieServer] = []
+    at = At(path, servers)
+    try:
+        for name in ("b0", "b1"):
+            config = BookieConfig(directory=folder / name, name=name, storage=SMALL, garbage_seconds=0)
+            servers.append(BookieServer(config, await SqliteStore.open(path, create=True)))
+            await servers[-1].start()
+        async with quire.connect(at.uri) as client:
+            for _ in range(4):
+                async with await client.create_ledger(
+                    ensemble_size=2, write_quorum=2, ack_quorum=2
+                ) as ledger:
+                    await ledger.append(b"entry")
+                at.ids.append(int(ledger.ledger_id))
+        yield at
+    finally:
+        for server in servers:
+            await server.stop()
+            await server.store.close()
+
+
+def test_orphans_are_listed_and_deleted_by_name(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with bookies(tmp_path) as at:
+            await at.passes()
+            assert "No bookie keeps a ledger without a record" in await at.quire("orphans")
+            assert await at.json("orphans") == []
+            one, two, three, alive = at.ids
+            await at.forget(one, two, three)
+            await at.passes()
+            names = sorted(server.bookie_id for server in at.servers)
+            assert await at.json("orphans") == [
+                {"ledger_id": ledger_id, "kept_as": "unknown", "bookies": names}
+                for ledger_id in (one, two, three)
+            ]
+            assert f"{three}" in await at.quire("orphans")
+            (status,) = await at.json("status")
+            assert (status["orphans"], status["holding"]) == (3, {})
+            assert "3 ledgers on bookies have no record" in await at.quire("status")
+
+            assert "give --delete to delete them" in await at.quire("orphans", str(one), code=2)
+            assert "name the ledgers" in await at.quire("orphans", "--delete", code=2)
+            said = await at.quire("orphans", "--delete", "9-3", "--yes", code=2)
+            assert "'9-3' is no ledger id and no range of them" in said
+            said = await at.quire("orphans", "--delete", str(alive), "--yes", code=2)
+            assert f"{alive}: no bookie that answers keeps such a ledger" in said
+            assert "cannot be undone: give --yes" in await at.quire("orphans", "--delete", str(one), code=2)
+            assert await at.passes() == 0, "nothing was deleted by what was refused"
+
+            assert await at.json("orphans", "--delete", f"{one}-{two}", "--yes") == [{"deleted": [one, two]}]
+            assert await at.passes() == 4
+            assert [row["ledger_id"] for row in await at.json("orphans")] == [three]
+
+    asyncio.run(scenario())
+
+
+def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with bookies(tmp_path) as at:
+            await at.passes(2)
+            one, two, _, _ = at.ids
+            store = at.servers[0].store
+            assert "nothing to accept: no bookie holds" in await at.quire("accept-store", code=1)
+            async with quire.connect(at.uri) as client:
+                await client.delete_ledger(one)
+            await at.forget(two)
+            for server in at.servers:  # as a backup has it that is older than the counters
+                await store.delete(f"passes/{server.bookie_id}")
+            assert await at.passes() == 0
+            assert "deletes nothing: the store has no counter" in await at.quire("status")
+            assert {row["kept_as"] for row in await at.json("orphans")} == {"due", "unknown"}
+
+            assert "give --yes" in await at.quire("accept-store", code=2)
+            said = await at.quire("accept-store", "--yes", "--no-wait")
+            assert f"would be deleted, because this store has a tombstone of each: 1 ledgers: {one}" in said
+            assert "stays on the bookies without a record: 1 ledgers" in said
+            assert "is accepted already" in await at.quire("accept-store", "--yes", code=1)
+            assert await at.passes() == 2, "what has a tombstone goes"
+            assert [row["ledger_id"] for row in await at.json("orphans")] == [two]
+            assert "nothing to accept" in await at.quire("accept-store", "--yes", code=1)
+
+    asyncio.run(scenario())

@@ -1,0 +1,146 @@
+"""Ledgers that are created while a bookie is away: real bookies in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import replace
+
+import pytest
+
+from quire.core.errors import InvalidQuorumError, NotEnoughBookiesError
+from support.small_cluster import SOON, small_cluster
+from support.waiting import until_async
+
+CONFIG = replace(SOON, change_retry_ms_min=20, change_retry_ms_max=100, quarantine_ms=200)
+PAYLOADS = [b"entry %d" % number for number in range(8)]
+
+
+def run(test):
+    """A test that is a coroutine function, on a fresh loop."""
+
+    @functools.wraps(test)
+    def wrapped(*args, **kwargs):
+        asyncio.run(test(*args, **kwargs))
+
+    return wrapped
+
+
+async def without(cluster, client, *bookies):
+    """Stop bookies, and wait until the client has seen it; returns their names."""
+    names = [await cluster.stop_bookie(bookie) for bookie in bookies]
+    await until_async(lambda: not {*client.bookies.writable()} & {*bookies}, "the loss to be seen")
+    return names
+
+
+async def contents(client, ledger_id):
+    reader = await client.open_ledger(ledger_id)
+    return [bytes(entry.payload) async for entry in reader.read()]
+
+
+@run
+async def test_it_is_written_read_and_recovered_while_a_bookie_is_away_and_after(tmp_path):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(CONFIG)
+        bookies = sorted(cluster.servers)
+        [name] = await without(cluster, client, bookies[1])
+        writer = await client.create_ledger()
+        assert sorted(writer.metadata.last_fragment.ensemble) == bookies
+        slot = writer.metadata.last_fragment.ensemble.index(bookies[1])
+        for payload in PAYLOADS:
+            await writer.append(payload)
+        assert [tuple(hole) for hole in writer.holes] == [(slot, bookies[1], 0, 7)]
+        await writer.abandon()
+        assert await contents(client, writer.ledger_id) == PAYLOADS, "a recovery while it is away"
+        await cluster.start_bookie(name)
+        assert await contents(await cluster.client(), writer.ledger_id) == PAYLOADS
+        report = await client.verify_ledger(writer.ledger_id)
+        assert [(hole.bookie, hole.first, hole.last) for hole in report.holes] == [(bookies[1], 0, 7)]
+        assert (report.lost, report.below_ack_quorum, report.different) == ([], [], [])
+
+
+@run
+async def test_its_bookie_returns_to_its_slot_and_what_it_missed_is_a_hole(tmp_path):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(CONFIG)
+        bookies = sorted(cluster.servers)
+        [name] = await without(cluster, client, bookies[2])
+        writer = await client.create_ledger()
+        slot = writer.metadata.last_fragment.ensemble.index(bookies[2])
+        await writer.append(PAYLOADS[0])
+        await cluster.start_bookie(name)
+        await until_async(lambda: not writer._machine.absent, "the bookie to return")
+        for payload in PAYLOADS[1:]:
+            await writer.append(payload)
+        assert [tuple(hole) for hole in writer.holes] == [(slot, bookies[2], 0, 0)]
+        await writer.close()
+        assert len(writer.metadata.fragments) == 1
+
+        async def healed():
+            report = await client.verify_ledger(writer.ledger_id)
+            return [(hole.bookie, hole.first, hole.last) for hole in report.holes] == [(bookies[2], 0, 0)]
+
+        await until_async(healed, "the returned bookie's copies")
+
+
+@run
+async def test_another_bookie_takes_the_slot(tmp_path):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(CONFIG)
+        bookies = sorted(cluster.servers)
+        await without(cluster, client, bookies[0])
+        writer = await client.create_ledger()
+        fourth = (await cluster.start_bookie("b4")).bookie_id
+        await until_async(lambda: not writer._machine.absent, "another bookie in the slot")
+        for payload in PAYLOADS:
+            await writer.append(payload)
+        assert writer.holes == ()
+        await writer.close()
+        assert {*writer.metadata.fragments[0].ensemble} == {*bookies[1:], fourth}
+        assert len(writer.metadata.fragments) == 1
+        assert await contents(client, writer.ledger_id) == PAYLOADS
+
+
+@run
+async def test_with_too_few_bookies_nothing_is_created_and_the_error_names_them(tmp_path):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(CONFIG)
+        bookies = sorted(cluster.servers)
+        await without(cluster, client, bookies[0])
+        with pytest.raises(NotEnoughBookiesError, match=f"at least 3 of its 3.*not registered: {bookies[0]}"):
+            await client.create_ledger(min_present=3)
+        with pytest.raises(NotEnoughBookiesError, match="2 of every write set"):
+            await client.create_ledger(write_quorum=2, ack_quorum=2)
+        with pytest.raises(NotEnoughBookiesError, match=r"4 names as many bookies.*1 with a cookie"):
+            await client.create_ledger(ensemble_size=4, write_quorum=4)
+        with pytest.raises(InvalidQuorumError, match=r"min_present \(4\)"):
+            await client.create_ledger(min_present=4)
+        await without(cluster, client, bookies[1])
+        with pytest.raises(NotEnoughBookiesError, match=f"there are 1: {bookies[2]}"):
+            await client.create_ledger()
+        assert [ledger_id async for ledger_id in client.ledgers()] == []
+
+
+@run
+async def test_a_bookie_without_a_cookie_gets_no_slot(tmp_path):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(CONFIG)
+        bookies = sorted(cluster.servers)
+        await without(cluster, client, bookies[0])
+        await client.bookies._registry.delete_cookie(bookies[0])
+        with pytest.raises(NotEnoughBookiesError, match="0 with a cookie that are away: none; start or add"):
+            await client.create_ledger()
+
+
+@run
+async def test_a_client_has_a_minimum_of_its_own(tmp_path):
+    async with small_cluster(tmp_path) as cluster:
+        client = await cluster.client(replace(CONFIG, min_present=3))
+        await without(cluster, client, sorted(cluster.servers)[0])
+        with pytest.raises(NotEnoughBookiesError, match="at least 3 of its 3"):
+            await client.create_ledger()
+        async with await client.create_ledger(min_present=2) as writer:
+            await writer.append(b"as asked for")
+        # A ledger of two bookies has no third that could be there.
+        async with await client.create_ledger(ensemble_size=2, write_quorum=2) as writer:
+            await writer.append(b"two")

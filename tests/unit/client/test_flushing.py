@@ -1,0 +1,254 @@
+"""What a writer's end does about bookies that have not acknowledged all: over bookies that do as told."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from quire.client.access import LedgerAccess
+from quire.client.config import ClientConfig
+from quire.client.ticks import Ticks
+from quire.client.writer import LedgerWriter
+from quire.core.errors import MetadataUnknownError, NotWritingError, QuorumLostError
+from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.placement import Quarantine
+from quire.env.real import RealClock
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.memory import MemoryStore
+from support.scripted_bookies import SOCKET_BYTES, ScriptedBookies
+from support.waiting import until_async
+
+SHORT = ClientConfig(
+    flush_ms=40, slow_after_ms=10_000, change_retry_ms_min=10_000, change_retry_ms_max=10_000
+)
+LONG = ClientConfig(flush_ms=3_600_000, add_timeout_ms=3_600_000)
+
+
+class CountingStore(MemoryStore):
+    """Counts changes of records; with `silent` it answers no read of theirs any more."""
+
+    writes = 0
+    silent = False
+
+    async def multi(self, ops):
+        self.writes += 1
+        return await super().multi(ops)
+
+    async def get(self, key):
+        if self.silent:
+            msg = "no answer"
+            raise MetadataUnknownError(msg)
+        return await super().get(key)
+
+
+class World:
+    def __init__(self):
+        self.store = CountingStore()
+        self.ledgers = LedgerStore(self.store)
+        self.bookies = ScriptedBookies(["b1", "b2", "b3"])
+        self.quarantine = Quarantine(60_000)
+
+    async def writer(self, config=SHORT, ack=2, stored_format=3):
+        record = new_ledger(
+            await self.ledgers.next_id(),
+            self.bookies.names,
+            write_quorum=3,
+            ack_quorum=ack,
+            digest_type=DigestType.CRC32C,
+            password=b"p",
+            format_version=stored_format,
+        )
+        version = await self.ledgers.create(record)
+        self.store.writes = 0
+        self.ticks = Ticks(5, 10_000)
+        return LedgerWriter(
+            record,
+            version,
+            LedgerAccess.of(record),
+            self.bookies,
+            self.ledgers,
+            RealClock(),
+            random.Random(1),
+            config,
+            self.quarantine,
+            self.ticks,
+        )
+
+    async def recorded(self, ledger):
+        """(state, [(bookie, first, last)]) as the store has it."""
+        record, notes, _ = await self.ledgers.read_with_notes(ledger.ledger_id)
+        return record.state, [(hole.bookie, *part[:2]) for hole in notes.holes for part in hole.ranges]
+
+
+@asynccontextmanager
+async def world():
+    made = World()
+    try:
+        yield made
+    finally:
+        await made.store.close()
+
+
+def run(test):
+    """A test that is a coroutine function, on a fresh loop."""
+
+    @functools.wraps(test)
+    def wrapped(*args, **kwargs):
+        asyncio.run(test(*args, **kwargs))
+
+    return wrapped
+
+
+@run
+async def test_what_a_slow_bookie_was_not_sent_reaches_it_before_the_close_returns():
+    async with world() as w:
+        ledger = await w.writer(LONG)
+        w.bookies.set("b3", "stopped")
+        await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(2 * SOCKET_BYTES // 1000)))
+        closing = asyncio.ensure_future(ledger.close())
+        await until_async(lambda: ledger.metadata.state is LedgerState.CLOSED)
+        assert not closing.done()
+        w.bookies.set("b3", "ok")
+        await closing
+        assert w.bookies.entries["b3"] == w.bookies.entries["b1"]
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [])
+        assert (ledger.holes, w.store.writes, w.ticks.unfinished) == ((), 1, ())
+
+
+@pytest.mark.parametrize("stored_format", [1, 2, 3])
+def test_what_a_bookie_was_not_sent_within_the_bound_is_a_hole(stored_format):
+    @run
+    async def scene():
+        async with world() as w:
+            ledger = await w.writer(stored_format=stored_format)
+            await ledger.append(b"everywhere")
+            await until_async(lambda: 0 in w.bookies.entries["b3"])
+            w.bookies.set("b3", "stopped")
+            count = 2 * SOCKET_BYTES // 1000
+            await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(count)))
+            await ledger.close()
+            assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, count)])
+            assert [hole[1:] for hole in ledger.holes] == [("b3", 1, count)]
+            assert w.quarantine.bookies(RealClock().now_ms()) == ("b3",)
+            assert "b3" in w.bookies.dropped, "it is sent no more of it"
+            await ledger.close()
+            await ledger.abandon()
+            assert (await w.recorded(ledger))[1]
+
+    scene()
+
+
+@run
+async def test_who_closes_does_not_wait_for_what_was_sent_but_the_client_does():
+    async with world() as w:
+        ledger = await w.writer()
+        w.bookies.set("b3", "stopped")
+        await ledger.append(b"0")
+        await ledger.close()
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [])
+        [unfinished] = w.ticks.unfinished
+        await unfinished.leave()
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 0, 0)])
+        assert w.ticks.unfinished == ()
+
+
+@run
+async def test_what_is_acknowledged_late_is_no_hole():
+    async with world() as w:
+        ledger = await w.writer(LONG)
+        w.bookies.set("b3", "stopped")
+        await ledger.append(b"0")
+        await ledger.close()
+        w.bookies.set("b3", "ok")
+        await until_async(lambda: not w.ticks.unfinished)
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [])
+        assert w.store.writes == 1
+
+
+@run
+async def test_a_bookie_that_was_silent_long_before_is_in_the_closing_record():
+    async with world() as w:
+        ledger = await w.writer()
+        w.bookies.set("b3", "stopped")
+        await ledger.append(b"0")
+        now_ms = RealClock().now_ms
+        [place] = [place for place in ledger._outgoing._places if place.unacked]
+        await until_async(lambda: place.oldest is not None and now_ms() >= place.oldest_ms + SHORT.flush_ms)
+        await ledger.close()
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 0, 0)])
+        assert w.store.writes == 1, "the close and its holes are one write"
+
+
+@run
+async def test_the_holes_of_an_absent_slot_are_in_the_closing_record():
+    async with world() as w:
+        ledger = await w.writer()
+        await ledger.append(b"0")
+        w.bookies.set("b3", "dead")
+        for number in range(1, 5):
+            await ledger.append(b"%d" % number)
+        await ledger.close()
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, 4)])
+        assert w.store.writes == 1
+
+
+@run
+async def test_a_writer_that_lost_its_quorum_records_holes_too():
+    async with world() as w:
+        ledger = await w.writer(ack=2)
+        await ledger.append(b"0")
+        w.bookies.set("b3", "stopped")
+        await ledger.append(b"1")
+        w.bookies.set("b2", "dead")
+        pending = ledger.append_nowait(b"2")
+        w.bookies.set("b3", "dead")
+        with pytest.raises(QuorumLostError):
+            await pending
+        with pytest.raises(QuorumLostError):
+            await ledger.close()
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 1, 1)])
+
+
+@run
+async def test_a_refusal_during_the_flush_is_a_hole():
+    async with world() as w:
+        ledger = await w.writer(LONG)
+        w.bookies.set("b3", "stopped")
+        await ledger.append(b"0")
+        await ledger.close()
+        w.bookies.time_out("b3")
+        await until_async(lambda: not w.ticks.unfinished)
+        assert await w.recorded(ledger) == (LedgerState.CLOSED, [("b3", 0, 0)])
+
+
+@run
+async def test_a_client_that_leaves_confirms_flushes_and_records():
+    async with world() as w:
+        ledger = await w.writer()
+        w.bookies.set("b3", "stopped")
+        last = [ledger.append_nowait(b"%d" % number) for number in range(10)][-1]
+        assert w.ticks.unfinished == (ledger,), "before the loop turn in which they are sent has ended"
+        await ledger.leave()
+        assert await last == 9
+        assert await w.recorded(ledger) == (LedgerState.OPEN, [("b3", 0, 9)])
+        with pytest.raises(NotWritingError, match="abandoned"):
+            await ledger.append(b"more")
+        await ledger.leave()
+
+
+@run
+async def test_a_store_that_does_not_answer_does_not_keep_a_closed_ledger_from_its_caller(caplog):
+    async with world() as w:
+        ledger = await w.writer()
+        w.bookies.set("b3", "stopped")
+        await asyncio.gather(*(ledger.append_nowait(bytes(1000)) for _ in range(2 * SOCKET_BYTES // 1000)))
+        closing = asyncio.ensure_future(ledger.close())
+        await until_async(lambda: ledger.metadata.state is LedgerState.CLOSED)
+        w.store.silent = True
+        await closing
+        assert "may not say that b3 may lack 0.." in caplog.text
+        assert ledger.holes

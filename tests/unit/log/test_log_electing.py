@@ -1,0 +1,162 @@
+"""Who should lead a log: the elector that ships, another one, one that fails. The log itself stays safe without any."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import NotLeaderError
+from quire.core.log_list import LogHead
+from quire.log.electing import Elector, Standing, StoreElector, election_of
+from quire.log.heads import LogHeads
+from quire.log.log import Log
+from quire.log.writer import LogWriter
+from quire.metadata.election import Election
+from support.electors import Answering
+from support.log_cluster import FAST, World, in_world, values
+from support.waiting import until_async
+
+
+class Overtaking:
+    """Opens a log whose first swaps come too late: right before each a rival takes the log over."""
+
+    def __init__(self, at: World, times: int, elector: Elector | None) -> None:
+        self.rivals: list[LogWriter] = []
+        rivals, rival_log = self.rivals, at.log("orders")
+
+        class Overtaken(LogHeads):
+            async def write(self, head: LogHead, version: int) -> int:
+                if len(rivals) < times:
+                    rivals.append(await rival_log.open_writer())
+                return await super().write(head, version)
+
+        class OvertakenLog(Log):
+            _heads_kind = Overtaken
+
+        self.log = OvertakenLog(at.client, "orders", config=FAST, elector=elector)
+
+    async def close(self) -> None:
+        for rival in self.rivals:
+            await rival.abandon()
+
+
+def test_by_default_the_election_of_the_store_decides_who_tries_again(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await at.made()
+        log_id = (await at.log().identify()).log_id
+        # Another writer stands already, and lives: who lost a duel steps back.
+        other = Election(at.store, election_of(log_id), "other")
+        await other.campaign()
+        losing = Overtaking(at, 1, None)
+        with pytest.raises(NotLeaderError, match="the election names another writer than this one"):
+            await losing.log.open_writer()
+        assert len(losing.rivals) == 1
+        assert await losing.rivals[0].append(b"the rival leads") == 0
+        await losing.close()
+        await other.resign()
+        # Nobody else stands: it tries again and leads.
+        await until_async(lambda: empty(at, log_id), "all candidates to be gone")
+        winning = Overtaking(at, 1, None)
+        writer = await winning.log.open_writer()
+        assert await writer.append(b"mine") == 1
+        await writer.close()
+        await winning.close()
+        assert await values(at.log()) == [b"the rival leads", b"mine"]
+
+    in_world(tmp_path, work)
+
+
+async def empty(at: World, log_id: bytes) -> bool:
+    return await Election(at.store, election_of(log_id), "").candidates() == []
+
+
+def test_an_elector_that_cannot_be_asked_stops_nobody(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await at.made()
+        elector = Answering("silence")
+        losing = Overtaking(at, 2, elector)
+        writer = await losing.log.open_writer()
+        assert await writer.append(b"mine") == 0
+        assert elector.asked == 2
+        await writer.close()
+        await losing.close()
+
+    in_world(tmp_path, work)
+
+
+def test_who_waits_for_the_lead_waits_again_after_a_lost_duel(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await at.made()
+        elector = Answering("rival")
+        losing = Overtaking(at, 2, elector)
+        writer = await losing.log.open_writer(wait_for_leadership=True)
+        assert await writer.append(b"mine") == 0
+        assert (elector.asked, elector.campaigns) == (2, 3)
+        await writer.close()
+        await losing.close()
+
+    in_world(tmp_path, work)
+
+
+def test_beside_another_elector_a_writer_is_seen_in_the_stores_election(tmp_path: Path) -> None:
+    """A sink that finds no living leader there recovers what the leader has open."""
+
+    async def work(at: World) -> None:
+        await at.made()
+        log = at.client.log("orders", config=FAST, elector=Answering("me"))
+        writer = await log.open_writer()
+        log_id = (await log.identify()).log_id
+        await until_async(lambda: seen(at, log_id), "the writer among the store's candidates")
+        await writer.close()
+        assert await empty(at, log_id)
+
+    in_world(tmp_path, work)
+
+
+async def seen(at: World, log_id: bytes) -> bool:
+    head = await at.log().identify()
+    standing = await Election(at.store, election_of(log_id), "").candidates()
+    return standing == [f"{head.leader.holder}@{head.leader.host}"]
+
+
+def test_two_that_both_should_lead_by_their_electors_still_write_one_log(tmp_path: Path) -> None:
+    """Leadership is a suggestion: electors that name everybody cost duels, no record."""
+
+    async def work(at: World) -> None:
+        await at.made()
+        acknowledged: dict[int, bytes] = {}
+
+        async def one(name: bytes) -> None:
+            for number in range(10):
+                log = at.client.log("orders", config=FAST, elector=Answering("me"))
+                try:
+                    writer = await log.open_writer()
+                except NotLeaderError:
+                    continue
+                value = b"%s %d" % (name, number)
+                answers = await asyncio.gather(writer.append(value), return_exceptions=True)
+                if isinstance(answers[0], int):
+                    assert answers[0] not in acknowledged
+                    acknowledged[answers[0]] = value
+                await writer.abandon()
+
+        await asyncio.gather(one(b"a"), one(b"b"))
+        async with await at.log().open_writer():
+            pass  # it recovers what was abandoned
+        found = await values(at.log())
+        assert acknowledged
+        assert all(found[offset] == value for offset, value in acknowledged.items())
+
+    in_world(tmp_path, work)
+
+
+def test_a_place_is_given_up_even_if_it_was_never_taken(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        log_id = bytes(16)
+        standing = Standing(StoreElector(at.store).candidacy(log_id, "me"), "me", wait=False)
+        await standing.end()
+        assert await empty(at, log_id)
+
+    in_world(tmp_path, work)
