@@ -139,6 +139,10 @@ class Loader:
                 self._recorded.acknowledged()
         self._moved.set()
 
+    def value_of(self, number: int) -> bytes:
+        """The payload of its entry with this number."""
+        return payload(self._writer, number, self._size)
+
     def stop(self) -> None:
         """Append no more."""
         self._stop = True

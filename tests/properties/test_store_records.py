@@ -113,7 +113,7 @@ def streams(draw):
 
 TOMBSTONES = st.builds(Tombstone, IDS, U64, U63, U63, st.booleans(), UNKNOWN)
 WATERMARKS = st.builds(Watermark, BOOKIES, U64, TEXTS, U64, UNKNOWN)
-BOOTS = st.builds(Boot, BOOKIES, U64, U64, U64, U63, st.booleans(), UNKNOWN)
+BOOTS = st.builds(Boot, BOOKIES, U64, U64, U64, U63, st.booleans(), U64, UNKNOWN)
 PASSES = st.builds(Passes, BOOKIES, U64, U64, st.text(max_size=40), U64, U64, UNKNOWN)
 
 

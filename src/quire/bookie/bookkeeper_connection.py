@@ -52,6 +52,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self.is_congested,
         )
         self._added = False
+        self._showing = False
         self._door = BookKeeperDoor(self, server.keys) if server.keys is not None else None
         if self._door is not None:
             self.__dict__["serve"] = self._door.serve
@@ -123,9 +124,12 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         try:
             while self._chunks and self.not_read_since is None and not self._server.holding:
                 data, starts = self._chunks.popleft()
-                served = self.serve(data, starts)
+                holding = self._server.vigil.holding and self._door is None
+                served = self._serve_what_is_here(data, starts) if holding else self.serve(data, starts)
                 if served < len(starts):
                     self._chunks.appendleft((data, starts[served:]))
+                    if holding:
+                        break
                 self._flush_adds()
         except MalformedFrameError as error:
             self._flush_adds()
@@ -154,6 +158,42 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
                 if self.not_read_since is not None:
                     return served
         return len(starts)
+
+    def _serve_what_is_here(self, data: Buffer, starts: Sequence[int]) -> int:
+        """While the bookie holds: reads of entries that are here, up to the first other request, which waits."""
+        for served, at in enumerate(starts):
+            if self.not_read_since is not None or not self._shows(data, at):
+                return served
+            self._showing = True
+            try:
+                (self._serve_v2 if self._is_v2 else self._serve_v3)(data, at)
+            finally:
+                self._showing = False
+        return len(starts)
+
+    def _shows(self, data: Buffer, at: int) -> bool:
+        if self._is_v2:
+            _, opcode, flags = v2.split_packet_header(v2.HEAD.unpack_from(data, at)[1])
+            if opcode != v2.Op.READ or flags & v2.Flag.DO_FENCING:
+                return False
+            asked = v2.decode_request(_frame(data, at))
+            if not isinstance(asked, v2.ReadRequest):
+                return False
+            ledger_id, entry_id = asked.ledger_id, asked[3]
+        else:
+            if v3.take_add(data, at) is not None:
+                return False
+            try:
+                request = v3.decode_request(_frame(data, at))
+            except MalformedFrameError:
+                return False
+            if not v3.is_plain_read(request):
+                return False
+            ledger_id, entry_id = request.readRequest.ledgerId, request.readRequest.entryId
+        if ledger_id < 0 or entry_id < bookkeeper.LAST_ENTRY:
+            return True
+        self._lookup.clear()
+        return self._lookup.entry(ledger_id, entry_id)[0] is Answer.OK
 
     def _flush_adds(self) -> None:
         admitted, refused = self._adds.flush()
@@ -275,6 +315,9 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
     def answer(self, parts: list[Buffer]) -> None:
         """Buffers of answers, to be written with the others of this turn."""
         if self.transport is None:
+            return
+        if self._server.vigil.holding and not self._showing:
+            self._kept += parts
             return
         if not self._out:
             self._server.answering(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quire.bookie.polls import Polls
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 WRITE_BUFFER_BYTES = 256 * 1024
 WRITE_BUFFER_LOW_BYTES = 192 * 1024
+WAITING_BYTES_MAX = 1024 * 1024
+"""While the bookie holds, a connection with more requests that wait is not read."""
 
 
 class ClientConnection(FrameProtocol):
@@ -41,6 +44,9 @@ class ClientConnection(FrameProtocol):
         self.secure = False
         self._told = False
         self._opening_timer: asyncio.TimerHandle | None = None
+        self._kept: list[Buffer] = []
+        self._waiting: list[Callable[[], None]] = []
+        self.waiting_bytes = 0
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -84,6 +90,8 @@ class ClientConnection(FrameProtocol):
         self.drop_requests()
         self._polls.drop()
         self._out.clear()
+        self._kept.clear()
+        self._waiting.clear()
         self._server.unread.done(self)
         self._server.disconnected(self)
 
@@ -195,16 +203,55 @@ class ClientConnection(FrameProtocol):
         if self.has_requests() and self.transport is not None:
             self.transport.pause_reading()
 
+    # --- while the bookie holds ------------------------------------------------------------------------------------
+
+    def later(self, call: Callable[[], None], size: int = 0) -> None:
+        """What is to be done when the bookie holds no more; `size` bytes stay in memory until then."""
+        self._waiting.append(call)
+        self.waiting_bytes += size
+
+    def unless_held(self, then: Callable[[Answer], None]) -> Callable[[Answer], None]:
+        """What to call when something that an answer waited for has happened: `then`, at the latest once nothing is held."""
+
+        def happened(answer: Answer) -> None:
+            if self._server.vigil.holding:
+                self.later(partial(then, answer))
+            else:
+                then(answer)
+
+        return happened
+
+    def keep_back(self) -> None:
+        """Keep the answers that are ready: they were made before it was known that this process did not run."""
+        self._kept += self._out
+        self._out, self._out_bytes = [], 0
+
+    def let_out(self) -> None:
+        """The bookie holds no more: send what was kept back, serve what waited, in its order."""
+        if self.transport is None:
+            return
+        self._out[:0], self._kept = self._kept, []
+        self._out_bytes = sum(map(len, self._out))
+        waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
+        if self._out:
+            self._server.answering(self)
+        for call in waiting:
+            call()
+        self.chunk_done()
+        self.resume_reading()
+
     # --- answers -------------------------------------------------------------------------------------------------
 
     def send_answers(self) -> None:
         """Write all answers that are ready, in one go."""
+        self._server.vigil.look()
         out, self._out = self._out, []
         self._out_bytes = 0
         if out and self.transport is not None:
             self.transport.writelines(out)
 
     def _send_answers_joined(self) -> None:
+        self._server.vigil.look()
         out, self._out = self._out, []
         self._out_bytes = 0
         if out and self.transport is not None:

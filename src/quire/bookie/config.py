@@ -44,6 +44,7 @@ class BookieConfig:
         opening_seconds: how long a client may take until it is through with TLS and its password.
         short_circuit_reads: clients on this machine are told where long runs lie, and read them there if the system
             lets them open the files: nothing is copied twice, and this bookie has time for others.
+        adopt: a person's word: a directory without its cookie takes the one that the cluster keeps for it.
         unknown_is_error: V3 clients hear 501 instead of 507 for what may have been lost. Java clients that are too old
             to know 507 cannot read an answer that has it.
     """
@@ -68,6 +69,7 @@ class BookieConfig:
     opening_seconds: float = 15.0
     short_circuit_reads: bool = True
     unknown_is_error: bool = False
+    adopt: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quire.bookie.bookkeeper_connection import BookKeeperConnection
-from quire.bookie.client_connection import ClientConnection
+from quire.bookie.client_connection import WAITING_BYTES_MAX, ClientConnection
 from quire.bookie.opening import NativeDoor
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
@@ -31,6 +32,9 @@ BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
 _NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS, Kind.TRUNCATE})
 """Kinds that are no request for a ledger here: TRUNCATE is for bookies that announce the feature."""
+_SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
+READ_BYTES = 1024
+"""What a read that waits may keep in memory, about."""
 _DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
 """What INFO tells of a ledger since version 2."""
 
@@ -55,6 +59,7 @@ class Connection(ClientConnection):
     def __init__(self, server: BookieServer) -> None:
         super().__init__(server, server.config.frame_limits.native)
         self._requests: deque[memoryview] = deque()
+        self._held: list[memoryview] = []
         self._added = False
         self._beside = False
         self._version = 0
@@ -173,7 +178,7 @@ class Connection(ClientConnection):
 
     def _shut(self) -> None:
         """End the connection; what it sent behind its last request counts for nothing."""
-        self._requests.clear()
+        self.drop_requests()
         self.__dict__["frame_received"] = _forget
         if self.transport is not None:
             self.transport.close()
@@ -203,12 +208,20 @@ class Connection(ClientConnection):
 
     def drop_requests(self) -> None:
         self._requests.clear()
+        self._held.clear()
+
+    def let_out(self) -> None:
+        self._requests.extendleft(reversed(self._held))
+        self._held.clear()
+        super().let_out()
 
     def _work(self) -> None:
         requests, self._added = self._requests, False
         limit = self._server.config.answer_bytes_max
         try:
             while requests and self.not_read_since is None and not self._server.holding:
+                if self.waiting_bytes > WAITING_BYTES_MAX:
+                    break
                 self._serve(requests.popleft())
                 if self._out_bytes >= limit:
                     self.send_answers()
@@ -225,6 +238,10 @@ class Connection(ClientConnection):
         elif request.term or not request.is_possible():
             self._answer(request, Answer.BAD_REQUEST)
         else:
+            if self._server.vigil.holding and _must_wait(request):
+                self._held.append(frame)
+                self.waiting_bytes += len(frame)
+                return
             try:
                 self._serve_intact(request, frame)
             except MalformedFrameError:
@@ -236,7 +253,8 @@ class Connection(ClientConnection):
         if kind is Kind.ADD:
             self._add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
-            self._ledgers.fence_then(request, self.unless_congested(lambda: frame, self._look(request)))
+            look = self.unless_congested(lambda: frame, self._look(request))
+            self._ledgers.fence_then(request, self.unless_held(look))
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
         elif kind is Kind.LONG_POLL:
@@ -270,6 +288,12 @@ class Connection(ClientConnection):
         """A run is durable: now its answer may leave."""
         request: Request = tag  # as `_add` gave it
         self._server.settled(len(request.body))
+        if self._server.vigil.holding:
+            self.later(partial(self._answer_add, request, error), len(request.body))
+        else:
+            self._answer_add(request, error)
+
+    def _answer_add(self, request: Request, error: StorageError | None) -> None:
         if error is None:
             flags = native.FOLLOWED if request.ledger_id in self._ledgers.followers.followed else 0
             self._answer(request, Answer.OK, flags=flags, term=request.term)
@@ -294,6 +318,11 @@ class Connection(ClientConnection):
         room = min(bytes_max, self._server.unread.answer_bytes_max)
         placed = self._beside and bool(request.flags & Flag.PLACES)
         found = self._ledgers.read(request, first, last, room, placed=placed)
+        if self._server.vigil.holding:
+            if found.answer is not Answer.OK or not (found.runs or found.places):
+                self.later(partial(self._entries, request, answer, first, last, bytes_max), READ_BYTES)
+                return
+            found.vouched_through = first - 1  # what is not here, others must say
         if found.answer is not Answer.OK:
             self._answer(request, found.answer, lac=found.lac)
             return
@@ -313,6 +342,9 @@ class Connection(ClientConnection):
             self._answer(request, answer)
             return
         answer, lac, explicit, evidence = self._ledgers.last_confirmed(request)
+        if self._server.vigil.holding and answer is not Answer.OK:
+            self.later(partial(self._last_confirmed, request, Answer.OK), READ_BYTES)
+            return
         body: Sequence[Buffer] = ()
         if answer is Answer.OK:
             lac_term, lafr = self._ledgers.confirmed_in(request.ledger_id)
@@ -354,7 +386,8 @@ class Connection(ClientConnection):
             self._answer(request, ledgers.explicit_lac(request))
         elif kind is Kind.CLEAR_LIMBO:
             lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
-            ledgers.clear_limbo(request, lsn, lambda answer: self._answer(request, answer))
+            then = self.unless_held(lambda answer: self._answer(request, answer))
+            ledgers.clear_limbo(request, lsn, then)
         elif kind is Kind.LIST_ENTRIES:
             wanted = native_bodies.decode_list(request.body, version=self._version)
             page = ledgers.held_page(request.ledger_id, *wanted)
@@ -403,6 +436,13 @@ class Connection(ClientConnection):
             self._server.answering(self)
         self._out += parts
         self._out_bytes += sum(map(len, parts))
+
+
+def _must_wait(request: Request) -> bool:
+    """Whether a request waits while the bookie holds: all do but those that may show what is here."""
+    if request.flags & Flag.FENCE or request.kind not in _SHOWING:
+        return True
+    return request.kind is Kind.INFO and request.ledger_id >= 0
 
 
 def _forget(frame: memoryview) -> None:

@@ -1,7 +1,8 @@
 """A bookie: its disk, its ledgers, its port and its registration, put together.
 
-It starts in this order: take the directory, compare its cookie, replay the disk, listen, show the cookie, register.
-Whatever may have been lost is in limbo before the first request is served.
+It starts in this order: take the directory, compare its cookie, read what the cluster knows of its boots, replay the disk,
+listen, show the cookie, register, tell the cluster of this boot. Whatever may have been lost is in limbo before the first
+request is served; until the last step adds, fences and negative answers wait.
 
 Source: overview (002), "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
 """
@@ -16,27 +17,30 @@ import os
 import random
 from typing import Any
 
+from quire.bookie.boots import BootRecord
 from quire.bookie.client_connection import ClientConnection
 from quire.bookie.closing_log import ClosingLog
 from quire.bookie.collector_store import CollectorStore
 from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
+from quire.bookie.cookies import compare_cookie, take_directory
 from quire.bookie.digest_types import DigestTypes
 from quire.bookie.first_adds import FirstAdds
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads
 from quire.bookie.unread import UnreadAnswers
+from quire.bookie.vigil import Vigil
 from quire.bookie.waiters import WHEN_DURABLE, LateRefusalError
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.boot import BootState
 from quire.core.errors import (
     CorruptMetadataError,
     DiskFullError,
     MisuseError,
     QuireError,
     StorageError,
-    WrongDirectoryError,
 )
 from quire.core.ids import BookieId, LedgerId
 from quire.core.rules import RULES, Rules
@@ -47,7 +51,7 @@ from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
-from quire.storage.identity import Identity, open_identity
+from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import ledger_metadata, native_hello, native_info
 from quire.wire.bookie_service_info import (
@@ -77,6 +81,7 @@ class BookieServer:
 
     Attributes:
         boot: the boot number of its directory, which clients are told.
+        vigil: whether it may speak for its identity.
 
     Raises:
         MisuseError: a file of `config.security` is missing or is not what it should be.
@@ -118,9 +123,11 @@ class BookieServer:
         self._chance: Chance = chance or random.SystemRandom()
         self._process_id = os.getpid() if process_id is None else process_id
         self._rules = rules
+        self._owner = self._chance.getrandbits(64) or 1
         self._registry = BookieRegistry(store)
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
+        self.vigil = Vigil(self.clock, store.session_timeout_ms, lambda: list(self._connections), rules)
         # In the order in which they came: what is done to all of them is done in one order in every run.
         self._connections: dict[ClientConnection, None] = {}
         self._answering: list[ClientConnection] = []
@@ -147,26 +154,14 @@ class BookieServer:
             NoClusterError: the metadata store cannot be reached.
         """
         self.cluster_instance = self.store.instance_id
-        self._identity = open_identity(
-            self.config.directory,
-            self.config.name,
-            self.cluster_instance,
-            files=self._files,
-            chance=self._chance,
+        self._identity = await take_directory(
+            self.config, self._registry, self.cluster_instance, self._files, self._chance
         )
         self.bookie_id = self._identity.bookie_id
         try:
-            served = await self._compare_cookie(self._identity)
-            self.storage = LedgerStorage.open(
-                self.config.directory,
-                self.config.storage,
-                self._identity,
-                files=self._files,
-                worker=self._worker,
-                clock=self.clock,
-                served=served,
-                chance=self._chance,
-            )
+            served = await compare_cookie(self.config, self._registry, self._identity)
+            boots = BootRecord(self.store, self.bookie_id)
+            self.storage = self._open_disk(self._identity, await boots.read(), served=served)
             self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._look_up_records()
@@ -178,19 +173,45 @@ class BookieServer:
             if not served:
                 await self._registry.write_cookie(self._identity.bookie_id, self._identity.cookie)
             await self._register()
+            await self.vigil.begin(boots, self.storage, self._owner, lambda: self._registration)
         except BaseException:
+            await self._unregister()
             await self._let_go(clean=False)
             raise
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._look_after(), name="look after connections and the disk"),
             loop.create_task(self.collector.run(), name="collect deleted ledgers"),
+            loop.create_task(self.vigil.run(), name="watch over the identity"),
         ]
         if self._suspicious:
             self._tasks.append(
                 loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo")
             )
         log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
+
+    def _open_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
+        directory = self.config.directory
+        storage = LedgerStorage.open(
+            directory,
+            self.config.storage,
+            identity,
+            files=self._files,
+            worker=self._worker,
+            clock=self.clock,
+            served=served,
+            stored=stored,
+            chance=self._chance,
+            rules=self._rules,
+        )
+        if storage.report.older:
+            log.warning(
+                "%s is not as its bookie left it: %s; in doubt for everything",
+                directory,
+                storage.report.older,
+            )
+        storage.on_sealed = self.vigil.sealed
+        return storage
 
     async def stop(self, *, clean: bool = True) -> None:
         """Take the bookie down: unregister, answer what is on its way, mark the disk as cleanly stopped. Again is allowed.
@@ -204,11 +225,15 @@ class BookieServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._tasks = []
+        await self._unregister()
+        await self._let_go(clean=clean)
+
+    async def _unregister(self) -> None:
+        self.vigil.close()
         if self._registration is not None:
             with contextlib.suppress(QuireError):
                 await self._registration.close()
             self._registration = None
-        await self._let_go(clean=clean)
 
     async def _let_go(self, *, clean: bool) -> None:
         if self._identity is None:
@@ -229,6 +254,8 @@ class BookieServer:
             self._server = None
         if hasattr(self, "storage"):
             self.storage.close(clean=clean)
+            if clean:
+                await self.vigil.stopped()
         self._worker.close()
         self._identity.release()
         self._identity = None
@@ -260,17 +287,6 @@ class BookieServer:
             raise MisuseError(msg, host=host, port=port) from error
         self._address = (host, self._server.sockets[0].getsockname()[1])
 
-    async def _compare_cookie(self, identity: Identity) -> bool:
-        """Whether the cluster knows this bookie: it has been up before. The cookie that is known must be the directory's own."""
-        stored = await self._registry.read_cookie(identity.bookie_id)
-        if stored is not None and stored.value != identity.cookie:
-            msg = (
-                f"{self.config.directory} has another cookie than the cluster keeps for bookie {identity.bookie_id}: "
-                "this is not the directory that it had; start it on that one, or empty this one to begin a new bookie"
-            )
-            raise WrongDirectoryError(msg, path=str(self.config.directory), bookie=identity.bookie_id)
-        return stored is not None
-
     async def _register(self) -> None:
         info = BookieInfo(
             bookie_id=self.bookie_id,
@@ -284,6 +300,7 @@ class BookieServer:
         )
         wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms
         self._registration = await self._registry.register(info, wait_ms=wait_ms)
+        self._registration.tell(self.vigil.registration_gone)
 
     def _writable(self) -> bool:
         """Whether it takes new entries; not while it does not know which ledgers it may have lost."""

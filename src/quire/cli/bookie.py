@@ -44,6 +44,13 @@ def bookie(
             help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
         ),
     ] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="The directory lost its cookie and is this bookie's: take the one that the cluster keeps.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
@@ -67,6 +74,7 @@ def bookie(
         port=port,
         name=stable,
         unknown_is_error=unknown_is_error,
+        adopt=adopt,
         frame_bytes_max=frame_bytes_max,
         garbage_seconds=collect_every,
         tombstone_seconds=tombstones_for,

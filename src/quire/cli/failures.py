@@ -8,6 +8,7 @@ Servers use it too, so it must not import the command-line library.
 | 1 | refused or failed: the answer is no, or this machine or a peer failed |
 | 2 | usage: the command line itself is wrong; nothing was sent |
 | 3 | outcome unknown: it may or may not have happened; read after a recovery to find out |
+| 4 | a bookie: another process has its identity; do not start it again by itself |
 | 130 | ended by Ctrl-C |
 """
 
@@ -21,12 +22,19 @@ import sys
 import traceback
 from typing import Final
 
-from quire.core.errors import MisuseError, OutcomeUnknownError, QuireError, RefusedError
+from quire.core.errors import (
+    IdentityReplacedError,
+    MisuseError,
+    OutcomeUnknownError,
+    QuireError,
+    RefusedError,
+)
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3
+EXIT_REPLACED: Final = 4
 EXIT_INTERRUPTED: Final = 130
 
 
@@ -57,6 +65,8 @@ def exit_code(error: BaseException) -> int:
             return EXIT_UNKNOWN
         case MisuseError():
             return EXIT_USAGE
+        case IdentityReplacedError():
+            return EXIT_REPLACED
     return EXIT_FAILED
 
 

@@ -62,6 +62,7 @@ async def serve(
     Raises:
         MisuseError: that file, or one that it names, is not what it should be.
         PortInUseError: another program has the port.
+        IdentityReplacedError: another process has the bookie's identity.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -84,6 +85,7 @@ async def serve(
                 raise
             raise PortInUseError(port_in_use(config.host, config.port), port=config.port) from cause
         try:
+            server.vigil.ended = stop.set
             host_now, port_now = server.address
             on_ready(
                 Ready(str(server.bookie_id), f"{host_now}:{port_now}", os.getpid(), str(config.directory))
@@ -91,6 +93,8 @@ async def serve(
             await stop.wait()
         finally:
             await server.stop(clean=True)
+        if server.vigil.error is not None:
+            raise server.vigil.error
     finally:
         await store.close()
 

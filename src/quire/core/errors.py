@@ -295,6 +295,12 @@ class DirectoryInUseError(StorageError):
     code = "directory_in_use"
 
 
+class IdentityReplacedError(StorageError):
+    """Another process has this bookie's identity: a copy of its directory was started, or this is one."""
+
+    code = "identity_replaced"
+
+
 class WrongDirectoryError(StorageError):
     """The directory belongs to another bookie or another cluster."""
 

@@ -14,6 +14,7 @@ from enum import Enum
 
 from quire.core import quorum
 from quire.core.answers import NEGATIVES, Answer
+from quire.core.boot import BootState, older_directory
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 
@@ -250,6 +251,14 @@ def deleted_refuses_adds() -> bool:
     return True
 
 
+# --- identity ---------------------------------------------------------------------------------------------------
+
+
+def holds_after_pause(apart_ms: int, pause_ms: int) -> bool:
+    """A process that did not run for so long may have lost its session, and its identity to a copy of itself (T3)."""
+    return apart_ms > pause_ms
+
+
 # --- collection ---------------------------------------------------------------------------------------------------
 
 
@@ -347,6 +356,8 @@ class Rules:
     ends_doubt: Callable[[int, int | None], bool] = ends_doubt
     may_end_doubt: Callable[[LedgerMetadata, LedgerMetadata, BookieId], bool] = may_end_doubt
     deleted_refuses_adds: Callable[[], bool] = deleted_refuses_adds
+    older_directory: Callable[[BootState | None, BootState], str | None] = older_directory
+    holds_after_pause: Callable[[int, int], bool] = holds_after_pause
     store_went_back: Callable[..., bool] = store_went_back
     chain_proves: Callable[[int], bool] = chain_proves
     tombstone_counts: Callable[..., bool] = tombstone_counts

@@ -24,6 +24,9 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """Monotonic nanoseconds."""
 
+    def boot_ms(self) -> int:
+        """Monotonic milliseconds that go on while the machine sleeps."""
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970, for people and for what outlives a restart."""
 

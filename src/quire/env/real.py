@@ -26,6 +26,9 @@ DIRECT_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs"})
 or copied on write (btrfs, zfs)."""
 
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class RealClock:
     """The machine's clocks."""
 
@@ -34,6 +37,9 @@ class RealClock:
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
+
+    def boot_ms(self) -> int:
+        return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

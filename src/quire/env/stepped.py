@@ -62,6 +62,10 @@ class StepClock:
         """Nanoseconds."""
         return self.ms * 1_000_000
 
+    def boot_ms(self) -> int:
+        """Milliseconds."""
+        return self.ms
+
     def wall_ms(self) -> int:
         """Milliseconds."""
         return self.ms

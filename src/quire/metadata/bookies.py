@@ -10,13 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MisuseError
+from quire.core.errors import (
+    AlreadyExistsError,
+    CorruptMetadataError,
+    IdentityReplacedError,
+    MisuseError,
+)
 from quire.core.ids import BookieId
-from quire.metadata.store import LIST_LIMIT, MetadataStore, Registration, Versioned, Watch
+from quire.metadata.store import (
+    LIST_LIMIT,
+    KeyMissingError,
+    MetadataStore,
+    Registration,
+    Versioned,
+    Watch,
+)
 from quire.wire import bookie_service_info
 from quire.wire.bookie_service_info import (
     BOOKIE_RPC,
@@ -96,7 +109,42 @@ class BookieRegistration:
     def __init__(self, store: MetadataStore, info: BookieInfo, held: Registration) -> None:
         self._store = store
         self._held = held
+        self._gone: Callable[[], None] = lambda: None
         self.info = info
+
+    def tell(self, gone: Callable[[], None]) -> None:
+        """Call this whenever the store answers that the registration is gone, or another's; see `Registration.gone`."""
+        self._gone = self._held.gone = gone
+
+    def _hold(self, held: Registration) -> None:
+        self._held = held
+        held.gone = self._gone
+
+    async def confirm(self, *, wait_ms: int) -> None:
+        """Return when the bookie is registered: as it was, or again.
+
+        Args:
+            wait_ms: how long to wait for another registration of its id to end; it may be a session of its own that the
+                store has not ended yet.
+
+        Raises:
+            IdentityReplacedError: it is another's.
+            QuireError: the store does not answer.
+        """
+        held = self._held
+        if not held.lost.is_set():
+            with suppress(KeyMissingError):
+                await held.update(held.value)
+                return
+        try:
+            again = await _register(self._store, self.info, wait_ms)
+        except AlreadyExistsError as error:
+            raise IdentityReplacedError(
+                f"{error.message}; this one ends. Keep the other, and do not start this directory again unless that one "
+                "is gone for good",
+                bookie=self.info.bookie_id,
+            ) from error
+        self._hold(again)
 
     @property
     def lost(self) -> asyncio.Event:
@@ -114,7 +162,7 @@ class BookieRegistration:
             return
         info = replace(self.info, writable=writable)
         before = self._held
-        self._held = await self._store.register(_key(info), info.serialize())
+        self._hold(await self._store.register(_key(info), info.serialize()))
         self.info = info
         await before.close()
 
@@ -141,6 +189,37 @@ def _key(info: BookieInfo) -> str:
     return (AVAILABLE if info.writable else READONLY) + info.bookie_id
 
 
+async def _register_once(store: MetadataStore, info: BookieInfo) -> Registration:
+    """Register in one place while the other is empty: a copy in doubt is read-only, and its original is not."""
+    other = _key(replace(info, writable=not info.writable))
+    if await store.get(other) is None:
+        held = await store.register(_key(info), info.serialize())
+        if await store.get(other) is None:
+            return held
+        await held.close()
+    raise AlreadyExistsError(f"{other} exists already; its owner lives", key=other)
+
+
+async def _register(store: MetadataStore, info: BookieInfo, wait_ms: int) -> Registration:
+    """See `BookieRegistry.register`."""
+    check_bookie_id(info.bookie_id)
+    try:
+        return await _register_once(store, info)
+    except AlreadyExistsError as error:
+        taken = error
+    try:
+        async with asyncio.timeout(wait_ms / 1000), store.watch(PREFIX) as changes:
+            async for _ in changes:
+                with suppress(AlreadyExistsError):
+                    return await _register_once(store, info)
+    except TimeoutError:
+        pass
+    raise AlreadyExistsError(
+        f"bookie {info.bookie_id} is registered already: another process with its identity lives; stop that one",
+        bookie=info.bookie_id,
+    ) from taken
+
+
 class BookieRegistry:
     """Registrations and cookies over a metadata store."""
 
@@ -158,23 +237,7 @@ class BookieRegistry:
         Raises:
             AlreadyExistsError: a bookie with this id is alive.
         """
-        check_bookie_id(info.bookie_id)
-        key, value = _key(info), info.serialize()
-        try:
-            return BookieRegistration(self._store, info, await self._store.register(key, value))
-        except AlreadyExistsError as error:
-            taken = error
-        try:
-            async with asyncio.timeout(wait_ms / 1000), self._store.watch(key) as changes:
-                async for _ in changes:
-                    with suppress(AlreadyExistsError):
-                        return BookieRegistration(self._store, info, await self._store.register(key, value))
-        except TimeoutError:
-            pass
-        raise AlreadyExistsError(
-            f"bookie {info.bookie_id} is registered already: another process with its identity lives; stop that one",
-            bookie=info.bookie_id,
-        ) from taken
+        return BookieRegistration(self._store, info, await _register(self._store, info, wait_ms))
 
     async def available(self) -> dict[BookieId, BookieInfo]:
         """All registered bookies, the read-only ones too, in the order of their ids.

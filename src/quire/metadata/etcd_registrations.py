@@ -239,6 +239,7 @@ class Registrations:
             found = (await self._changes.range(RangeRequest(key=key))).kvs
             if name not in self._held or (found and found[0].lease == lease):
                 return
+            registration.gone()
             if found or not registration.again:
                 self._lose(name)
                 return

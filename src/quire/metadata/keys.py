@@ -98,7 +98,10 @@ KEYS: Final = Names(
             "what a bookie has dropped",
             Use("the bookie's collector", "whoever ends tombstones", "2", IGNORES),
         ),
-        f"{BOOTS}<bookie>": ("how far a bookie's directory is known to be", _LATER),
+        f"{BOOTS}<bookie>": (
+            "how far a bookie's directory is known to be",
+            Use("the bookie", "the bookie at its start, and before it goes on after holding", "2", IGNORES),
+        ),
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",
             Use("the bookie's collector; operators", "the same", "2", IGNORES),

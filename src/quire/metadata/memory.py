@@ -223,6 +223,7 @@ class MemoryStore(MetadataStore):
         self._space.end_session(self._session)
         self._session = self._new_session()
         for key, registration in list(self._registrations.items()):
+            registration.gone()
             if registration.again:
                 try:
                     self._space.apply((Create(key, registration.value),), self._session)

@@ -122,6 +122,7 @@ class SqliteRegistrations:
 
     def _register_again(self, held: _Held, number: int) -> None:
         registration = held.registration
+        self._tell(registration.gone)
         if registration.again:
             try:
                 self._file.apply((Create(registration.key, held.value),), number, over=self.remove_if_over)

@@ -1,14 +1,12 @@
 """The metadata store as everyone else sees it: keys, values, versions, watches and registrations.
 
-Every driver passes the one suite tests/conformance/test_metadata_store.py. Knows nothing of ledgers, bookies or logs;
-`ledgers.py`, `bookies.py` and `election.py` do.
+Every driver passes tests/conformance/test_metadata_store.py. Ledgers, bookies and logs are unknown here.
 
 What every driver promises:
 
 1. A change is one compare-and-swap: it happens whole or not at all, and its version was the stored one. Changes of
    one key are totally ordered; versions of a key only grow, and a key that was deleted and created again does not
-   come back to a version that it had in the same life. (They may restart on ZooKeeper: keep mutable records under
-   ids that are never used twice.)
+   come back to a version of the same life. (They may restart on ZooKeeper: never use ids of mutable records twice.)
 2. A call that begins after another has returned, on any client of the store, sees its change. A list is of one moment.
 3. `MetadataUnknownError` means that nobody can tell whether the change happened; read again, then decide. Every other
    error means that it did not.
@@ -298,8 +296,9 @@ class Registration:
     Attributes:
         key: the key; of a sequential registration with its number.
         value: what was registered last.
-        lost: set for good when the registration is gone and does not come back: another owner has the key, the store
-            failed, or the session was lost and `again` was not wanted. An owner acts on it as if it had been killed.
+        lost: set for good when the registration does not come back: another owner has the key, the store failed, or the
+            session was lost and `again` was not wanted. An owner acts on it as if it had been killed.
+        gone: the owner's; drivers call it when the store has answered that the key is not there, or is another owner's.
         renewed: how often it had to be registered again after the session was lost.
     """
 
@@ -317,6 +316,7 @@ class Registration:
         self.again = again
         self.lost = asyncio.Event()
         self.renewed = 0
+        self.gone: Callable[[], None] = lambda: None
         self._update = update
         self._close = close
 

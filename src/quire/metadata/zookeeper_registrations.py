@@ -204,6 +204,7 @@ class Registrations:
             stat, _ = await self._session.submit(Exists(path, None))
             if stat is not None and stat.ephemeralOwner == self._session.session_id:
                 return
+            registration.gone()
             if stat is not None or not registration.again:
                 self._lose(path)
                 return

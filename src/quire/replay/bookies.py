@@ -75,6 +75,7 @@ class BookieProgram(BookieServer):
         self.ledgers = ledgers(self.storage, self._send_answers, self._rules)
         self._look_up_records()
         self._suspicious = self.storage.report.suspects_unknown
+        self.vigil.never()
         self.collector = self._make_collector()
 
     @property

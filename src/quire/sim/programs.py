@@ -86,6 +86,10 @@ class SimClock:
         """Nanoseconds."""
         return self._timeline.now_ns
 
+    def boot_ms(self) -> int:
+        """Milliseconds."""
+        return self._timeline.now_ns // MS
+
     def wall_ms(self) -> int:
         """What the wall clock says."""
         return WALL_START_MS + self._timeline.now_ns // MS + self.jump_ms

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from quire.core.boot import BootState, Marker, next_boot
 from quire.core.errors import WrongDirectoryError
 from quire.env.interfaces import Files, FileStamp
 from quire.storage.segment_format import BLOCK_BYTES, FormatError
@@ -29,7 +30,7 @@ _CLEAN: Final = 1
 _MARKER_TEXT: Final = (
     b"Never touch this file: its inode and its change time tell the directory from a copy of it.\n"
 )
-_NEW = Use("bookie", "nobody yet", "2", IGNORES)
+_NEW = Use("bookie", "bookie", "2", IGNORES)
 
 BOOT: Final = Layout(
     "Boot, one slot",
@@ -57,7 +58,7 @@ class Boot(NamedTuple):
         number: how often the bookie was started on this directory; the first start is 1.
         writes: how often this was written: the higher is the newer.
         durable_lsn: what was durable when it was written.
-        marker: of the marker file when the directory was made.
+        marker: of the marker file at that time.
         clean: the last process stopped cleanly, with this very LSN.
     """
 
@@ -120,7 +121,8 @@ class BootFile:
         """The newest slot that verifies.
 
         Raises:
-            WrongDirectoryError: the file is there and neither slot verifies, or a newer version wrote one.
+            WrongDirectoryError: the file is there and neither slot verifies, or a newer version wrote one; or the marker
+                is missing.
             OSError: it cannot be read.
         """
         if not self._files.exists(self._path):
@@ -134,8 +136,16 @@ class BootFile:
         if not found:
             raise WrongDirectoryError(
                 f"{self._path} is damaged: how often this bookie was started cannot be told. If the directory is the "
-                "bookie's own and no copy, remove this file; boots are then counted anew",
+                "bookie's own and no copy, remove this file; the bookie then starts as on a copy, in doubt for all that it "
+                "may have lost",
                 path=str(self._path),
+            )
+        if not self._files.exists(self._marker):
+            raise WrongDirectoryError(
+                f"{self._marker} is missing: whether this directory is the bookie's own or a copy cannot be told. Put the "
+                "whole directory back as it was; or make an empty file of that name: the bookie then starts as on a copy, "
+                "in doubt for all that it may have lost",
+                path=str(self._marker),
             )
         return max(found, key=lambda slot: slot.writes)
 
@@ -144,18 +154,39 @@ class BootFile:
         """The boot number of this process once it has begun; 0 before the first start."""
         return 0 if self.last is None else self.last.number
 
-    def begin(self, durable_lsn: int) -> None:
-        """Count a start, before anything is served.
+    def own(self, lsn: int) -> BootState:
+        """What the directory is, before this start counts itself.
+
+        Args:
+            lsn: the last one that is there.
+
+        Raises:
+            OSError: the marker cannot be looked at.
+        """
+        there = self._files.exists(self._marker)
+        marker = Marker(*self._files.stamp(self._marker)) if there else Marker(0, 0)
+        last = self.last
+        return BootState(
+            self.number, lsn, marker, last is not None and last.clean and last.durable_lsn == lsn
+        )
+
+    def begin(self, durable_lsn: int, stored: BootState | None = None) -> None:
+        """Count a start, before anything is served, and take the marker file as it is now.
+
+        Args:
+            durable_lsn: what is durable.
+            stored: what the cluster knows of this bookie; the new number is above that one too.
 
         Raises:
             OSError: it cannot be written.
         """
         if not self._files.exists(self._marker):
             self._files.write_whole(self._marker, _MARKER_TEXT)
+        number, marker = next_boot(stored, self.number), self._files.stamp(self._marker)
         if self.last is not None:
-            self._write(Boot(self.number + 1, self.last.writes + 1, durable_lsn, self.last.marker))
+            self._write(Boot(number, self.last.writes + 1, durable_lsn, marker))
             return
-        boot = Boot(1, SLOTS, durable_lsn, self._files.stamp(self._marker))
+        boot = Boot(number, SLOTS, durable_lsn, marker)
         # The first time as a whole: a slot that was cut has no other to fall back on.
         self._files.write_whole(self._path, encode_boot(boot).ljust(SLOTS * BLOCK_BYTES, b"\0"))
         self.last = boot

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from quire.core.errors import (
 from quire.core.ids import BookieId
 from quire.env.interfaces import Chance, Files, Lock
 from quire.env.real import RealFiles
+from quire.storage.segment_format import BLOCK_BYTES, FormatError, decode_segment_header
 
 COOKIE_FILE = "VERSION"
 LOCK_FILE = "LOCK"
@@ -111,6 +113,7 @@ def open_identity(
     *,
     files: Files | None = None,
     chance: Chance | None = None,
+    adopt: Mapping[BookieId, bytes] | None = None,
 ) -> Identity:
     """Take a directory for this process; one that is empty becomes a new bookie's.
 
@@ -120,6 +123,8 @@ def open_identity(
         cluster_instance: the cluster's id in the metadata store.
         files: the file system.
         chance: where incarnations come from.
+        adopt: a person's word: a directory with segments but without a cookie takes its own of these again, the cookies
+            that the cluster keeps.
 
     Raises:
         DirectoryInUseError: another process uses it.
@@ -147,7 +152,9 @@ def open_identity(
             f"{directory} cannot be used: {error.strerror or error}", path=str(directory)
         ) from error
     try:
-        cookie = _cookie(directory, name, cluster_instance, files, chance or random.SystemRandom())
+        cookie = _cookie(
+            directory, name, cluster_instance, files, chance or random.SystemRandom(), adopt or {}
+        )
         bookie_id = _check(directory, name, cluster_instance, cookie)
     except OSError as error:
         lock.release()
@@ -158,20 +165,50 @@ def open_identity(
     return Identity(cluster_instance, bookie_id, cookie, lock)
 
 
-def _cookie(directory: Path, name: str, cluster_instance: str, files: Files, chance: Chance) -> bytes:
+def _cookie(
+    directory: Path,
+    name: str,
+    cluster_instance: str,
+    files: Files,
+    chance: Chance,
+    adopt: Mapping[BookieId, bytes],
+) -> bytes:
     path = directory / COOKIE_FILE
     if files.exists(path):
         return files.read_whole(path)
-    if any(one.endswith(".seg") for one in files.names(directory / "segments")):
-        raise WrongDirectoryError(
-            f"{directory} holds segments but no {COOKIE_FILE} file: whose it is cannot be told. Restore {path}, or empty "
-            "the directory and let the entries be copied from the other bookies",
-            path=str(path),
-        )
+    segments = [one for one in files.names(directory / "segments") if one.endswith(".seg")]
+    if segments:
+        # A first start writes the cookie before the first segment.
+        found = _adopted(directory / "segments", segments, files, adopt)
+        if found is None:
+            raise WrongDirectoryError(
+                f"{directory} holds segments but no {COOKIE_FILE} file: whose it is cannot be told. Restore {path}; or, if "
+                "you are sure that it is this bookie's, start it once with --adopt, which takes the cookie that the cluster "
+                "keeps; or empty the directory and let the entries be copied from the other bookies",
+                path=str(path),
+            )
+        files.write_whole(path, found)
+        return found
     incarnation = "".join(_LETTERS[chance.getrandbits(5)] for _ in range(5))
     cookie = encode_cookie(f"{name}.{incarnation}", [str(directory)], [str(directory)], cluster_instance)
     files.write_whole(path, cookie)
     return cookie
+
+
+def _adopted(
+    directory: Path, segments: list[str], files: Files, adopt: Mapping[BookieId, bytes]
+) -> bytes | None:
+    """The cookie of the bookie that a segment names, if there is one."""
+    for name in segments:
+        file = files.open_to_read(directory / name, random=True)
+        try:
+            bookie_id = decode_segment_header(file.read_at(0, BLOCK_BYTES)).bookie_id
+        except FormatError:
+            continue
+        finally:
+            file.close()
+        return adopt.get(BookieId(bookie_id))
+    return None
 
 
 def _cookie_failed(path: Path, error: OSError) -> StorageError:

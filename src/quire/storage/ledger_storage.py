@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quire.core.bookie_ledger import LedgerFacts
+from quire.core.boot import BootState, Marker
 from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
+from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
 from quire.storage.config import StorageConfig
@@ -63,7 +65,9 @@ class LedgerStorage:
 
     Attributes:
         report: what the start found, and damages found since.
+        on_sealed: called when a segment has been sealed.
         started_lsn: of the mark of this start: a doubt that it raised, or that is raised while it runs, has this LSN.
+        found: what the directory was before this start counted itself.
         kept: records that are carried over as they are.
         segments: in use, by sequence.
         unsealed: those of them whose runs are in memory.
@@ -85,6 +89,8 @@ class LedgerStorage:
         self._recent = RecentRuns(config.recent_bytes_max)
         self._looked_for_space_ms = clock.now_ms()
         self._closed = False
+        self.found = boots.own(start.found_lsn)
+        self.on_sealed: Callable[[], None] = lambda: None
         self.report: StartReport = start.report
         self.started_lsn = 0
         self.segments: dict[int, Segment] = dict(sorted(start.segments.items()))
@@ -141,6 +147,8 @@ class LedgerStorage:
         clock: Clock,
         chance: Chance | None = None,
         served: bool = False,
+        stored: BootState | None = None,
+        rules: Rules = RULES,
     ) -> LedgerStorage:
         """Bring a bookie's disk up: read what is there, write down what may be lost, begin to write.
 
@@ -153,6 +161,8 @@ class LedgerStorage:
             clock: for the pace of looking for space.
             chance: where nonces come from.
             served: this bookie has been up before: if no segment is there, all have been lost.
+            stored: how far the cluster knows the directory to be: if it is older, anything may have been lost.
+            rules: the judgements; production passes the one true set.
 
         Raises:
             DamagedSegmentError: a segment's header is damaged, or a newer version wrote it.
@@ -167,11 +177,13 @@ class LedgerStorage:
         try:
             boots = BootFile(Path(directory), files)
             start.run()
+            if stored is not None:
+                start.judge(rules.older_directory(stored, boots.own(start.found_lsn)), stored.lsn)
             if start.resume is None and boots.last is not None:
                 # Also where segments are gone: whoever names the LSN of an earlier doubt must not mean a later one.
                 start.last_lsn = max(start.last_lsn, boots.last.durable_lsn + LSN_GAP)
             storage = cls(config, segment_files, start, worker, clock, boots)
-            storage._begin(start)
+            storage._begin(start, stored)
         except OSError as error:
             segment_files.close()
             raise StorageError(
@@ -182,7 +194,7 @@ class LedgerStorage:
             raise
         return storage
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: Start, stored: BootState | None) -> None:
         """Make the decisions of the start durable before anything is served."""
         journal = self._journal
         unsealed = list(self.unsealed.values())
@@ -208,11 +220,11 @@ class LedgerStorage:
             if journal.failure is not None:
                 raise journal.failure
 
-        self._count_boot()
+        self._count_boot(stored)
 
-    def _count_boot(self) -> None:
+    def _count_boot(self, stored: BootState | None) -> None:
         try:
-            self._boots.begin(self._journal.durable_lsn)
+            self._boots.begin(self._journal.durable_lsn, stored)
         except OSError as error:
             # Made when a directory of an earlier version is opened; on a full disk, the next start makes it.
             if error.errno not in NO_SPACE or self._boots.last is not None:
@@ -510,6 +522,15 @@ class LedgerStorage:
         return self._boots.number
 
     @property
+    def boot_state(self) -> BootState | None:
+        """What the cluster is to know of this directory; None where a full disk kept no count."""
+        last = self._boots.last
+        if last is None:
+            return None
+        lsn = last.durable_lsn if last.clean else self.durable_lsn
+        return BootState(last.number, lsn, Marker(*last.marker), last.clean)
+
+    @property
     def last_lsn(self) -> int:
         """Of what was put last; it may not be on disk yet."""
         return self._journal.last_lsn
@@ -587,6 +608,7 @@ class LedgerStorage:
         self.unsealed.pop(segment.sequence, None)
         self._states.hold(segment.contents.others)
         segment.live = add_directory(self._states.with_entries, segment.sequence, entries)
+        self.on_sealed()
 
     def rescan(self, segment: Segment) -> RowTable:
         """A sealed segment's footer does not verify: read its records, and write the footer anew if all are there."""

@@ -55,6 +55,7 @@ class StartReport:
         damages: what is not as it was written, with file and offset; `damages_more` counts those not kept.
         limbo: ledgers that were put in limbo by this start.
         suspects_unknown: ledgers never heard of may have been here.
+        older: why the directory may lack what was acknowledged, whatever lies in it; empty if it is the bookie's own.
         replayed_bytes: read from segments without a footer.
         segments: how many are in use.
         write_path: how the disk is written.
@@ -66,6 +67,7 @@ class StartReport:
     damages_more: int = 0
     limbo: list[int] = field(default_factory=list)
     suspects_unknown: bool = False
+    older: str = ""
     replayed_bytes: int = 0
     segments: int = 0
     write_path: str = ""
@@ -141,6 +143,29 @@ class Start:
         if self.resume is None:
             self._find_room()
         self.report.segments = len(self.segments)
+
+    @property
+    def found_lsn(self) -> int:
+        """The last LSN that is there; none that was skipped after an unclean stop."""
+        return self.before_last[1]
+
+    def judge(self, older: str | None, stored_lsn: int) -> None:
+        """After `run`: the directory may be older than what its bookie acknowledged. Then anything may be missing.
+
+        Args:
+            older: why; None if it is not.
+            stored_lsn: an LSN that the bookie has given out.
+        """
+        if older is None:
+            return
+        self.report.older = older
+        self.report.clean = False
+        self.all_suspect = True
+        self.last_lsn = max(self.last_lsn, stored_lsn) + LSN_GAP  # no LSN is given out twice
+        if self.resume is not None and self.resume is not self._continued:
+            self._continued, self.resume = self.resume, None
+            self._find_room()
+        self._suspect()
 
     # --- which segments ---------------------------------------------------------------------------------------
 

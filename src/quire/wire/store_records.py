@@ -83,6 +83,7 @@ class Boot:
         marker_inode: of the directory's marker file.
         marker_changed_ns: when the marker file was changed last, as its filesystem says.
         clean: whether the bookie was stopped, and not killed, with this very LSN.
+        owner: random bits of the process that began this boot.
         unknown: fields of later versions.
     """
 
@@ -92,6 +93,7 @@ class Boot:
     marker_inode: int
     marker_changed_ns: int
     clean: bool = False
+    owner: int = 0
     unknown: bytes = b""
 
 
@@ -215,6 +217,7 @@ def encode_boot(boot: Boot) -> bytes:
         marker_inode=check_number(boot.marker_inode, "the inode", where, U64_MAX),
         marker_changed_ns=check_number(boot.marker_changed_ns, "the change time", where),
         clean=boot.clean,
+        owner=check_number(boot.owner, "the owner", where, U64_MAX),
     )
     return serialized(message, boot.unknown, where, RECORD_BYTES_MAX)
 
@@ -237,6 +240,7 @@ def decode_boot(data: bytes, bookie: str) -> Boot:
         message.marker_inode,
         message.marker_changed_ns,
         message.clean,
+        message.owner,
         unknown_of(message),
     )
 
@@ -300,7 +304,9 @@ def _of_bookie(what: str, bookie: str) -> str:
 _DELETER: Final = Use("whoever deletes a ledger", "a bookie's collector; operators", "2", IGNORES)
 _COLLECTOR: Final = Use("a bookie's collector", "the collector; whoever ends tombstones", "2", IGNORES)
 _HOLD: Final = Use("a bookie's collector", "the collector; operators", "2", IGNORES)
-_BOOKIE: Final = Use("nobody yet; a bookie will", "nobody yet; the bookie at its start will", "2", IGNORES)
+_BOOKIE: Final = Use(
+    "the bookie", "the bookie at its start, and before it goes on after holding", "2", IGNORES
+)
 
 TOMBSTONE_FIELDS: Final = Message(
     "Tombstone of a deleted ledger",
@@ -321,7 +327,16 @@ BOOT_FIELDS: Final = Message(
     "Boot record of a bookie",
     pb.Boot.DESCRIPTOR,
     dict.fromkeys(
-        ("format_version", "bookie", "boot", "durable_lsn", "marker_inode", "marker_changed_ns", "clean"),
+        (
+            "format_version",
+            "bookie",
+            "boot",
+            "durable_lsn",
+            "marker_inode",
+            "marker_changed_ns",
+            "clean",
+            "owner",
+        ),
         _BOOKIE,
     ),
 )

@@ -122,6 +122,14 @@ def decode_response(frame: Buffer) -> Response:
     return message
 
 
+def is_plain_read(request: Request) -> bool:
+    """Whether it asks for an entry, fences nothing and waits for nothing."""
+    if request.header.operation != READ_ENTRY or request.header.version != VERSION:
+        return False
+    read = request.readRequest
+    return not (has_flag(read, FENCE_LEDGER) or read.HasField("previousLAC"))
+
+
 def has_flag(body: AddRequest | ReadRequest, flag: int) -> bool:
     """Whether an add or a read carries a flag.
 

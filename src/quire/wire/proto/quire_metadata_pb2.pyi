@@ -97,7 +97,7 @@ class Watermark(_message.Message):
     def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., revision: _Optional[int] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Boot(_message.Message):
-    __slots__ = ("format_version", "bookie", "boot", "durable_lsn", "marker_inode", "marker_changed_ns", "clean")
+    __slots__ = ("format_version", "bookie", "boot", "durable_lsn", "marker_inode", "marker_changed_ns", "clean", "owner")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOKIE_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class Boot(_message.Message):
     MARKER_INODE_FIELD_NUMBER: _ClassVar[int]
     MARKER_CHANGED_NS_FIELD_NUMBER: _ClassVar[int]
     CLEAN_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     format_version: int
     bookie: str
     boot: int
@@ -112,7 +113,8 @@ class Boot(_message.Message):
     marker_inode: int
     marker_changed_ns: int
     clean: bool
-    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., boot: _Optional[int] = ..., durable_lsn: _Optional[int] = ..., marker_inode: _Optional[int] = ..., marker_changed_ns: _Optional[int] = ..., clean: _Optional[bool] = ...) -> None: ...
+    owner: int
+    def __init__(self, format_version: _Optional[int] = ..., bookie: _Optional[str] = ..., boot: _Optional[int] = ..., durable_lsn: _Optional[int] = ..., marker_inode: _Optional[int] = ..., marker_changed_ns: _Optional[int] = ..., clean: _Optional[bool] = ..., owner: _Optional[int] = ...) -> None: ...
 
 class Passes(_message.Message):
     __slots__ = ("format_version", "bookie", "passes", "own", "held", "accepted", "chain")
