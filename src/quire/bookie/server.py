@@ -261,17 +261,10 @@ class BookieServer:
         self._identity = None
 
     def _make_collector(self) -> GarbageCollector:
-        return GarbageCollector(
-            self.config,
-            self.storage,
-            self.ledgers,
-            CollectorStore(self.store, self.bookie_id),
-            clock=self.clock,
-            files=self._files,
-            worker=self._worker,
-            chance=self._chance,
-            rules=self._rules,
-        )
+        asked = CollectorStore(self.store, self.bookie_id)
+        machine: dict[str, Any] = {"clock": self.clock, "files": self._files, "worker": self._worker}
+        machine |= {"chance": self._chance, "rules": self._rules}
+        return GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
 
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port
