@@ -18,7 +18,7 @@ from quire.metadata.accepting import accept_store, bookies_that_hold
 from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.store import StoreBusyError
+from quire.metadata.store import Create, StoreBusyError
 from quire.storage.collector_file import COLLECTOR_FILE
 from support.one_collector import At, with_bookie
 from support.small_cluster import small_cluster
