@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from quire.wire import native, native_bodies, native_hello
+from quire.wire import native, native_bodies, native_hello, native_info
 
-MODULES = (native, native_bodies, native_hello)
+MODULES = (native, native_bodies, native_hello, native_info)
 LATER_NAMES = {"decode_intervals": "decode_held", "encode_intervals": "encode_held"}
 """What read and wrote LIST_ENTRIES in one piece does so in pages, of which version 1 has one."""
 
