@@ -64,7 +64,7 @@ class FirstAdds:
         self._kept: dict[int, list[_Kept]] = {}
         self._bytes = 0
         reads.listeners.append(self._heard)
-        ledgers.first_adds = self
+        ledgers.keep = self.keep
 
     def keep(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
         """Keep a run until its ledger's record has been read; the runs of a ledger stay in order.

@@ -125,6 +125,11 @@ class GarbageCollector:
         if highest >= 0 and not await self._store.has_record(highest):
             await self._leap(highest)
 
+    @property
+    def trusts_store(self) -> bool:
+        """Whether the store was not held, in the last pass, as one that went back: its records prove nothing then."""
+        return not self._machine.holding
+
     async def run(self) -> None:
         """Make a pass every `garbage_seconds`; one that fails is told, counted, and tried again with the next."""
         if not self._config.garbage_seconds:
@@ -337,11 +342,6 @@ class GarbageCollector:
             self._bookie_id,
             above,
         )
-
-    @property
-    def holds(self) -> bool:
-        """Whether the metadata store is not the one of the last pass, as far as is known: nothing is dropped."""
-        return bool(self._machine.holding)
 
     # --- for people ----------------------------------------------------------------------------------------------
 

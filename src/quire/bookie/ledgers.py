@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from quire.bookie.asked_ledgers import AskedLedgers
 from quire.bookie.followers import Followers, Poll
 from quire.bookie.found import Found, found_of, ledger_info, page_of
 from quire.bookie.lac_bodies import is_lac_body, key_of, lac_body_of
@@ -28,11 +29,6 @@ from quire.wire.native import Flag, Request
 from quire.wire.native_bodies import LacItem
 from quire.wire.run import HeldInterval, RunView
 
-if TYPE_CHECKING:
-    from quire.bookie.first_adds import FirstAdds
-
-ASKED_MAX = 1 << 16
-"""So many ledgers are remembered as asked about since a loss; to ask once more costs a read."""
 EVERY_LAC = 1 << 63
 """Above each LAC: whoever waits for one is to look again."""
 MACHINES_KEPT = 1024
@@ -55,7 +51,7 @@ class Ledgers:
         followers: who waits for a LAC.
         told_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
-        first_adds: keeps the adds that no fence decides after a loss until a record does; without one they are refused.
+        keep: takes an add that no fence decides after a loss, until a record does (`FirstAdds`); else it is refused.
         store_is_trusted: whether what the metadata store says of records may settle a fence.
     """
 
@@ -73,10 +69,10 @@ class Ledgers:
         self._flush_scheduled = False
         self.flushing = False
         self.read_only = False
-        self.first_adds: FirstAdds | None = None
+        self.keep: Callable[[Request, RunView, Waiter, object], Answer] = lambda *_: Answer.READ_ONLY
         self.store_is_trusted: Callable[[], bool] = lambda: True
         self._lost = storage.lost_without_name
-        self._asked: dict[int, None] = {}
+        self._asked = AskedLedgers()
         self.adds = 0
         self.entries_added = 0
         self.bytes_added = 0
@@ -91,14 +87,8 @@ class Ledgers:
             Any other answer is final.
         """
         answer = self.admit(request, run, waiter, tag)
-        if answer is Answer.UNKNOWN:
-            # It may have been fenced here before: whether the writer may go on, the record must say.
-            return (
-                Answer.READ_ONLY
-                if self.first_adds is None
-                else self.first_adds.keep(request, run, waiter, tag)
-            )
-        return answer
+        # It may have been fenced here before: whether the writer may go on, the record must say.
+        return self.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
 
     def admit(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the fence may have been lost: the run is neither taken nor refused."""
@@ -150,14 +140,10 @@ class Ledgers:
 
     def record_read(self, ledger_id: int, *, settles: bool) -> None:
         """A ledger's record was read, and does or does not show that no fence was lost: see `BookieLedgerMachine`."""
-        if not settles:
-            return
-        while len(self._asked) >= ASKED_MAX:
-            del self._asked[next(iter(self._asked))]
-        self._asked[ledger_id] = None
-        machine = self._machines.get(ledger_id)
-        if machine is not None:
-            machine.record_read(settles=True)
+        if settles:
+            self._asked.note(ledger_id)
+            if (machine := self._machines.get(ledger_id)) is not None:
+                machine.record_read(settles=True)
 
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
@@ -342,9 +328,7 @@ class Ledgers:
     def info(self, ledger_id: int) -> dict[str, Any] | None:
         """What this bookie knows of one ledger, or None."""
         machine = self._known(ledger_id)
-        if machine is None:
-            return None
-        return ledger_info(machine, self._storage.last_entry(ledger_id))
+        return None if machine is None else ledger_info(machine, self._storage.last_entry(ledger_id))
 
     def clear_limbo(self, request: Request, lsn: int | None, then: Callable[[Answer], None]) -> None:
         """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable.

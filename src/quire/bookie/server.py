@@ -167,7 +167,7 @@ class BookieServer:
             self._look_up_records()
             self._suspicious = self.storage.report.suspects_unknown
             self.collector = self._make_collector()
-            self.ledgers.store_is_trusted = lambda: not self.collector.holds
+            self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
             await self.collector.prepare()
             await self._listen()
             if not served:
@@ -258,17 +258,10 @@ class BookieServer:
         self._identity = None
 
     def _make_collector(self) -> GarbageCollector:
-        return GarbageCollector(
-            self.config,
-            self.storage,
-            self.ledgers,
-            CollectorStore(self.store, self.bookie_id),
-            clock=self.clock,
-            files=self._files,
-            worker=self._worker,
-            chance=self._chance,
-            rules=self._rules,
-        )
+        asked = CollectorStore(self.store, self.bookie_id)
+        machine: dict[str, Any] = {"clock": self.clock, "files": self._files, "worker": self._worker}
+        machine |= {"chance": self._chance, "rules": self._rules}
+        return GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
 
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from quire.core import rules as shipped
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, AddOutcome, CloseOutcome, Rules
 from quire.proof.configuration import Configuration
 from quire.proof.switches import SHIPPED, Switches
@@ -101,10 +100,6 @@ ANNOUNCED = (
     "recoverer: hears written v1",
 )
 """An entry is on both bookies, and a recoverer has announced itself."""
-
-
-def _decided(_: LedgerMetadata, record: LedgerMetadata, bookie: BookieId) -> bool:
-    return record.state is LedgerState.CLOSED or bookie not in record.last_fragment.ensemble
 
 
 def _timeout_is_negative(answer: Answer) -> bool:
@@ -219,7 +214,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a doubt is cleared although more was decided since the bookie was filled",
         Configuration(recoverers=0, crashes=1, journal=False, closes=True, named=True, clears=1),
         "V",
-        may_end_doubt=_decided,
+        may_end_doubt=lambda filled, record, bookie: shipped.may_end_doubt(record, record, bookie),
     ),
     _rules(
         "doubt-stale",

@@ -258,7 +258,8 @@ class Bookie:
 
     def ask(self) -> None:
         """The store reads the record that it asked for."""
-        self.store.land(self._question(landed=False))
+        question = self._question(landed=False)
+        perform(self._stage, self._loop, lambda: self.store.land(question))
 
     def hear(self, *, at_once: bool) -> None:
         """The store's answer arrives."""

@@ -411,11 +411,10 @@ class Play:
 
     def _crashes(self, bookie: Bookie, after: State) -> None:
         for program in self.programs:
-            fails = (each for each in self.coming if each.actor == program.name)
-            for label in fails:  # what is lost fails now, and is heard of in a step of its own
-                if label.command.startswith(f"hears {Answer.UNREACHABLE.name}"):
-                    self._choose(label)
-                    break
+            failed = f"hears {Answer.UNREACHABLE.name}"  # now, and heard of in a step of its own
+            mine = (each for each in self.coming if each.actor == program.name)
+            for label in [each for each in mine if each.command.startswith(failed)][:1]:
+                self._choose(label)
             for line in self.network.all_lines(program.number + 1, bookie.name):
                 line.cut = True
                 line.requests.clear()

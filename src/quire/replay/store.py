@@ -41,7 +41,7 @@ class LookupStore(MemoryStore):
     """A bookie's client of a space: its reads of records land, and are answered, when the schedule says so.
 
     Attributes:
-        questions: those that wait, oldest first; `landed` is what the store read, `heeded` False once it has.
+        questions: those that wait, oldest first; `heeded` is False once the store has read what they ask.
     """
 
     def __init__(self, shared: MemorySpace) -> None:
@@ -52,21 +52,23 @@ class LookupStore(MemoryStore):
         """A read, answered with what was there when it landed."""
         if not key.startswith(PREFIX):
             return await super().get(key)
-        question = Question(key, None, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        question = Question(key, None, loop.create_future(), landed=loop.create_future())
         self.questions.append(question)
         await question.future
-        return question.landed  # type: ignore[no-any-return]
+        found = await super().get(key)
+        await question.landed
+        return found
 
     def land(self, question: Question) -> None:
         """The read reaches the store."""
-        row = self._space.rows.get(question.key)
-        question.landed = None if row is None else Versioned(row.value, row.version, row.version)
         question.heeded = False
+        question.future.set_result(None)
 
     def answer(self, question: Question) -> None:
         """What it read reaches the bookie."""
         self.questions.remove(question)
-        question.future.set_result(None)
+        question.landed.set_result(None)
 
 
 class ScriptedStore(MemoryStore):

@@ -18,7 +18,7 @@ from quire.metadata.accepting import accept_store, bookies_that_hold
 from quire.metadata.keys import passes_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
-from quire.metadata.store import StoreBusyError
+from quire.metadata.store import Create, StoreBusyError
 from quire.storage.collector_file import COLLECTOR_FILE
 from support.one_collector import At, with_bookie
 from support.small_cluster import small_cluster
@@ -250,6 +250,10 @@ def test_ids_that_the_bookie_holds_are_not_given_again(tmp_path: Path) -> None:
 def test_damaged_values_are_named_and_harmless(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(at: At) -> None:
         ids = await at.write(40)
+        some = await at.store.get(ledger_key(ids[0]))
+        assert some is not None
+        for first in range(1_000, 11_000, 100):  # of ledgers that this bookie does not hold
+            await at.store.multi([Create(ledger_key(one), some.value) for one in range(first, first + 100)])
         await at.passes(2)
         found = await at.store.get(ledger_key(ids[7]))
         assert found is not None
