@@ -29,6 +29,7 @@ from quire.proof.collector_parts import CollectorConfiguration
 from quire.proof.collector_watch import CollectorWatch
 from quire.proof.collector_world import CollectorWorld
 from quire.proof.configuration import Configuration
+from quire.proof.directory_world import DirectoryConfiguration, DirectoryWatch, DirectoryWorld
 from quire.proof.explorer import explore
 from quire.proof.invariants import Watch
 from quire.proof.log_parts import LogConfiguration
@@ -214,6 +215,13 @@ def explored():
         result = explore(world, CollectorWatch(), count_kinds=True, canonical=CollectorForm(world))
         assert result.complete
         seen.kinds += result.kinds
+    directories = explore(
+        DirectoryWorld(DirectoryConfiguration(entries=1, starts=2), switches),
+        DirectoryWatch(),
+        count_kinds=True,
+    )
+    assert directories.complete
+    seen.kinds += directories.kinds
     return seen
 
 

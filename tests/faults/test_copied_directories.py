@@ -112,7 +112,8 @@ class Scene:
                 await client.recover_ledger(ledger)  # b0 is filled, and vouches again
         for ledger in self.loaders:
             done = await asyncio.to_thread(NEW.quire, "ledger", "verify", str(ledger), "--cluster", self.uri)
-            assert done.returncode == 0, done.stdout + done.stderr
+            assert f"Ledger {ledger} is good" in done.stdout, done.stdout + done.stderr
+            assert f"{self.bookies[0].id} lacks" not in done.stdout, "only b2 was away; b0 was filled"
 
     # --- what is done to b0 --------------------------------------------------------------------------------------
 

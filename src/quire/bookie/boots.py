@@ -81,6 +81,15 @@ class BootRecord:
                 return
         raise MetadataUnknownError(f"nobody can tell whether {self._key} was written; it is tried again")
 
+    async def check(self, own: BootState) -> None:
+        """Read the record.
+
+        Raises:
+            IdentityReplacedError: another process has the bookie's identity.
+        """
+        if claim(await self.read(), own) is Claim.ANOTHER:
+            raise self._replaced(own)
+
     async def _swap(self, own: BootState) -> None:
         value = encode_boot(
             Boot(self._bookie, own.boot, own.lsn, *own.marker, own.clean, own.owner, self._unknown)

@@ -205,11 +205,8 @@ class BookieServer:
             rules=self._rules,
         )
         if storage.report.older:
-            log.warning(
-                "%s is not as its bookie left it: %s; in doubt for everything",
-                directory,
-                storage.report.older,
-            )
+            text = "%s is not as its bookie left it: %s; in doubt for everything"
+            log.warning(text, directory, storage.report.older)
         storage.on_sealed = self.vigil.sealed
         return storage
 

@@ -197,11 +197,14 @@ class Vigil:
     async def _settle(self) -> None:
         """Ask the store whether this process still is the bookie; what it says ends the holding, or the process."""
         begun_in = self._machine.round
-        own, registration = self._state(), self._registration()
-        if self._record is not None and own is not None:
-            await self._record.write(own)
+        own, registration, record = self._state(), self._registration(), self._record
+        if record is not None and own is not None:
+            await record.check(own)  # whoever was replaced need not wait for the registration
         if registration is not None:
             await registration.confirm(wait_ms=2 * self._session_ms)
+        if record is not None and own is not None:
+            # In this order: while it is registered nobody else claims the record.
+            await record.write(own)
         if self._machine.confirmed(begun_in):
             self._release()
 

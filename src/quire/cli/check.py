@@ -73,6 +73,12 @@ def check(
     ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
     trims: Annotated[int, typer.Option(min=0, help="With --log: truncations beside the handles.")] = 0,
     stages: Annotated[int, typer.Option(min=0, help="With --log: ledgers that a sink commits.")] = 0,
+    directories: Annotated[
+        bool,
+        typer.Option(
+            "--directories", help="Explore a bookie's directory, copies of it and the processes on them."
+        ),
+    ] = False,
     collector: Annotated[
         bool,
         typer.Option("--collector", help="Explore a bookie's collector and a metadata store that goes back."),
@@ -136,6 +142,7 @@ def check(
     from quire.proof import check as proof
     from quire.proof.collector_parts import CollectorConfiguration
     from quire.proof.configuration import Configuration
+    from quire.proof.directory_world import DirectoryConfiguration
     from quire.proof.log_parts import LogConfiguration
 
     out = Output(as_json=as_json)
@@ -149,7 +156,9 @@ def check(
         _continuous(out, workers)
         return
     configuration: AnyConfiguration
-    if collector:
+    if directories:
+        configuration = DirectoryConfiguration()
+    elif collector:
         configuration = CollectorConfiguration(
             ours,
             mixed,

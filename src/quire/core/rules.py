@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from quire.core import quorum
+from quire.core import boot, quorum
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.boot import BootState, older_directory
+from quire.core.boot import BootState
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 
@@ -252,6 +252,11 @@ def deleted_refuses_adds() -> bool:
 
 
 # --- identity ---------------------------------------------------------------------------------------------------
+
+
+def older_directory(stored: BootState | None, own: BootState) -> str | None:
+    """A directory with a lower boot or LSN than the cluster knows of, or another marker, may lack what was acknowledged (T3)."""
+    return boot.older_directory(stored, own)
 
 
 def holds_after_pause(apart_ms: int, pause_ms: int) -> bool:

@@ -15,9 +15,12 @@ from quire.proof.collector_parts import CollectorConfiguration
 from quire.proof.collector_watch import CollectorWatch
 from quire.proof.collector_world import CollectorWorld
 from quire.proof.configuration import Configuration
+from quire.proof.directory_mutants import DIRECTORY_MUTANTS, DirectoryMutant
+from quire.proof.directory_world import DirectoryConfiguration, DirectoryWatch, DirectoryWorld
 from quire.proof.explorer import Result, explore
 from quire.proof.invariants import (
     COLLECTOR_INVARIANTS,
+    DIRECTORY_INVARIANTS,
     INVARIANTS,
     LOG_INVARIANTS,
     NAMES,
@@ -34,17 +37,24 @@ from quire.proof.switches import SHIPPED, Switches
 from quire.proof.symmetry import Symmetry
 from quire.proof.world import World
 
-AnyConfiguration: TypeAlias = Configuration | LogConfiguration | CollectorConfiguration
-AnyMutant: TypeAlias = Mutant | LogMutant | CollectorMutant
-AnyWorld: TypeAlias = World | LogWorld | CollectorWorld
+AnyConfiguration: TypeAlias = (
+    Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration
+)
+AnyMutant: TypeAlias = Mutant | LogMutant | CollectorMutant | DirectoryMutant
+AnyWorld: TypeAlias = World | LogWorld | CollectorWorld | DirectoryWorld
 
 
 def _every() -> tuple[AnyMutant, ...]:
-    return (*MUTANTS, *LOSS_MUTANTS, *READER_MUTANTS, *LOG_MUTANTS, *COLLECTOR_MUTANTS)
+    return (*MUTANTS, *LOSS_MUTANTS, *READER_MUTANTS, *LOG_MUTANTS, *COLLECTOR_MUTANTS, *DIRECTORY_MUTANTS)
 
 
 EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in _every()}
-EVERY_INVARIANT: dict[str, str] = {**INVARIANTS, **LOG_INVARIANTS, **COLLECTOR_INVARIANTS}
+EVERY_INVARIANT: dict[str, str] = {
+    **INVARIANTS,
+    **LOG_INVARIANTS,
+    **COLLECTOR_INVARIANTS,
+    **DIRECTORY_INVARIANTS,
+}
 
 
 @dataclass(slots=True)
@@ -87,6 +97,9 @@ def setting_of(
     if isinstance(configuration, CollectorConfiguration):
         names = tuple(COLLECTOR_INVARIANTS if invariants is None else invariants)
         return Setting(CollectorWorld(configuration, switches), CollectorWatch(names), None)
+    if isinstance(configuration, DirectoryConfiguration):
+        names = tuple(DIRECTORY_INVARIANTS if invariants is None else invariants)
+        return Setting(DirectoryWorld(configuration, switches), DirectoryWatch(names), None)
     world = World(configuration, switches)
     watch = Watch(world, NAMES if invariants is None else invariants)
     return Setting(world, watch, watch.deadlock)
@@ -143,7 +156,7 @@ def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
     mutant = EVERY_MUTANT[name]
     names = (mutant.violated,) if only_named else None
     by_names = isinstance(mutant, Mutant) and mutant.names_slots
-    begin = () if isinstance(mutant, LogMutant) else mutant.begin
+    begin = () if isinstance(mutant, LogMutant | DirectoryMutant) else mutant.begin
     return check(
         mutant.configuration,
         mutant.switches,

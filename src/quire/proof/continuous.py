@@ -15,6 +15,7 @@ from quire.proof.calibration import ClassicWorld
 from quire.proof.check import AnyConfiguration, check
 from quire.proof.collector_parts import CollectorConfiguration
 from quire.proof.configuration import Configuration
+from quire.proof.directory_world import DirectoryConfiguration
 from quire.proof.explorer import explore
 from quire.proof.log_parts import LogConfiguration
 from quire.proof.mutants import LATE_WRITER
@@ -92,6 +93,7 @@ SMALL: Final[tuple[AnyConfiguration, ...]] = (
     LogConfiguration(1, 4, 2, lost_swaps=1),
     LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
     LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
+    DirectoryConfiguration(),
     CollectorConfiguration(lives=2, passes=4, crashes=1),
     CollectorConfiguration(ours=True, lives=2, passes=4, reuses=True),
     CollectorConfiguration(lives=2, passes=4, full=1),

@@ -62,6 +62,11 @@ COLLECTOR_INVARIANTS: Final = {
     "G4": "a ledger with a record stays: no look allows the drop of one whose record is there",
 }
 
+DIRECTORY_INVARIANTS: Final = {
+    "W1": "nothing that was acknowledged is denied by a process that serves for the bookie",
+    "W2": "one process at a time speaks for a bookie",
+}
+
 NAMES: Final = tuple(INVARIANTS)
 
 

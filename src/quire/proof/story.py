@@ -17,6 +17,7 @@ from quire.proof.beginning import NOT_CREATED
 from quire.proof.bookies import BookieState
 from quire.proof.collector_parts import LEDGER, CollectorState, store_text
 from quire.proof.collector_world import CollectorWorld
+from quire.proof.directory_world import DirectoryWorld, directory_rows
 from quire.proof.explorer import Explorable
 from quire.proof.invariants import Violation
 from quire.proof.log_parts import LogState
@@ -94,12 +95,16 @@ def led(world: Explorable, commands: Sequence[str]) -> list[tuple[Any, Any]]:
     return path
 
 
-def state_rows(world: World | LogWorld | CollectorWorld, state: Any) -> list[tuple[str, str]]:
+def state_rows(
+    world: World | LogWorld | CollectorWorld | DirectoryWorld, state: Any
+) -> list[tuple[str, str]]:
     """A state as (part, what it is), for the table under a counterexample."""
     if isinstance(world, LogWorld):
         return _log_rows(world, state)
     if isinstance(world, CollectorWorld):
         return _collector_rows(world, state)
+    if isinstance(world, DirectoryWorld):
+        return directory_rows(state)
     return _ledger_rows(world, state)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from quire.core.errors import MisuseError
@@ -23,6 +23,7 @@ from quire.core.transcript import NOTHING
 from quire.proof.check import EVERY_MUTANT, AnyConfiguration, Setting, setting_of
 from quire.proof.collector_parts import CollectorConfiguration
 from quire.proof.configuration import Configuration
+from quire.proof.directory_world import DirectoryConfiguration
 from quire.proof.explorer import Explorable
 from quire.proof.log_parts import LogConfiguration
 from quire.proof.log_world import LogWorld
@@ -75,11 +76,19 @@ def configuration_of(name: str) -> AnyConfiguration | None:
     log, ledger = _LOG.fullmatch(name), _LEDGER.fullmatch(name)
     found = log or ledger
     if found is None:
-        return _collector_of(name)
+        return _directories_of(name) or _collector_of(name)
     *sizes, rest = found.groups()
     more = _more(rest)
     kind: Any = LogConfiguration if log else Configuration
     configuration: AnyConfiguration = kind(*map(int, sizes), **more)
+    return configuration if configuration.name == name else None
+
+
+def _directories_of(name: str) -> DirectoryConfiguration | None:
+    numbers = re.findall(r"\d+", name)
+    if len(numbers) != len(fields(DirectoryConfiguration)):
+        return None
+    configuration = DirectoryConfiguration(*map(int, numbers))
     return configuration if configuration.name == name else None
 
 
@@ -174,7 +183,7 @@ def _programs_again(
     if isinstance(world, LogWorld):
         played: Any = replay_log(world, path, switches, strict=False, to_the_end=True)
     elif not isinstance(world, World) or (isinstance(configuration, Configuration) and configuration.readers):
-        return []  # a replay has no readers and no collectors; the explorer has asked about theirs
+        return []  # a replay has no readers, collectors and directories; the explorer has asked about theirs
     else:
         played = replay(world, path, switches, strict=False)
     violation = played.violation

@@ -13,6 +13,7 @@ import pytest
 from quire.bookie.server import BookieServer
 from quire.bookie.vigil import pause_of
 from quire.client.access import LedgerAccess
+from quire.client.config import ClientConfig
 from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import IdentityReplacedError, WrongDirectoryError
@@ -24,6 +25,7 @@ from quire.metadata.store import Op
 from quire.storage.boot import MARKER_FILE
 from quire.storage.identity import COOKIE_FILE
 from quire.wire.store_records import Boot, decode_boot, encode_boot
+from support.small_cluster import small_cluster
 from support.waiting import until_async
 from unit.bookie.test_bookie_server import World, access, in_world
 
@@ -346,3 +348,34 @@ def test_a_store_that_takes_nothing_changes_nothing(tmp_path: Path) -> None:
         gate.opened.set()
 
     in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+def test_clients_of_the_older_protocols_wait_as_well(protocol: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=1) as cluster:
+            client = await cluster.client(ClientConfig(protocol=protocol))
+            ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await ledger.append(b"zero")
+            access = LedgerAccess.of(await client.ledger_metadata(ledger.ledger_id))
+            [(bookie, server)] = cluster.servers.items()
+            assert isinstance(server.store, MemoryStore)
+            gate = Gate(server.store)
+            server.store.lose_session()
+            assert server.vigil.look()
+            for _ in range(3):
+                assert shown(await client.bookies.read(bookie, access, 0, 0, 1000)) == [0]
+            adding = ledger.append_nowait(b"one")
+            missing = asyncio.ensure_future(client.bookies.read(bookie, access, 5, 5, 1000))
+            await until_async(
+                lambda: [one for one in server._connections if one.has_requests()], "a connection waits"
+            )
+            assert not adding.done()
+            assert not missing.done()
+            gate.opened.set()
+            assert await adding == 1
+            assert shown(await missing) == []
+            assert shown(await client.bookies.read(bookie, access, 0, 1, 1000)) == [0, 1]
+            await ledger.close()
+
+    asyncio.run(work())
