@@ -228,7 +228,7 @@ def test_a_copied_directory_denies_nothing(
     way: Callable[[Scene], Any], tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
     acknowledged = []
-    for number in range(rounds(20, 2)):
+    for number in range(rounds(20, 1)):
         directory = tmp_path / str(number)
         directory.mkdir()
         acknowledged.append(run(Scene(directory, chance).play(way)))

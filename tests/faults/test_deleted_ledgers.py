@@ -51,7 +51,7 @@ async def cycle(client: quire.Client, count: int) -> None:
 
     async def some() -> None:
         for _ in left:
-            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as ledger:
+            async with await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
                 await ledger.append(b"x" * 1000)
             await client.delete_ledger(int(ledger.ledger_id))
 

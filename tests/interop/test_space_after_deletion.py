@@ -50,7 +50,11 @@ async def bookies_on(uri: str, folder: Path, count: int = BOOKIES) -> AsyncItera
     try:
         for number in range(count):
             config = BookieConfig(
-                directory=folder / f"b{number}", name=f"b{number}", storage=SMALL, garbage_seconds=0
+                directory=folder / f"b{number}",
+                name=f"b{number}",
+                storage=SMALL,
+                garbage_seconds=0,
+                tombstone_seconds=0,  # no add is late here
             )
             server = BookieServer(config, await open_store(uri, create=True))
             await server.start()

@@ -79,7 +79,9 @@ class At:
 
 def with_bookie(directory: Path, scenario: Scenario, **settings: Any) -> None:
     async def run() -> None:
-        async with small_cluster(directory, bookies=1, **({"garbage_seconds": 0} | settings)) as cluster:
+        async with small_cluster(
+            directory, bookies=1, **({"garbage_seconds": 0, "tombstone_seconds": 0} | settings)
+        ) as cluster:
             at = At(cluster, await cluster.client())
             await scenario(at)
             await at.store.close()

@@ -75,7 +75,7 @@ class CollectorStore:
         self._store = store
         self.bookie_id = bookie_id
         self._passes_key = passes_key(bookie_id)
-        self._revision = 0
+        self.revision = 0
         self._unknown = b""
         self.records = records or LedgerStore(store)
         self._registry = BookieRegistry(store)
@@ -138,7 +138,7 @@ class CollectorStore:
         found = await self._store.get(self._passes_key)
         if found is None or found.version != mine:
             raise self._not_own()
-        self._revision = found.revision
+        self.revision = found.revision
         return mine
 
     # --- tombstones ----------------------------------------------------------------------------------------------
@@ -199,19 +199,21 @@ class CollectorStore:
 
     # --- watermarks ----------------------------------------------------------------------------------------------
 
-    async def tell_watermark(self, mine: int, tombstones: Sequence[tuple[int, int, int]]) -> None:
-        """Everything deleted before this pass is dropped, durably. Written only where that ends a tombstone."""
-        if not tombstones:
+    async def tell_watermark(
+        self, mine: int, watermark: int, tombstones: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Everything deleted up to a revision is dropped, durably. Written only where that may end a tombstone."""
+        if not any(revision <= watermark for _, revision, _ in tombstones):
             return
         key = watermark_key(self.bookie_id)
         found = await self._store.get(key)
         instance, generation = self.name
-        value = encode_watermark(Watermark(self.bookie_id, self._revision, instance, generation))
+        value = encode_watermark(Watermark(self.bookie_id, watermark, instance, generation))
         if found is None:
             op: Op = Create(key, value)
         else:
             told = decode_watermark(found.value, self.bookie_id).revision
-            if all(revision <= told for _, revision, _ in tombstones):
+            if not any(told < revision <= watermark for _, revision, _ in tombstones):
                 return
             op = Put(key, value, found.version)
         try:

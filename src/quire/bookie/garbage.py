@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -43,6 +44,8 @@ SLICE: Final = 256
 LOOKED_AT_ONCE: Final = 40
 """Ledgers in one look before the drop: etcd takes 128 operations at a time."""
 ATTEMPTS_MAX: Final = 5
+LATE_ADD_MS: Final = 60_000
+"""An add that comes later than this behind the deletion of its ledger leaves an orphan."""
 ORPHANS_TOLD_MAX: Final = 10_000
 """So many ids go into one answer."""
 
@@ -95,6 +98,7 @@ class GarbageCollector:
         self._file = CollectorFile(Path(config.directory), files)
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
+        self._passed: deque[tuple[int, int]] = deque()
         self._warned = (0, "")
 
     def _read_file(self) -> Kept:
@@ -182,6 +186,7 @@ class GarbageCollector:
             mine: the version of the counter; None while nothing may be dropped.
         """
         machine, store = self._machine, self._store
+        begun_ms = self._clock.now_ms()
         highest = await self._look()
         stones = await store.tombstones(set(machine.missing))
         doomed, unknown = await self._judge(stones.marks)
@@ -197,8 +202,24 @@ class GarbageCollector:
             await self._leap(leap)
         if mine is not None:
             await self._keep()
-            await store.tell_watermark(mine, stones.revisions)
+            await store.tell_watermark(mine, self._watermark(begun_ms, store.revision), stones.revisions)
             await store.end_tombstones(stones.revisions)
+
+    def _watermark(self, begun_ms: int, revision: int) -> int:
+        """Up to which revision no tombstone is needed here any more: that of a pass so long ago that no add is late.
+
+        A bookie that was slow gets adds of a ledger after it was deleted, and after a pass that did not find it here.
+
+        Args:
+            begun_ms: when this pass wrote its counter.
+            revision: of that write.
+        """
+        late_ms = min(LATE_ADD_MS, int(self._config.tombstone_seconds * 1000))
+        self._passed.append((begun_ms, revision))
+        while len(self._passed) > 1 and self._passed[1][0] <= begun_ms - late_ms:
+            self._passed.popleft()
+        at, passed = self._passed[0]
+        return passed if at <= begun_ms - late_ms else 0
 
     async def _count(self) -> int | None:
         """Raise the counter. Its version; None while nothing may be dropped."""

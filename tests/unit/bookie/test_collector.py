@@ -331,7 +331,7 @@ def test_a_collector_that_fails_goes_on_and_says_so(tmp_path: Path, caplog: pyte
 
 def test_a_tombstone_waits_for_every_bookie_with_a_cookie(tmp_path: Path) -> None:
     async def run() -> None:
-        async with small_cluster(tmp_path, bookies=3, garbage_seconds=0) as cluster:
+        async with small_cluster(tmp_path, bookies=3, garbage_seconds=0, tombstone_seconds=0) as cluster:
             client = await cluster.client()
             servers = list(cluster.servers.values())
             for server in servers:
@@ -355,6 +355,18 @@ def test_a_tombstone_waits_for_every_bookie_with_a_cookie(tmp_path: Path) -> Non
             await store.close()
 
     asyncio.run(run())
+
+
+def test_a_tombstone_stands_while_an_add_may_be_late(tmp_path: Path) -> None:
+    """What a slow bookie gets of a deleted ledger after a pass would be nobody's without it."""
+
+    async def scenario(at: At) -> None:
+        (ledger_id,) = await at.write()
+        await at.client.delete_ledger(ledger_id)
+        assert await at.passes(3) == 1
+        assert len(await at.store.list("tombstones/")) == 1
+
+    with_bookie(tmp_path, scenario, tombstone_seconds=3600)
 
 
 def test_orphans_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
