@@ -21,7 +21,7 @@ from support.sqlite_writer import change, killed_writer
 
 pytestmark = pytest.mark.long
 CHANGES = 6
-RETURN = "went back in time"
+RETURN = "accept-store"
 SEED = 20261121
 
 

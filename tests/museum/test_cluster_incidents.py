@@ -23,6 +23,8 @@ from quire.core.ledger_metadata import DigestType, LedgerState
 from quire.core.reader import ReadMachine
 from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo
+from quire.metadata.keys import boot_key
+from quire.metadata.memory import MemoryStore
 from quire.net.bookkeeper_asked import Asked
 from quire.net.framing import Scratch
 from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
@@ -43,7 +45,8 @@ async def decommissioned(cluster: SmallCluster, name: str, *, forged: bool) -> N
     """Stop a bookie, take its disk away, start one under the same name on an empty disk.
 
     Args:
-        forged: the empty disk is made to look like the old one: its cookie, and segments without anything in them.
+        forged: the empty disk is made to look like the old one: its cookie, segments without anything in them, and nothing known
+            of what it had.
     """
     bookie = next(one for one in cluster.servers if one.startswith(f"{name}."))
     await cluster.stop_bookie(bookie)
@@ -66,6 +69,10 @@ async def decommissioned(cluster: SmallCluster, name: str, *, forged: bool) -> N
             chance=random.Random(1),
         )
         storage.close(clean=True)
+        # The cluster knows what the lost directory had, and would take the empty one for older: that is forged, too.
+        store = MemoryStore(cluster.space)
+        await store.delete(boot_key(bookie))
+        await store.close()
         worker.close()
         identity.release()
     await cluster.start_bookie(name)

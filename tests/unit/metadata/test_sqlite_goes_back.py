@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import logging
 import os
 import shutil
 import sqlite3
@@ -21,6 +22,15 @@ from support.waiting import until_async
 
 GOLDEN = Path(__file__).parents[2] / "vectors" / "golden_9e5fe3a" / "metadata.db.gz"
 NEVER_MS = 10**9
+
+
+@pytest.fixture(autouse=True)
+def others_are_silent():
+    """What clients of earlier tests left running may say: nothing of that is about these files."""
+    logger = logging.getLogger("quire.client")
+    before, logger.level = logger.level, logging.CRITICAL
+    yield
+    logger.setLevel(before)
 
 
 @pytest.fixture
