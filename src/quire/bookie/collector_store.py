@@ -16,6 +16,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.keys import PASSES, WATERMARKS, passes_key, tombstone_key, watermark_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.paging import every_key
 from quire.metadata.store import (
     LIST_LIMIT,
     Create,
@@ -25,6 +26,7 @@ from quire.metadata.store import (
     Require,
     StoreBusyError,
     VersionConflictError,
+    Versioned,
 )
 from quire.wire.store_records import (
     Passes,
@@ -226,11 +228,12 @@ class CollectorStore:
         if not tombstones:
             return
         cookies = await self._registry.list_cookies()
-        collects = await self._names(PASSES)
+        collects = {key.removeprefix(PASSES) async for key, _ in every_key(self._store, PASSES)}
         bookies = sorted(str(bookie) for bookie in cookies if bookie in collects)
         if self.bookie_id not in bookies:
             return
-        watermarks = [await self._watermark(bookie) for bookie in bookies]
+        told = {key: value async for key, value in every_key(self._store, WATERMARKS)}
+        watermarks = [_revision_of(told.get(watermark_key(bookie)), bookie) for bookie in bookies]
         rank = bookies.index(str(self.bookie_id))
         over = set(tombstones_over([one[:2] for one in tombstones], watermarks))
         share = [
@@ -241,16 +244,6 @@ class CollectorStore:
         if share:
             await self.records.end_tombstones(share)
 
-    async def _names(self, prefix: str) -> set[str]:
-        names: set[str] = set()
-        after: str | None = None
-        while True:
-            page = await self._store.list(prefix, after=after)
-            names.update(key.removeprefix(prefix) for key, _ in page)
-            if len(page) < LIST_LIMIT:
-                return names
-            after = page[-1][0]
 
-    async def _watermark(self, bookie: str) -> int:
-        found = await self._store.get(WATERMARKS + bookie)
-        return 0 if found is None else decode_watermark(found.value, bookie).revision
+def _revision_of(watermark: Versioned | None, bookie: str) -> int:
+    return 0 if watermark is None else decode_watermark(watermark.value, bookie).revision

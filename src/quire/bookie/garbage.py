@@ -27,6 +27,7 @@ from typing import Any, Final
 from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
+from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, QuireError, StorageError
 from quire.core.garbage import CollectorMachine, Count, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
 from quire.core.ids import ID_MAX, LedgerId
@@ -131,7 +132,7 @@ class GarbageCollector:
 
     @property
     def trusts_store(self) -> bool:
-        """Whether the store was not held, in the last pass, as one that went back: its records prove nothing then."""
+        """Whether the store was not held, at the start or in the last pass, as one that went back: its records prove nothing then."""
         return not self._machine.holding
 
     async def run(self) -> None:
@@ -318,7 +319,7 @@ class GarbageCollector:
     def _drop_one(self, ledger_id: int, proof: Proof) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         until = self._clock.wall_ms() + int(self._config.tombstone_seconds * 1000)
-        self._ledgers.delete(ledger_id, until, partial(_settle, done))
+        self._ledgers.delete(ledger_id, until, partial(settle, done))
         self._machine.dropped(ledger_id)
         self.told.dropped += 1
         log.info("bookie %s dropped ledger %d, proof: %s", self._bookie_id, ledger_id, proof.by.value)
@@ -339,7 +340,7 @@ class GarbageCollector:
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The machine replaces its parts and never changes them, so a shallow copy stays as it is.
-        self._worker.submit(partial(self._file.write, replace(self._machine.kept)), partial(_settle, done))
+        self._worker.submit(partial(self._file.write, replace(self._machine.kept)), partial(settle, done))
         try:
             await done
         except OSError as error:
@@ -421,12 +422,3 @@ class GarbageCollector:
         through = min((ids[-1] for ids in pages if len(ids) == ORPHANS_TOLD_MAX), default=ID_MAX)
         unknown, due = (ids[: bisect_right(ids, through)] for ids in pages)
         return {"unknown": unknown, "due": due, "through": through}
-
-
-def _settle(done: asyncio.Future[None], error: StorageError | BaseException | None) -> None:
-    if done.done():
-        return
-    if isinstance(error, BaseException):
-        done.set_exception(error)
-    else:
-        done.set_result(None)

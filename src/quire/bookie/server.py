@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 import random
+from functools import partial
 from typing import Any
 
 from quire.bookie.boots import BootRecord
@@ -31,7 +32,7 @@ from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads
 from quire.bookie.unread import UnreadAnswers
 from quire.bookie.vigil import Vigil
-from quire.bookie.waiters import WHEN_DURABLE, LateRefusalError
+from quire.bookie.waiters import WHEN_DURABLE, LateRefusalError, settle
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState
@@ -370,7 +371,7 @@ class BookieServer:
             await asyncio.gather(*[self._suspect(ledger_id, found.value) for ledger_id, found in page])
             after = page[-1][0]
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.storage.clear_suspicion(WHEN_DURABLE, lambda error: _settle(done, error))
+        self.storage.clear_suspicion(WHEN_DURABLE, partial(settle, done))
         self.storage.flush()
         await done
         self._suspicious = False
@@ -388,7 +389,7 @@ class BookieServer:
         except CorruptMetadataError as error:
             log.warning("ledger %d gets no negatives from %s: %s", ledger_id, self.bookie_id, error)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ledgers.put_in_limbo(facts, lambda error: _settle(done, error))
+        self.ledgers.put_in_limbo(facts, partial(settle, done))
         await done
 
     # --- for connections ---------------------------------------------------------------------------------------------
@@ -480,12 +481,3 @@ class BookieServer:
         """What this bookie says of itself, or of the ledgers that it keeps without a record."""
         after = native_info.decode_info_question(body)
         return self.info() if after is None else {"orphans": self.collector.orphans(after)}
-
-
-def _settle(future: asyncio.Future[None], error: StorageError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

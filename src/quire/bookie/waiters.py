@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from quire.core.answers import Answer
@@ -54,3 +55,13 @@ class _WhenDurable:
 NOBODY = _Nobody()
 UNTIL_TAKEN = _UntilTaken()
 WHEN_DURABLE = _WhenDurable()
+
+
+def settle(done: asyncio.Future[None], outcome: object) -> None:
+    """End a wait, with the error if the outcome is one."""
+    if done.done():
+        return
+    if isinstance(outcome, BaseException):
+        done.set_exception(outcome)
+    else:
+        done.set_result(None)

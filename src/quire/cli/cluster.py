@@ -176,9 +176,9 @@ async def ledger_states(tools: Toolbox) -> dict[str, int]:
 
 
 async def _count_keys(tools: Toolbox, prefix: str) -> int:
+    from quire.metadata.paging import every_key
+
     count = 0
-    after: str | None = None
-    while page := await tools.store.list(prefix, after=after, limit=1000):
-        count += len(page)
-        after = page[-1][0]
+    async for _ in every_key(tools.store, prefix):
+        count += 1
     return count

@@ -30,6 +30,7 @@ from quire.log.ledgers import LOG_KEY, LogLedgers
 from quire.log.listing import Listing, delete_unlisted, read_listing
 from quire.log.staging import StagedBy
 from quire.log.trimming import LogTrimmer
+from quire.metadata.paging import every_key
 from quire.metadata.store import LIST_LIMIT
 from quire.wire import ledger_metadata
 
@@ -170,16 +171,11 @@ class LogCollector:
     async def _pages(self) -> list[tuple[str, bytes, str]]:
         """Every stored page: key, log id, name."""
         found: list[tuple[str, bytes, str]] = []
-        after: str | None = None
-        while True:
-            page = await self._client.store.list(PAGES, after=after)
-            for key, _ in page:
-                log_id, _, name = key.removeprefix(PAGES).partition("/")
-                with contextlib.suppress(ValueError):
-                    found.append((key, bytes.fromhex(log_id), name))
-            if len(page) < LIST_LIMIT:
-                return found
-            after = page[-1][0]
+        async for key, _ in every_key(self._client.store, PAGES):
+            log_id, _, name = key.removeprefix(PAGES).partition("/")
+            with contextlib.suppress(ValueError):
+                found.append((key, bytes.fromhex(log_id), name))
+        return found
 
     async def _names(
         self, heads: LogHeads, known: dict[bytes, Listing | None], log_id: bytes, thing: int | str

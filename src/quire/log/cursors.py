@@ -18,8 +18,8 @@ from typing import Final
 
 from quire.core.errors import AlreadyExistsError, MetadataUnknownError, MisuseError, RefusedError
 from quire.core.log_list import LogHead
+from quire.metadata.paging import every_key
 from quire.metadata.store import (
-    LIST_LIMIT,
     Create,
     Delete,
     KeyMissingError,
@@ -84,15 +84,10 @@ class LogCursors:
 
     async def of(self, owner: str) -> list[Cursor]:
         """All cursors of one log, by name."""
-        found: list[Cursor] = []
-        after: str | None = None
-        while True:
-            page = await self._store.list(f"{CURSORS}{owner}/", after=after)
-            for key, stored in page:
-                found.append(decode_cursor(stored.value, owner, key.rpartition("/")[2]))
-            if len(page) < LIST_LIMIT:
-                return found
-            after = page[-1][0]
+        return [
+            decode_cursor(stored.value, owner, key.rpartition("/")[2])
+            async for key, stored in every_key(self._store, f"{CURSORS}{owner}/")
+        ]
 
     async def begin(self, owner: str, use: CursorUse, offset: int) -> Cursor:
         """Take the cursor: where it is, or, if there is none, at an offset. Twice is once.

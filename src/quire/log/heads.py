@@ -16,8 +16,8 @@ from quire.core.errors import AlreadyExistsError, CorruptMetadataError, Metadata
 from quire.core.ids import LedgerId
 from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
 from quire.metadata.ledgers import ledger_key
+from quire.metadata.paging import every_key
 from quire.metadata.store import (
-    LIST_LIMIT,
     Create,
     Delete,
     KeyMissingError,
@@ -74,27 +74,15 @@ class LogHeads:
 
     async def names(self) -> list[str]:
         """All names, sorted."""
-        names: list[str] = []
-        after: str | None = None
-        while True:
-            page = await self._store.list(NAMES, after=after)
-            names += [key.removeprefix(NAMES) for key, _ in page]
-            if len(page) < LIST_LIMIT:
-                return names
-            after = page[-1][0]
+        return [key.removeprefix(NAMES) async for key, _ in every_key(self._store, NAMES)]
 
     async def log_ids(self) -> list[bytes]:
         """The ids of all logs, those that are being deleted and those without a name included."""
         found: list[bytes] = []
-        after: str | None = None
-        while True:
-            page = await self._store.list(HEADS, after=after)
-            for key, _ in page:
-                with contextlib.suppress(ValueError):
-                    found.append(bytes.fromhex(key.removeprefix(HEADS)))
-            if len(page) < LIST_LIMIT:
-                return found
-            after = page[-1][0]
+        async for key, _ in every_key(self._store, HEADS):
+            with contextlib.suppress(ValueError):
+                found.append(bytes.fromhex(key.removeprefix(HEADS)))
+        return found
 
     # --- heads -------------------------------------------------------------------------------------------------
 

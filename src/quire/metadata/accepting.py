@@ -11,7 +11,8 @@ from typing import NamedTuple
 from quire.core.errors import RefusedError
 from quire.core.ids import BookieId
 from quire.metadata.keys import PASSES
-from quire.metadata.store import LIST_LIMIT, MetadataStore, VersionConflictError
+from quire.metadata.paging import every_key
+from quire.metadata.store import MetadataStore, VersionConflictError
 from quire.wire.store_records import Passes, decode_passes, encode_passes
 
 
@@ -39,17 +40,12 @@ async def bookies_that_hold(store: MetadataStore) -> list[Held]:
         CorruptMetadataError: a bookie's counter is damaged; it names the key.
     """
     found: list[Held] = []
-    after: str | None = None
-    while True:
-        page = await store.list(PASSES, after=after)
-        for key, value in page:
-            bookie = BookieId(key.removeprefix(PASSES))
-            says = decode_passes(value.value, bookie)
-            if says.held:
-                found.append(Held(bookie, says.held, says.accepted == says.own, says, value.version))
-        if len(page) < LIST_LIMIT:
-            return found
-        after = page[-1][0]
+    async for key, value in every_key(store, PASSES):
+        bookie = BookieId(key.removeprefix(PASSES))
+        says = decode_passes(value.value, bookie)
+        if says.held:
+            found.append(Held(bookie, says.held, says.accepted == says.own, says, value.version))
+    return found
 
 
 async def accept_store(store: MetadataStore) -> list[Held]:

@@ -22,8 +22,8 @@ from quire.core.errors import (
     MisuseError,
 )
 from quire.core.ids import BookieId
+from quire.metadata.paging import every_key
 from quire.metadata.store import (
-    LIST_LIMIT,
     KeyMissingError,
     MetadataStore,
     Registration,
@@ -298,9 +298,4 @@ class BookieRegistry:
         return {BookieId(key.removeprefix(COOKIES)): value for key, value in await self._all(COOKIES)}
 
     async def _all(self, prefix: str) -> list[tuple[str, Versioned]]:
-        found: list[tuple[str, Versioned]] = []
-        while True:
-            page = await self._store.list(prefix, after=found[-1][0] if found else None, limit=LIST_LIMIT)
-            found += page
-            if len(page) < LIST_LIMIT:
-                return found
+        return [found async for found in every_key(self._store, prefix)]
