@@ -102,9 +102,13 @@ class Dialogue:
     def do_window(self, entries: str) -> None:
         self.window = int(entries)
 
-    def do_recover(self) -> None:
+    def do_recover(self, *ignored: str) -> None:
+        """`recover [ignore b3]`."""
         self.machine = RecoveryMachine(self.record, 1, window_entries=self.window)
-        self.machine.recover()
+        self.machine.recover(ignored[1:])
+
+    def do_waited(self) -> None:
+        self.machine.waited()
 
     def do_read(self, *words: str) -> None:
         """`read 0..9 [prefer b2] [avoid b1] [speculate MS]`."""
@@ -156,7 +160,7 @@ class Dialogue:
         if what.isdecimal():
             self.machine.length_found(int(what))
         else:
-            self.machine.length_unavailable(what.split(","))
+            self.machine.length_unavailable(what.split(",") if what != "denied" else ())
 
     def do_timer(self, now_ms: str) -> None:
         self.now_ms = int(now_ms)

@@ -20,6 +20,7 @@ from quire.core.effects import (
     SendLacRead,
     SendRecoveryAdds,
     SendRecoveryRead,
+    WaitForAnswers,
     WriteMetadata,
 )
 from quire.core.errors import MisuseError
@@ -195,6 +196,8 @@ class World:
         elif isinstance(effect, FindReplacements):
             spares = [b for b in self.bookies if b not in effect.ensemble and b not in effect.excluded]
             machine.replacements_found(dict(zip(effect.slots, spares, strict=False)))
+        elif isinstance(effect, WaitForAnswers):
+            machine.waited()
         elif isinstance(effect, FindLength):
             self.length_found(machine, effect)
         elif isinstance(effect, WriteMetadata):

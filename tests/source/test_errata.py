@@ -14,7 +14,7 @@ from itertools import combinations
 import pytest
 
 from quire.core.answers import Answer
-from quire.core.effects import SendRecoveryAdds, WriteMetadata
+from quire.core.effects import SendRecoveryAdds, WaitForAnswers, WriteMetadata
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.quorum import covers_by_count, covers_exactly, write_set
@@ -152,6 +152,9 @@ def test_s5_a_read_is_judged_while_another_is_outstanding() -> None:
     ours = fenced_recovery()
     for slot in (0, 1):
         ours.read_answered(slot, Answer.NO_ENTRY, {}, -1, ())
+    assert ours.out == [WaitForAnswers(("b3",))], "for a moment, and once"
+    ours.out.clear()
+    ours.waited()
     (write,) = ours.out
     assert isinstance(write, WriteMetadata)
     assert write.record.state is LedgerState.CLOSED, "the third read is outstanding"

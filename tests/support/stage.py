@@ -293,6 +293,8 @@ class Recovery:
                     self._swap(effect)
                 elif isinstance(effect, e.FindLength):
                     self.machine.length_found(ENTRY_BYTES * (effect.entry_id + 1))
+                elif isinstance(effect, e.WaitForAnswers):
+                    self.machine.waited()
                 else:
                     self.waiting.append(effect)
 

@@ -14,6 +14,7 @@ class TcpProxy:
         to_server: whether what clients send is forwarded; else it is swallowed.
         to_client: the same for what the server sends.
         accepts: whether new connections are taken; else they are closed at once.
+        lost: answers that did not arrive, since `lose_one_in` began.
         swallowed: something that a client sent was, since the network went silent.
     """
 
@@ -24,12 +25,16 @@ class TcpProxy:
         self.to_client = True
         self.accepts = True
         self.swallowed = asyncio.Event()
+        self.lost = 0
+        self._lose_one_in = 0
+        self._answers = 0
         self._writers = set()
         self._tasks = set()
 
     def pass_everything(self):
         """The network is well again. Connections in which something was swallowed end: TCP would never go on so."""
         self.to_server = self.to_client = self.accepts = True
+        self._lose_one_in = 0
         self.cut()
 
     def go_silent(self):
@@ -40,6 +45,18 @@ class TcpProxy:
     def lose_answers(self):
         """Requests arrive, answers do not."""
         self.to_client = False
+
+    def lose_one_in(self, count):
+        """Every so many answers one is lost, and its connection with it: TCP loses nothing in the middle."""
+        self._lose_one_in, self._answers, self.lost = count, 0, 0
+
+    def _loses(self, direction):
+        if direction == "to_server" or not self._lose_one_in:
+            return False
+        self._answers += 1
+        loses = self._answers % self._lose_one_in == 0
+        self.lost += loses
+        return loses
 
     def refuse(self):
         """The server is gone: connections end, new ones too."""
@@ -73,6 +90,8 @@ class TcpProxy:
     async def _pump(self, reader, writer, direction):
         with suppress(OSError):
             while data := await reader.read(CHUNK):
+                if self._loses(direction):
+                    break
                 if getattr(self, direction):
                     writer.write(data)
                     await writer.drain()

@@ -165,6 +165,15 @@ def recover(
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
     password: PasswordOption = "",
+    ignore_lac: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore-lac",
+            metavar="BOOKIE",
+            help="Do not believe this bookie's last add confirmed, where recovery says that it contradicts the "
+            "entries; may be given more than once. Entries that no bookie holds are given up.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fence a ledger, find its end, close it there, and clear its bookies' doubts about it.
@@ -177,7 +186,7 @@ def recover(
         import quire
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            done = await client.recover_ledger(ledger_id, password.encode())
+            done = await client.recover_ledger(ledger_id, password.encode(), ignored_lacs=ignore_lac or ())
         record, limbo = done.record, done.limbo
         facts = {
             "ledger_id": ledger_id,

@@ -122,6 +122,10 @@ class BookieClient(Inquiries):
         """The bookies that take new entries, by the last list seen, in a fixed order."""
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
 
+    def is_registered(self, bookie: BookieId) -> bool:
+        """Whether a bookie is in the last list seen, writable or read-only."""
+        return bookie in self._known
+
     async def away(self) -> list[BookieId]:
         """The cluster's bookies of which there is a cookie and no registration, both read now, in a fixed order."""
         registered = {*await self.bookies(), *self.writable()}

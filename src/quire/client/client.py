@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -38,7 +38,7 @@ from quire.core.errors import (
     RecoveryInconclusiveError,
     WrongPasswordError,
 )
-from quire.core.ids import NO_ENTRY, LedgerId
+from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
 from quire.core.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
@@ -215,18 +215,36 @@ class Client:
             await reader.refresh()
         return reader
 
-    async def recover_ledger(self, ledger_id: int, password: bytes = b"") -> RecoveryReport:
+    async def recover_ledger(
+        self, ledger_id: int, password: bytes = b"", *, ignored_lacs: Collection[str] = ()
+    ) -> RecoveryReport:
         """Close a ledger whose writer is gone, and help bookies that may have lost some of it to vouch again.
 
+        Args:
+            ledger_id: which.
+            password: the one it was created with.
+            ignored_lacs: bookies whose last add confirmed is not believed, where the error says that it contradicts
+                the entries: entries up to it that nobody holds are given up.
+
         Raises:
-            RecoveryInconclusiveError: too few bookies answered; it names them.
+            RecoveryInconclusiveError: too few bookies answered, or a bookie's last add confirmed says that an entry
+                is acknowledged that the others deny; it names them.
+            MisuseError: `ignored_lacs` names a bookie that is not in the ledger's last fragment.
         """
         record, version = await self._record(ledger_id, password)
         access = LedgerAccess.of(record)
         already_closed = record.state is LedgerState.CLOSED
         recovered = 0
         if not already_closed:
-            result, recovered = await self._recover(record, version, access)
+            ignored = [BookieId(bookie) for bookie in ignored_lacs]
+            strange = [bookie for bookie in ignored if bookie not in record.last_fragment.ensemble]
+            if strange:
+                msg = (
+                    f"ledger {ledger_id}: {', '.join(strange)} is not in its last fragment, which recovery asks "
+                    f"({', '.join(record.last_fragment.ensemble)})"
+                )
+                raise MisuseError(msg, ledger_id=ledger_id)
+            result, recovered = await self._recover(record, version, access, ignored)
             record, version = result.record, result.version
         limbo = await LimboClearing(
             self._reader(record, version, access), access, self.bookies, self.ledger_store, self.config
@@ -319,7 +337,11 @@ class Client:
         return record, version
 
     async def _recover(
-        self, record: LedgerMetadata, version: int, access: LedgerAccess
+        self,
+        record: LedgerMetadata,
+        version: int,
+        access: LedgerAccess,
+        ignored_lacs: Collection[BookieId] = (),
     ) -> tuple[RecoveryClosed, int]:
         deadline_ms = self.clock.now_ms() + self.config.recovery_patience_ms
         while True:
@@ -333,6 +355,7 @@ class Client:
                 self.chance,
                 self.config,
                 self.machines,
+                ignored_lacs,
             )
             result = await recovery.run()
             if isinstance(result, RecoveryClosed):
@@ -343,7 +366,8 @@ class Client:
                 and recovery.reused.keys() >= {*result.silent}
             ):
                 raise reused_id(record.ledger_id, result.silent)
-            if isinstance(result, RecoveryFailed) or self.clock.now_ms() >= deadline_ms:
+            settled = isinstance(result, RecoveryFailed) or (result.contradicting and not result.silent)
+            if settled or self.clock.now_ms() >= deadline_ms:
                 raise _recovery_error(record.ledger_id, result, self.bookies.troubles())
             # A bookie that restarts is back in a moment, and its connection is not tried at once.
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -406,6 +430,21 @@ def _recovery_error(
     ledger_id: LedgerId, result: RecoveryInconclusive | RecoveryFailed, troubles: str
 ) -> QuireError:
     where = f"ledger {ledger_id}"
+    if isinstance(result, RecoveryInconclusive) and result.contradicting:
+        heard = ", ".join(f"{bookie} (last add confirmed {lac})" for bookie, lac in result.contradicting)
+        contradicting = tuple(bookie for bookie, _ in result.contradicting)
+        ignoring = " ".join(f"--ignore-lac {bookie}" for bookie in contradicting)
+        away = f"; {', '.join(result.silent)} cannot tell" if result.silent else ""
+        return RecoveryInconclusiveError(
+            f"{where}: entry {result.entry_id} was acknowledged by what {heard} heard, and the bookies that should hold "
+            f"it say that it is not there{away}: they lost it, as after a directory put back from a copy, or a "
+            "recovery by a Java client spread a wrong number. Nothing was decided. Bring back the bookie or the "
+            f"directory that has the entry; `quire ledger recover {ledger_id} {ignoring}` closes the ledger without "
+            f"it{troubles}",
+            ledger_id=ledger_id,
+            entry_id=result.entry_id,
+            bookies=(*contradicting, *result.silent),
+        )
     if isinstance(result, RecoveryInconclusive):
         silent = ", ".join(result.silent) or "none"
         what = "its last fragment's LAC" if result.entry_id == NO_ENTRY else f"entry {result.entry_id}"

@@ -44,6 +44,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "recovery_read_bytes_max": (1, 64 * MIB),
     "recovery_attempts_max": (1, 1000),
     "recovery_patience_ms": (0, 3_600_000),
+    "silent_wait_ms": (0, 3_600_000),
     "min_present": (1, ENSEMBLE_MAX),
 }
 _MAY_BE_NONE = ("entry_bytes_max", "min_present")
@@ -97,6 +98,8 @@ class ClientConfig:
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
         recovery_patience_ms: how long a recovery that too few bookies answered is run again by itself; longer than a
             lost connection takes to be tried again.
+        silent_wait_ms: before a recovery believes that a ledger ends where enough bookies say so, how long it waits,
+            once, for a registered bookie that has not answered: it may hold what the others lost.
         short_circuit_reads: long runs of a bookie on this machine are read out of its files where the system allows
             that, not received from it.
         min_present: how many of a new ledger's E bookies must be there where its creation does not say it, as far as
@@ -135,6 +138,7 @@ class ClientConfig:
     recovery_read_bytes_max: int = MIB
     recovery_attempts_max: int = 20
     recovery_patience_ms: int = 3_000
+    silent_wait_ms: int = 200
     short_circuit_reads: bool = True
     min_present: int | None = None
     protocol: str = "auto"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -33,6 +33,7 @@ from quire.core.effects import (
     SendLacRead,
     SendRecoveryAdds,
     SendRecoveryRead,
+    WaitForAnswers,
     WriteMetadata,
 )
 from quire.core.errors import MetadataUnknownError, NoSuchLedgerError
@@ -66,6 +67,7 @@ class LedgerRecovery(AddSink):
         chance: chooses among spare bookies.
         config: the client's settings.
         machines: makes the machine.
+        ignored_lacs: bookies whose LAC is not believed.
 
     Attributes:
         recovered: entries found above the last LAC that was heard.
@@ -83,11 +85,13 @@ class LedgerRecovery(AddSink):
         chance: Chance,
         config: ClientConfig,
         machines: Machines = SHIPPED,
+        ignored_lacs: Collection[BookieId] = (),
     ) -> None:
         self._record = record
         self._access, self._bookies, self._ledgers = access, bookies, ledgers
         self._clock, self._chance, self._config = clock, chance, config
         self._machine = machines.recovery(record, version)
+        self._ignored_lacs = ignored_lacs
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[RecoveryResult] = self._loop.create_future()
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -111,7 +115,7 @@ class LedgerRecovery(AddSink):
             MetadataUnknownError: the metadata store does not answer, or another client wins every swap.
         """
         try:
-            self._machine.recover()
+            self._machine.recover(self._ignored_lacs)
             self._perform()
             result = await self._result
             if self._unanswered and isinstance(result, RecoveryClosed):
@@ -148,6 +152,12 @@ class LedgerRecovery(AddSink):
             self._write_back(effect)
         elif isinstance(effect, FindReplacements):
             self._machine.replacements_found(self._spares(effect))
+        elif isinstance(effect, WaitForAnswers):
+            # A bookie without a registration is gone; one that refuses the connection has answered.
+            if self._config.silent_wait_ms and any(map(self._bookies.is_registered, effect.bookies)):
+                self._spawn(self._wait())
+            else:
+                self._machine.waited()
         elif isinstance(effect, FindLength):
             self._spawn(self._find_length(effect))
         elif isinstance(effect, WriteMetadata):
@@ -195,6 +205,10 @@ class LedgerRecovery(AddSink):
         )
         self._note(effect.bookie, reply.answer)
         return lambda: self._take(effect, reply)
+
+    async def _wait(self) -> Callable[[], None]:
+        await asyncio.sleep(self._config.silent_wait_ms / 1000)
+        return self._machine.waited
 
     def _note(self, bookie: BookieId, answer: Answer) -> None:
         if answer is Answer.WRONG_TOKEN:

@@ -301,14 +301,23 @@ class RecoveryClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitForAnswers:
+    """Say `waited` after a short time, at once if no bookie of these is worth it: they may know a later end."""
+
+    bookies: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryInconclusive:
     """Too few bookies told. Nothing was decided: the record stays IN_RECOVERY, and anyone may run it again.
 
-    `entry_id` is the first entry without a verdict, `NO_ENTRY` when not even the fence is complete.
+    `entry_id` is the first entry without a verdict, `NO_ENTRY` when not even the fence is complete. `contradicting`:
+    bookies whose LAC says that the entry is acknowledged, each with that LAC, while enough others deny it.
     """
 
     entry_id: EntryId
     silent: tuple[BookieId, ...]
+    contradicting: tuple[tuple[BookieId, EntryId], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,5 +344,6 @@ RecoveryEffect: TypeAlias = (
     | FindLength
     | RecoveryClosed
     | RecoveryInconclusive
+    | WaitForAnswers
     | RecoveryFailed
 )

@@ -19,7 +19,7 @@ Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "L
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
@@ -35,6 +35,7 @@ from quire.core.effects import (
     SendLacRead,
     SendRecoveryAdds,
     SendRecoveryRead,
+    WaitForAnswers,
     WriteMetadata,
 )
 from quire.core.errors import MisuseError
@@ -82,13 +83,16 @@ class RecoveryMachine:
         "_acked",
         "_answered",
         "_asked",
+        "_asked_again",
         "_changes",
         "_delayed",
         "_ended_reading",
         "_entry_id_without_verdict",
         "_failed",
         "_highest_lac",
+        "_ignored_lacs",
         "_known",
+        "_lacs",
         "_length",
         "_lengths",
         "_masks",
@@ -105,6 +109,8 @@ class RecoveryMachine:
         "_told",
         "_unknown",
         "_version",
+        "_waited",
+        "_waiting",
         "_window_bytes",
         "_window_entries",
         "_window_first",
@@ -125,6 +131,7 @@ class RecoveryMachine:
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._rules = rules
+        self._ignored_lacs: frozenset[BookieId] = frozenset()
         self._record = record
         self._version = version
         self._window_entries = window_entries
@@ -149,6 +156,9 @@ class RecoveryMachine:
         self._known = 0  # slots that answered the fencing LAC read
         self._answered = 0  # those, and the ones that failed to
         self._highest_lac = int(NO_ENTRY)
+        self._lacs = [
+            int(NO_ENTRY)
+        ] * ensemble_size  # what each slot said, as far as it is beyond what was recovered
         self._start = int(NO_ENTRY)
         self.lac = int(NO_ENTRY)
         self.lap = int(NO_ENTRY)
@@ -173,11 +183,18 @@ class RecoveryMachine:
         self._absent = 0  # failed slots without a spare
         self._failed: tuple[BookieId, ...] = ()
         self._silent = 0  # slots whose last answer was no vote
+        # An end is judged with care: silent bookies are waited for once, contradicted negatives asked for once more.
+        self._waiting = False
+        self._waited = False
+        self._asked_again = False
 
     # --- announcing ----------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
+    def recover(self, ignored_lacs: Collection[BookieId] = ()) -> None:
         """Begin.
+
+        Args:
+            ignored_lacs: bookies whose LAC is not believed: a person's way out where a LAC contradicts the entries.
 
         Effects:
             RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN;
@@ -187,6 +204,7 @@ class RecoveryMachine:
         IN_RECOVERY".
         """
         self._expect(RecoveryStatus.NEW)
+        self._ignored_lacs = frozenset(ignored_lacs)
         self._begin()
 
     def _begin(self) -> None:
@@ -262,16 +280,20 @@ class RecoveryMachine:
     def fence_answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
         """One bookie of the last fragment answered the fencing LAC read, or did not.
 
+        An answer that comes after coverage moves nothing, but its LAC may contradict an end that is judged later.
+
         Args:
             last_add_confirmed: the highest LAC it knows, `NO_ENTRY` if none.
 
         Effects:
-            at coverage the first window of recovery reads; all answered without it: RecoveryInconclusive.
+            at coverage the first window of recovery reads; all answered without it: RecoveryInconclusive; as
+            `read_answered` if its answer was waited for.
 
         Source: protocol document (001): "Once we receive a response from at least (Qw-Qa)+1 bookies from each write
         quorum in the ensemble, the ledger is fenced".
         """
-        if self.status is not RecoveryStatus.FENCING:
+        reading = self.status is RecoveryStatus.READING and not self._ended_reading
+        if not reading and self.status is not RecoveryStatus.FENCING:
             return
         if answer is Answer.UNAUTHORISED:
             self._fail(answer, (self._read_ensemble[slot],))
@@ -279,7 +301,13 @@ class RecoveryMachine:
         self._answered |= 1 << slot
         if self._rules.counts_as_known(answer):
             self._known |= 1 << slot
-            self._highest_lac = max(self._highest_lac, last_add_confirmed)
+            if self._read_ensemble[slot] not in self._ignored_lacs:
+                self._lacs[slot] = last_add_confirmed
+        if reading:
+            if self._waiting:
+                self._judge()
+            return
+        self._highest_lac = max(self._lacs)
         record = self._record
         if self._rules.covers(self._known, record.ensemble_size, record.write_quorum, record.ack_quorum):
             self._start = self._rules.recovery_start(self._highest_lac, record.last_fragment.first_entry)
@@ -334,8 +362,10 @@ class RecoveryMachine:
             unknown: ranges for which the bookie cannot tell, or whose entry came with a wrong digest.
 
         Effects:
-            recovery adds for entries that became recoverable; further reads; the close when reading has ended and
-            everything is confirmed; RecoveryInconclusive when the next id got all its votes and no verdict.
+            recovery adds for entries that became recoverable; further reads; WaitForAnswers before the first end, if
+            a bookie is still silent; the close when reading has ended and everything is confirmed;
+            RecoveryInconclusive when the next id got all its votes and no verdict, or a negative one that a LAC
+            contradicts.
 
         Source: guide (003), "Recovery Phase 2": "Each recovery read determines whether an entry is committed or
         uncommitted".
@@ -400,6 +430,7 @@ class RecoveryMachine:
         ensemble_size = record.ensemble_size
         entry_id = self.lap + 1
         recovered_before = self.lap
+        denied = False
         while entry_id <= self._window_last:
             i = entry_id - base
             asked_of = self._masks[entry_id % ensemble_size]
@@ -408,7 +439,7 @@ class RecoveryMachine:
                 entry_id += 1
                 continue
             if (self._negative[i] & asked_of).bit_count() >= negatives_needed:
-                self._ended_reading = True
+                denied = True
             elif (self._positive[i] | self._negative[i] | self._unknown[i]) & asked_of == asked_of:
                 self._silent = self._unknown[i] & asked_of
                 self._entry_id_without_verdict = EntryId(entry_id)
@@ -417,10 +448,56 @@ class RecoveryMachine:
             self._write_back(entry_id - 1)
         if self.status is not RecoveryStatus.READING:
             return
-        if self._entry_id_without_verdict != NO_ENTRY:
+        if denied:
+            self._end_reading(self.lap + 1)
+        elif self._entry_id_without_verdict != NO_ENTRY:
             self._stop_inconclusive(self._entry_id_without_verdict)
         else:
             self._go_on()
+
+    def _end_reading(self, entry_id: int) -> None:
+        """Enough bookies say that `entry_id` is not there: the end, unless somebody knows better.
+
+        Bookies whose directory was put back deny what they acknowledged. The one that still has it may only be slow,
+        and a LAC may prove it: neither costs more than one short wait.
+        """
+        if any(self._rules.lac_contradicts(lac, entry_id) for lac in self._lacs):
+            if self._asked_again:
+                self._stop_contradicted(entry_id, self._silent_about(entry_id))
+            else:
+                self._asked_again = True
+                self._open_window()
+        elif not self._waited and (silent := self._silent_about(entry_id)):
+            if not self._waiting:
+                self._waiting = True
+                self.out.append(WaitForAnswers(silent))
+        else:
+            self._waiting = False
+            self._ended_reading = True
+            self._go_on()
+
+    def _silent_about(self, entry_id: int) -> tuple[BookieId, ...]:
+        """Who was asked what lies here and has not answered; once asked again, who cannot tell as well.
+
+        A bookie that holds no copy of this entry is asked too: it has answered the fence before, with its LAC.
+        """
+        cannot_tell = self._unknown[entry_id - self._window_first] if self._asked_again else 0
+        return tuple(
+            bookie
+            for slot, bookie in enumerate(self._read_ensemble)
+            if self._told[slot] < entry_id or cannot_tell >> slot & 1
+        )
+
+    def waited(self) -> None:
+        """The time of `WaitForAnswers` is over, or nobody that it names is worth waiting for.
+
+        Effects:
+            as `read_answered`.
+        """
+        if self.status is not RecoveryStatus.READING or not self._waiting:
+            return
+        self._waiting, self._waited = False, True
+        self._judge()
 
     def _go_on(self) -> None:
         """Read further, or close."""
@@ -599,12 +676,22 @@ class RecoveryMachine:
     def length_unavailable(self, silent: Sequence[BookieId]) -> None:
         """No bookie could serve the last entry now.
 
+        Args:
+            silent: those that could not tell; empty when each says that the entry is not there.
+
         Effects:
-            RecoveryInconclusive: the entry was acknowledged, so it is somewhere.
+            FindLength once more if every bookie denies it; else RecoveryInconclusive: the entry was acknowledged, so
+            it is somewhere, or the LAC that says so is wrong.
         """
         self._expect(RecoveryStatus.MEASURING)
-        self.status = RecoveryStatus.ENDED
-        self.out.append(RecoveryInconclusive(EntryId(self.lap), tuple(silent)))
+        if silent:
+            self.status = RecoveryStatus.ENDED
+            self.out.append(RecoveryInconclusive(EntryId(self.lap), tuple(silent)))
+        elif self._asked_again:
+            self._stop_contradicted(self.lap, ())
+        else:
+            self._asked_again = True
+            self.out.append(FindLength(EntryId(self.lap)))
 
     def _close(self) -> None:
         self.status = RecoveryStatus.CLOSING
@@ -620,6 +707,15 @@ class RecoveryMachine:
         self.status = RecoveryStatus.ENDED
         silent = tuple(b for slot, b in enumerate(self._read_ensemble) if self._silent >> slot & 1)
         self.out.append(RecoveryInconclusive(entry_id, silent))
+
+    def _stop_contradicted(self, entry_id: int, silent: Sequence[BookieId]) -> None:
+        told = [
+            (bookie, EntryId(lac))
+            for bookie, lac in zip(self._read_ensemble, self._lacs, strict=True)
+            if self._rules.lac_contradicts(lac, entry_id)
+        ]
+        self.status = RecoveryStatus.ENDED
+        self.out.append(RecoveryInconclusive(EntryId(entry_id), tuple(silent), tuple(told)))
 
     def _fail(self, answer: Answer, bookies: tuple[BookieId, ...]) -> None:
         self.status = RecoveryStatus.ENDED

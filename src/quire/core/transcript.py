@@ -75,10 +75,12 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
     e.FindReplacements: lambda x, _: (
         f"?? replace {_names(x.slots, x.ensemble)}, failed {' '.join(x.excluded)}"
     ),
+    e.WaitForAnswers: lambda x, _: f"?? wait for {' '.join(x.bookies)}",
     e.FindLength: lambda x, _: f"?? length at {x.entry_id}",
     e.RecoveryClosed: lambda x, _: f"=> {'accepted' if x.accepted else 'recovered'}: {record_text(x.record)}",
     e.RecoveryInconclusive: lambda x, _: (
         f"=> inconclusive at {'the fence' if x.entry_id == NO_ENTRY else x.entry_id}, silent {' '.join(x.silent) or '-'}"
+        + "".join(f", {bookie} has lac {lac}" for bookie, lac in x.contradicting)
     ),
     e.RecoveryFailed: lambda x, _: f"=> failed {x.answer.name}: {' '.join(x.bookies) or '-'}",
 }

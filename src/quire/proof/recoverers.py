@@ -58,6 +58,9 @@ class RecoveryDriver(ClientDriver):
             lac = int(effect.last_add_confirmed)
             span = (int(effect.first), int(effect.last), effect.period, effect.residues)
             running.sends.append((number, ("put", int(effect.slot), number, *span, lac)))
+        elif isinstance(effect, e.WaitForAnswers):
+            # At once: an answer that comes while a driver waits is one that comes before the last denial.
+            running.machine.waited()
         elif isinstance(effect, e.WriteMetadata):
             running.asks.append(("swap", effect.record, effect.version))
         elif isinstance(effect, e.RereadMetadata):
@@ -134,8 +137,11 @@ class RecoveryDriver(ClientDriver):
         return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
 
     def heeds(self, client: Client, reply: Reply) -> bool:
-        """Whether an answer can still change anything."""
-        return self.waits_for(client, reply[0])
+        """Whether an answer can still change anything: of late fences, a LAC that may contradict the end."""
+        request, _, lac = reply
+        if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
+            return lac is not None and lac > client.machine.lap and not client.machine._ended_reading
+        return self.waits_for(client, request)
 
     def waits_for(self, client: Client, request: Request) -> bool:
         """Whether the answer to a request can still change anything."""
@@ -171,6 +177,7 @@ def settle(machine: RecoveryMachine) -> None:
     if status in (RecoveryStatus.READING, RecoveryStatus.MEASURING, RecoveryStatus.CLOSING):
         everybody = (1 << len(machine._read_ensemble)) - 1
         machine._answered, machine._known = 0, everybody
+        machine._lacs = [lac if lac > machine.lap else NO_ENTRY for lac in machine._lacs]
         machine._highest_lac = machine._start
     if status in (RecoveryStatus.MEASURING, RecoveryStatus.CLOSING) or machine._ended_reading:
         machine._window_first, machine._window_last = 0, -1
@@ -179,3 +186,4 @@ def settle(machine: RecoveryMachine) -> None:
         machine._asked = [None] * len(machine._read_ensemble)
         machine._lengths = []
         machine._silent = 0
+        machine._lacs = [NO_ENTRY] * len(machine._read_ensemble)

@@ -48,6 +48,7 @@ BY_STEPS = ClientConfig(
     slow_after_ms=HOURS_MS,
     add_timeout_ms=HOURS_MS,
     quarantine_ms=0,
+    silent_wait_ms=0,
     change_retry_ms_min=LOOK_MS,
     change_retry_ms_max=LOOK_MS,
     metadata_timeout_ms=SILENT_MS,
@@ -206,7 +207,7 @@ class Program:
         running = Running(
             _plain(group[-1].after), [], [], [], self.client.told, self.driver.ensemble_of(before)
         )
-        choices = [dict(told.args[0]) for told in group[1:]]
+        choices = [dict(told.args[0]) for told in group[1:] if told.args]
         for told in group:
             for effect in told.said:
                 shown = e.SetTimer(0) if isinstance(effect, e.SetTimer) else effect

@@ -33,6 +33,7 @@ RECOVERY_INPUTS = (
     "metadata_read",
     "fence_answered",
     "read_answered",
+    "waited",
     "adds_answered",
     "replacements_found",
     "length_found",
@@ -66,7 +67,7 @@ TRIM_INPUTS = (
     "page_deleted",
     "log_deleted",
 )
-CHOICES = frozenset({"replacements_chosen", "replacements_found"})
+CHOICES = frozenset({"replacements_chosen", "replacements_found", "waited"})
 """Inputs that answer a question of the same turn."""
 
 

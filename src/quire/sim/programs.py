@@ -267,6 +267,7 @@ class SimBookie:
 
 
 SIM_CLIENT = ClientConfig(
+    silent_wait_ms=20,
     add_timeout_ms=400,
     slow_after_ms=200,
     quarantine_ms=1000,

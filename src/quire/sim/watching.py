@@ -58,6 +58,11 @@ class WatchedRecovery(RecoveryMachine):
         super().read_answered(*args)
         self._look()
 
+    def waited(self) -> None:
+        """See `RecoveryMachine`."""
+        super().waited()
+        self._look()
+
     def adds_answered(self, *args: Any) -> None:
         """See `RecoveryMachine`."""
         super().adds_answered(*args)
