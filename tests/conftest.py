@@ -6,7 +6,9 @@ that need Spark, and all that need Java peers or etcd, which take long to start.
 
 from __future__ import annotations
 
+import shutil
 import signal
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,6 +44,20 @@ def pytest_xdist_make_scheduler(config, log):
             return next((folder for folder in SHARED if file.startswith(folder)), file)
 
     return ByFileOrFolder(config, log)
+
+
+DISK_BYTES = 6 << 30
+"""What a whole run has on the disk at its fullest, and a little more: bookies blank their segments."""
+
+
+def pytest_report_header():
+    """A disk that will be full is said at once: what fails by it later names many other things."""
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free >= DISK_BYTES:
+        return []
+    return [
+        f"WARNING: {free >> 20:,} MiB are free below {tempfile.gettempdir()}; all tests together need 6 GiB"
+    ]
 
 
 def pytest_collection_modifyitems(items):
