@@ -314,7 +314,7 @@ class EnsembleChange(Closing):
     def _quorum_is_back(self) -> None:
         """With nothing pending no confirmation will end the wait."""
         if self._quorum_until_ms is not None and not self._runs and not self.below_quorum:
-            self._quorum_until_ms = None
+            self._forget_wait()
 
     def _quorum_lost(self, missing: Sequence[int], *, waited: bool) -> Problem:
         bookies = ", ".join(self.ensemble[slot] for slot in missing)

@@ -302,7 +302,7 @@ class WriterState:
                 self.out.append(SendExplicitLac(self.lac, self._live))
                 self._resent = _NO_RESENT
             if self._quorum_until_ms is not None and not self.below_quorum:
-                self._quorum_until_ms = None
+                self._forget_wait()
 
     def _fail_pending(self, problem: Problem) -> None:
         """Callers of unconfirmed entries learn that the outcome is unknown; the length counts confirmed ones only."""
@@ -338,6 +338,12 @@ class WriterState:
         """Whether some write set cannot reach its ack quorum while these slots (a mask) are absent."""
         can, ack_quorum = self.rules.can_still_confirm, self.record.ack_quorum
         return not all(can(absent, mask, ack_quorum) for mask in self._all_masks)
+
+    def _forget_wait(self) -> None:
+        """Something was confirmed since the ack quorum was lost; a timer for the end of the wait would find nothing due."""
+        if self._timer_at_ms == self._quorum_until_ms:
+            self._timer_at_ms = None
+        self._quorum_until_ms = None
 
     def _arm(self) -> None:
         """One timer for the earliest of three waits."""
