@@ -229,7 +229,7 @@ class AddTimeoutError(OutcomeUnknownError):
 
 
 class QuorumLostError(OutcomeUnknownError):
-    """Some write set can no longer reach its ack quorum: the writer has ended."""
+    """Some write set cannot reach its ack quorum, and no bookie came in time (`quorum_wait_ms`): the writer has ended."""
 
     code = "quorum_lost"
 
