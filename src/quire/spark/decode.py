@@ -35,12 +35,18 @@ class Origin:
         ledger_id: the ledger.
         first_offset: the offset of the ledger's first record.
         gaps: whether some of its offsets may have no record.
+        log_id: the log's id; empty for a raw ledger.
+        end_offset: behind the ledger's last offset, as far as it was confirmed; None for a raw ledger.
+        last_entry: its last confirmed entry; None for a raw ledger.
     """
 
     log: str
     ledger_id: int
     first_offset: int
     gaps: bool = False
+    log_id: str = ""
+    end_offset: int | None = None
+    last_entry: int | None = None
 
 
 class ArrowBuilder:

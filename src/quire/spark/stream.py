@@ -28,6 +28,7 @@ from quire.spark.extents import (
     Extent,
     begin_at,
     check_end,
+    check_end_is_known,
     extent_of_ledger,
     extent_of_log,
     resolve,
@@ -130,9 +131,10 @@ class Stream:
             offset = self._continue(extent, begun.get(extent.name))
             end = extent.end
             if self._target is not None:
-                if extent.name in self._left_out:
+                if extent.name in self._left_out and extent.name not in self._target:
                     # When the target was fixed nobody knew of this log: only the checkpoint names it.
-                    self._target.setdefault(extent.name, Position(extent.identity, end))
+                    check_end_is_known(extent)
+                    self._target[extent.name] = Position(extent.identity, end)
                 target = self._target.get(extent.name)
                 end = target.offset if target is not None and target.identity == extent.identity else offset
             # Fewer bookies may answer than before, so what is known to be confirmed may shrink for a while.
@@ -168,8 +170,13 @@ class Stream:
 
         Spark does not say yet where the stream is: the end of a log that only the checkpoint names is fixed by the first
         `latest`, which is told of it.
+
+        Raises:
+            ReadUnavailableError: too few bookies answer to tell how much is there.
         """
         extents = await self._extents(client, {})
+        for extent in extents.values():
+            check_end_is_known(extent)
         self._target = {name: Position(each.identity, each.end) for name, each in extents.items()}
 
     async def plan(self, client: QuireClient, start: Any, end: Any) -> list[Task]:
