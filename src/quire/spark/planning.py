@@ -234,7 +234,12 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
             continue
         last = item.last_entry if item.last_entry is not None else record.last_entry
         reader = cluster.reader_of(client, record, last)
-        view = await read_one(reader, await seeking.first_since(client, reader, 0, last, from_ms))
+        entry_id = await seeking.first_since(client, reader, 0, last, from_ms)
+        gone = await seeking.first_if_gone(client, reader, entry_id, last)
+        if gone is not None:
+            # Its records may have been as late: whoever reads from here on is told of them.
+            return max(item.first_offset + gone, extent.start)
+        view = await read_one(reader, entry_id)
         times = view.times_ms(0, view.header.count)
         first = item.first_offset + view.header.records_before
         late = next(place for place, time in zip(view.positions(), times, strict=True) if time >= from_ms)

@@ -120,3 +120,19 @@ async def first_since(client: QuireClient, reader: LedgerReader, first: int, las
         else:
             last = at
     return first
+
+
+async def first_if_gone(client: QuireClient, reader: LedgerReader, entry_id: int, last: int) -> int | None:
+    """The number, counted in the ledger, of the first offset of an entry that is proven gone; None for one that is there.
+
+    Args:
+        client: the cluster.
+        reader: of the ledger.
+        entry_id: the entry; the one before it is there.
+        last: the ledger's last confirmed entry.
+    """
+    headers = Headers(client, reader, last)
+    if await headers.of(entry_id) is not None:
+        return None
+    before = None if entry_id == 0 else await headers.of(entry_id - 1)
+    return 0 if before is None else before.records_through

@@ -116,6 +116,14 @@ class Cluster:
         ]
         return pa.Table.from_batches(batches, schema.arrow).column("offset").to_pylist()
 
+    def begins(self, time_ms):
+        """The offset at which a stream begins that starts at a time."""
+        given = Given(
+            {"cluster": self.uri, "path": "orders", "startingTimestamp": str(time_ms)}, READ_OPTIONS
+        )
+        first = self.run(Stream(parse(given, Use.STREAM)).initial, self.client)
+        return first["logs"]["orders"]["offset"]
+
     def close(self):
         async def work():
             await self.client.close()
@@ -173,6 +181,9 @@ def test_a_damaged_entry_takes_nothing_with_it(cluster, caplog):
         wanted = {"startingOffsets": f'{{"orders": {start}}}', "endingOffsets": f'{{"orders": {end}}}'}
         assert cluster.read(**wanted, **LAX) == [n for n in without(7, 20, 21, 39) if start <= n < end]
     assert cluster.read(startingTimestamp=str(T0 + 205), **LAX) == [n for n in without(39) if n >= 220]
+    # What is gone may have been as late as what comes after it: a stream begins there, and is told.
+    begun = [cluster.begins(T0 + late) for late in (65, 75, 195, 205, 225, 235)]
+    assert begun == [65, 70, 195, 200, 200, 235]
     assert cluster.read(startingOffsets='{"orders": 230}', endingOffsets='{"orders": 380}') == EVERY[230:380]
 
 
