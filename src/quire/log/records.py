@@ -92,6 +92,7 @@ class LogDescription:
         marks: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
         compacted_below: records below this offset whose key has a later one may be gone; 0 where none are.
+        silent: bookies for want of whose answer more records may be confirmed than `end_offset` says.
     """
 
     name: str
@@ -107,6 +108,7 @@ class LogDescription:
     marks: tuple[Mark, ...] = ()
     archive: str = ""
     compacted_below: int = 0
+    silent: tuple[str, ...] = ()
 
 
 class LogRange(NamedTuple):

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.core.errors import QuireError
-from quire.log.archive import ArchivePlace, open_archive
-from quire.spark import cluster
+from quire.log.archive import ArchiveError, ArchivePlace, open_archive
 from quire.spark.decode import Origin
-from quire.spark.given import SparkUseError
+from quire.spark.losses import TaskLosses
 from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece
 from quire.spark.pushdown import Spans, Wanted, between, intersect
@@ -41,8 +39,9 @@ def pieces(
     place = _place(log, item)
     try:
         groups = open_archive(place).manifest.groups
-    except QuireError as error:
-        _lost(options, log.name, error)
+    except ArchiveError as error:
+        whole = Piece(Origin(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, place)
+        TaskLosses(options).step_over_archived(whole, error, item.first_offset, item.next_offset)
         return []
     origin = Origin(log.name, item.ledger_id, item.first_offset)
     found: list[Piece] = []
@@ -73,28 +72,33 @@ def offset_since(log: LogDescription, item: ItemDescription, from_ms: int) -> in
 
 
 def read(
-    piece: Piece, options: ReadOptions, projection: Projection, wanted: Wanted
+    piece: Piece, options: ReadOptions, projection: Projection, wanted: Wanted, losses: TaskLosses
 ) -> Iterator[pa.RecordBatch]:
-    """A piece's records, in batches of at most `rowsPerBatch`.
+    """A piece's records, in batches of at most `rowsPerBatch`, without row groups that are gone if they may be skipped.
 
     Raises:
-        SparkUseError: the file is missing or damaged, unless that is to be stepped over.
+        SparkUseError: the file cannot be read, or what is gone is not to be stepped over.
     """
-    assert piece.archive is not None
+    place = piece.archive
+    assert place is not None
     stored = {"key", "value", "headers", "timestamp", "ledger", "entry", "index"} & set(projection.names)
+    times = {"timestamp"} if options.starting_ms is not None or options.ending_ms is not None else set()
     try:
-        file = open_archive(piece.archive)
-        for number in range(piece.first_entry, piece.last_entry + 1):
-            group = file.manifest.groups[number]
-            if not wanted.touches(group.min_ms, group.max_ms):
-                continue
-            times = (
-                {"timestamp"} if options.starting_ms is not None or options.ending_ms is not None else set()
-            )
-            table = _kept(file.read(number, sorted(stored | times | {"offset"})), piece.offsets, options)
-            yield from _projected(table, piece.origin.log, projection).to_batches(options.rows_per_batch)
-    except QuireError as error:
-        _lost(options, piece.origin.log, error)
+        file = open_archive(place)
+    except ArchiveError as error:
+        losses.step_over_archived(piece, error, place.first, place.next)
+        return
+    for number in range(piece.first_entry, piece.last_entry + 1):
+        group = file.manifest.groups[number]
+        if not wanted.touches(group.min_ms, group.max_ms):
+            continue
+        try:
+            table = file.read(number, sorted(stored | times | {"offset"}))
+        except ArchiveError as error:
+            losses.step_over_archived(piece, error, group.first, group.next)
+            continue
+        kept = _kept(table, piece.offsets, options)
+        yield from _projected(kept, piece.origin.log, projection).to_batches(options.rows_per_batch)
 
 
 def _kept(table: pa.Table, spans: Spans, options: ReadOptions) -> pa.Table:
@@ -126,12 +130,3 @@ def _projected(table: pa.Table, log: str, projection: Projection) -> pa.Table:
         for field in projection.arrow
     ]
     return pa.Table.from_arrays(arrays, schema=projection.arrow)
-
-
-def _lost(options: ReadOptions, log: str, error: QuireError) -> None:
-    text = f"log '{log}': {error}."
-    if options.fail_on_data_loss:
-        raise SparkUseError(
-            f"quire: {text} failOnDataLoss=false skips what cannot be read.", **error.ids
-        ) from error
-    cluster.warn(text)

@@ -35,12 +35,18 @@ class Origin:
         ledger_id: the ledger.
         first_offset: the offset of the ledger's first record.
         gaps: whether some of its offsets may have no record.
+        log_id: the log's id; empty for a raw ledger.
+        end_offset: behind the ledger's last offset, as far as it was confirmed; None for a raw ledger.
+        last_entry: its last confirmed entry; None for a raw ledger.
     """
 
     log: str
     ledger_id: int
     first_offset: int
     gaps: bool = False
+    log_id: str = ""
+    end_offset: int | None = None
+    last_entry: int | None = None
 
 
 class ArrowBuilder:
@@ -51,7 +57,7 @@ class ArrowBuilder:
         rows_per_batch: records in a batch at most.
         from_ms: records before this time are left out; None keeps all.
         to_ms: records from this time on are left out; None keeps all.
-        bytes_max: a batch is closed once its stored bytes reach this.
+        bytes_max: a batch is closed once its records, decoded, reach this; one large entry becomes several batches.
     """
 
     def __init__(
@@ -106,7 +112,9 @@ class ArrowBuilder:
         """Add records `start:stop` of a batch entry."""
         header = view.header
         count = stop - start
-        share = header.body_bytes * count // header.count
+        # Counted before anything is decoded: a few stored kilobytes may hold gigabytes.
+        size = view.decoded_bytes(self._stored) if self._stored else header.body_bytes
+        share = size * count // header.count
         first = origin.first_offset + header.records_before
         if header.span:
             self._gaps[len(self._counts)] = np.array(view.positions(start, stop), np.int64) + first
@@ -139,14 +147,17 @@ class ArrowBuilder:
             self._chunks[name].append(column if column.type.equals(kind) else column.cast(kind))
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What was collected, as batches of at most `rows_per_batch`; nothing is kept."""
+        """What was collected, as batches of at most `rows_per_batch` and about `bytes_max`; nothing is kept."""
         if self._rows == 0:
             return
         self._close_lists()
         batch = self._build()
+        rows = self._rows_max
+        if self._bytes >= 2 * self._bytes_max:
+            rows = max(1, min(rows, self._rows * self._bytes_max // self._bytes))
         self._clear()
-        for start in range(0, batch.num_rows, self._rows_max):
-            yield batch.slice(start, self._rows_max)
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
     def _note(
         self,

@@ -86,13 +86,19 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to one session; needed where discovery does not find `pyspark_quire`.
+    """Make the format known to one session, and to every thread of this process that writes frames of it.
 
+    Needed where discovery does not find `pyspark_quire`, and where threads write that did not make the session.
     Discovery stops for every source, silently, when any other module named `pyspark_*` fails to import.
 
     Source: spark.md 1.7.
     """
     from quire.spark.source import QuireDataSource
+
+    if isinstance(spark, SparkSession):  # one of Spark Connect is another class and needs nothing
+        from quire.spark.threads import writers_know_their_session
+
+        writers_know_their_session()
 
     with warnings.catch_warnings():
         # Replacing the discovered class by itself is what is wanted here.

@@ -72,8 +72,9 @@ READ_OPTIONS: Final = (
         "failOnDataLoss",
         "true",
         Use.READ,
-        "`false` steps over what was trimmed, what a recreated log no longer has and what no bookie can serve, with a "
-        "warning that names it",
+        "`false` steps over what is proven gone: trimmed or deleted, what a recreated log no longer has, and entries of "
+        "which every bookie says that its copy is missing or damaged; a warning names and counts the records. What is only "
+        "out of reach fails the read all the same",
     ),
     Option(
         "cursor",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from crc32c import crc32c
 
 from quire.core.errors import MisuseError, PeerError
+from quire.wire.arrow_sizes import DECODED_BYTES_MAX, LayoutError, decoded_sizes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -466,6 +467,20 @@ class BatchView:
         first, end, _ = slice(start, stop).indices(self.count)
         return batch if (first, end) == (0, self.count) else batch.slice(first, max(0, end - first))
 
+    def decoded_bytes(self, columns: Sequence[str]) -> int:
+        """About how many bytes some columns have once decoded; nothing is decoded for it.
+
+        Args:
+            columns: which; of bodies that are not Arrow all are counted.
+
+        Raises:
+            MalformedBatchError: as `to_arrow`, and for a body that decodes to more than `DECODED_BYTES_MAX`.
+        """
+        if self.header.codec is not Codec.ARROW:
+            return self.header.body_bytes
+        sizes = _arrow_sizes(self._body)
+        return sum(sizes[name] for name in columns)
+
     def _arrow_column(self, pa: Any, name: str) -> pa.Array:
         if name == "timestamp_ms":
             return pa.array(self.times_ms(), pa.int64())
@@ -701,6 +716,9 @@ def _header_structs(headers: Headers | None) -> list[dict[str, Any]] | None:
 def _serialize_arrow(batch: pa.RecordBatch, compression: str | None) -> tuple[BatchFlags, list[bytes]]:
     import pyarrow as pa
 
+    if batch.nbytes > DECODED_BYTES_MAX:
+        msg = f"a batch of {batch.nbytes:,} bytes is more than an entry may decode to, {DECODED_BYTES_MAX:,}; use smaller ones"
+        raise MisuseError(msg)
     flags = BatchFlags.TIMES | BatchFlags.KEYS | BatchFlags.HEADERS
     flags |= BatchFlags.COMPRESSED if compression else BatchFlags.NONE
     sink = pa.BufferOutputStream()
@@ -713,9 +731,25 @@ def _serialize_arrow(batch: pa.RecordBatch, compression: str | None) -> tuple[Ba
     return flags, [sink.getvalue().to_pybytes()[batch.schema.serialize().size : end]]
 
 
+def _arrow_sizes(body: memoryview) -> dict[str, int]:
+    """Decoded bytes by column, of a body that may be decoded.
+
+    Raises:
+        MalformedBatchError: it is no Arrow message of this schema, or decodes to more than `DECODED_BYTES_MAX`.
+    """
+    try:
+        sizes = decoded_sizes(body)
+    except LayoutError as error:
+        raise _malformed(f"its Arrow message cannot be read: {error}") from error
+    if (total := sum(sizes.values())) > DECODED_BYTES_MAX:
+        raise _malformed(f"it decodes to {total:,} bytes, more than the {DECODED_BYTES_MAX:,} of an entry")
+    return sizes
+
+
 def _read_arrow(body: memoryview, header: BatchHeader) -> pa.RecordBatch:
     import pyarrow as pa
 
+    _arrow_sizes(body)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(body), arrow_schema())
         batch.validate(full=True)

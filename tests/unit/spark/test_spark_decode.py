@@ -118,6 +118,18 @@ def test_a_batch_ends_at_its_bytes_too():
     assert [batch.num_rows for batch in batches] == [20, 20, 10]
 
 
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_a_batch_ends_at_its_decoded_bytes(compression):
+    view = view_of([b"x" * 1000] * 10, base_ms=1, codec=Codec.ARROW, compression=compression)
+    entries = [(i, view, 0, 10) for i in range(6)]
+    batches = build(columns("value", "offset"), entries, bytes_max=15_000)
+    assert [batch.num_rows for batch in batches] == [20, 20, 20]
+    # What is not decoded does not count, and an entry that is large by itself becomes several batches.
+    assert [batch.num_rows for batch in build(columns("key"), entries, bytes_max=15_000)] == [60]
+    batches = build(columns("value"), entries[:1], bytes_max=2_500)
+    assert [batch.num_rows for batch in batches] == [2, 2, 2, 2, 2]
+
+
 def test_opaque_entries_have_a_value_and_their_id():
     builder = ArrowBuilder(EVERYTHING, 10)
     origin = Origin("ledger:17", 17, 0)
