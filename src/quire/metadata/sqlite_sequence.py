@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from quire.env.private import FILE_MODE
 from quire.env.real import RealFiles
 from quire.metadata.sqlite_schema import Counters, Identity
 from quire.wire.layout import IGNORES, Field, Layout, Use
@@ -175,7 +176,7 @@ class SequenceFile:
             pass
         # As SQLite does with its -wal: whoever may write the database may write this.
         database = self._database.stat()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
         if os.geteuid() == 0:
             os.fchown(descriptor, database.st_uid, database.st_gid)
