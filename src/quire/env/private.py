@@ -85,6 +85,24 @@ def companion_folder_mode(file: Path) -> int:
     return FOLDER_MODE | mode | (mode & 0o444) >> 2
 
 
+def share_as(file: Path, descriptor: int, *, folder: bool = False) -> None:
+    """Give what this process has made the users of the file that it goes with: its mode and, as root, its owner.
+
+    Args:
+        file: the file that it goes with.
+        descriptor: of the new file or folder.
+        folder: it is a folder.
+
+    Raises:
+        OSError: there is no such file, or the system refuses.
+    """
+    found = file.stat()
+    special = os.fstat(descriptor).st_mode & stat.S_ISGID
+    os.fchmod(descriptor, special | (companion_folder_mode(file) if folder else companion_mode(file)))
+    if os.geteuid() == _ROOT:
+        os.fchown(descriptor, found.st_uid, found.st_gid)
+
+
 def close_to_others(path: Path, mode: int) -> bool:
     """Give a file or folder a mode if others may do anything with it; one that gives others nothing stays as it is.
 
@@ -178,7 +196,7 @@ def check_owner(folder: Path) -> None:
     if anybody and found.st_uid not in {os.geteuid(), _ROOT}:
         msg = (
             f"{folder} belongs to user {found.st_uid}, in a folder where every user may make one: what is in it could be "
-            "theirs; remove it, or choose another directory"
+            f"theirs; if you know that it is yours, run `chown {os.geteuid()} {folder}`, else choose another directory"
         )
         raise WrongDirectoryError(msg, path=str(folder))
 

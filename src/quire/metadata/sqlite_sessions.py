@@ -19,14 +19,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from quire.core.errors import StorageError
-from quire.env.private import FILE_MODE, FOLDER_MODE, companion_folder_mode, companion_mode
+from quire.env.private import FILE_MODE, FOLDER_MODE, share_as
 
 BEAT_BYTES: Final = 8
 LOOKS_BEFORE_EXPIRY: Final = 8
@@ -51,11 +50,14 @@ class SessionFile:
 
     def __init__(self, folder: Path, database: Path) -> None:
         try:
-            self._mode = companion_mode(database)
+            self._database = database
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(FOLDER_MODE)
-                special = stat.S_IMODE(folder.stat().st_mode) & ~FOLDER_MODE
-                folder.chmod(special | companion_folder_mode(database))
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    share_as(database, descriptor, folder=True)
+                finally:
+                    os.close(descriptor)
             while not self._locked(folder / uuid.uuid4().hex):
                 pass  # a sweeper of another process took the file between its making and its locking
         except OSError as error:
@@ -72,7 +74,7 @@ class SessionFile:
         except BlockingIOError:
             self.release()
             return False
-        os.fchmod(descriptor, self._mode)
+        share_as(self._database, descriptor)
         if os.fstat(descriptor).st_nlink == 0:
             self.release()
             return False

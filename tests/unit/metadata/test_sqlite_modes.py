@@ -100,3 +100,22 @@ def test_one_that_its_owner_opened_to_a_group_stays_so_with_all_beside_it(
             one.rmdir()
     assert asyncio.run(used(path)) == expected(0o660, 0o770)
     assert caplog.messages == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_what_root_puts_beside_it_belongs_to_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    asyncio.run(used(path, create=True))
+    for one in tmp_path.iterdir():
+        if one != path:
+            one.unlink() if one.is_file() else one.rmdir()
+    os.chown(path, 65534, 65533)
+
+    async def scenario() -> set[tuple[int, int]]:
+        async with await SqliteStore.open(path) as store:
+            await store.register("bookies/available/b1", b"")
+            found = [status.stat() for status in (path, *tmp_path.rglob("*"))]
+            assert len(found) == 7
+            return {(status.st_uid, status.st_gid) for status in found}
+
+    assert asyncio.run(scenario()) == {(65534, 65533)}
