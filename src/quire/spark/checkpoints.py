@@ -25,6 +25,8 @@ from quire.spark.given import use_error
 
 HEAD_LINES: Final = 2
 """Version, and what Spark notes besides: times, settings."""
+_unreachable: set[str] = set()
+"""Places away from this machine that could not be read from this process: to ask again would hold up every batch."""
 _FILE_COUNT: Final = re.compile(r'\{"logOffset":(\d+)\}')
 
 
@@ -38,11 +40,14 @@ class Checkpoint:
 
     def __init__(self, location: str | None, query: str) -> None:
         self._query = query
+        self._location = location
         self._files: fs.FileSystem | None = None
         self._path = ""
-        if location is not None:
-            with contextlib.suppress(OSError, ValueError):
+        if location is not None and location not in _unreachable:
+            try:
                 self._files, self._path = _opened(location)
+            except (OSError, ValueError):
+                _unreachable.add(location)
 
     def fingerprint(self, batch_id: int) -> Fingerprint | None:
         """The fingerprint of a batch of the query; None when its file is gone, cannot be read, or is another query's."""
@@ -52,7 +57,10 @@ class Checkpoint:
             if _query_in(self._read("metadata")) != self._query:
                 return None
             lines = self._read(f"offsets/{batch_id}").splitlines()[HEAD_LINES:]
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            far = not isinstance(self._files, fs.LocalFileSystem) and isinstance(error, OSError)
+            if far and not isinstance(error, FileNotFoundError):
+                _unreachable.add(str(self._location))
             return None
         return fingerprints.of_input(batch_id, lines, self._files_of(lines)) if lines else None
 
