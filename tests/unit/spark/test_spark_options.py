@@ -82,7 +82,8 @@ def test_the_texts_of_the_refusals():
         "maxRecordsPerTrigger, maxOffsetsPerTrigger, maxBytesPerTrigger, splitBytes, minPartitions, maxPartitions, "
         "rowsPerBatch, includeHeaders, failOnDataLoss, cursor, holdRetention, isolation, verify, describe, passwordEnv, "
         "passwordFile; write options: cluster, log, passwordEnv, passwordFile, ensemble, writeQuorum, ackQuorum, digest, "
-        "codec, compression, inlineBytes, txnAppId, txnVersion, txnOnReset, takeover, allowTruncate, create, orderBy)"
+        "codec, compression, inlineBytes, txnAppId, txnVersion, txnPart, txnOnReset, onCheckpointReset, takeover, "
+        "allowTruncate, create, orderBy)"
     )
     assert refused(path="") == (
         'quire: name a log: .load("orders"). (Spark passes no options to catalog tables; use CREATE TEMPORARY VIEW.)'
