@@ -20,6 +20,7 @@ from quire.core.errors import (
 )
 from quire.log.ledgers import views_of
 from quire.spark import archived, cluster
+from quire.spark.as_of import check_logs
 from quire.spark.decode import ArrowBuilder, check_follows
 from quire.spark.given import SparkUseError
 from quire.spark.options import ReadOptions
@@ -38,6 +39,7 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
     )
     wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
     _settle()
+    check_logs(options, task)
     for piece in task.pieces:
         if piece.archive is not None:
             yield from builder.take()
@@ -45,6 +47,7 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
             continue
         yield from _read_piece(piece, task.number, wanted, options, builder)
     yield from builder.take()
+    cluster.warn_of_times(task.names(), builder.impossible_times, builder.first_impossible)
 
 
 @cache
