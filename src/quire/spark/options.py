@@ -54,10 +54,10 @@ READ_OPTIONS: Final = (
     Option("endingTimestamp", "", Use.BATCH, "records before this time"),
     Option(
         "asOf",
-        "where each log ends at the load",
+        "",
         Use.BATCH,
         "where each log ends for this read, with its id: what `quire.spark.read_options` gives, or the `endOffset` of a "
-        "stream's progress",
+        "stream's progress; a frame without a schema of the user's has where they end when it is loaded",
     ),
     Option(
         "maxRecordsPerTrigger",
