@@ -103,7 +103,7 @@ def test_a_self_join_beside_a_writer_sees_one_end(spark, cluster, setting, hande
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        for _ in range(rounds(2, 40)):
+        for _ in range(rounds(1, 40)):
             options = {} if schema is None else read_options(name, cluster=cluster.uri)
             asked = reader(spark, cluster, **options)
             loaded = asked.load(name) if schema is None else asked.schema(schema).load()
