@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from quire.log.config import LogConfig
+from quire.spark import read_options
 
 pytestmark = pytest.mark.spark
 
@@ -113,11 +114,17 @@ def test_filters_give_the_same_with_push_down_and_without(
     assert offsets(reader(spark, cluster).load(orders).where(condition)) == list(expected)
 
 
-def test_pushed_offsets_leave_little_to_read(spark, cluster, orders):
-    frame = reader(spark, cluster, splitBytes="20k").load(orders)
-    assert frame.rdd.getNumPartitions() > 30
-    assert frame.where("offset >= 19990").rdd.getNumPartitions() == 1
-    assert frame.where(f"timestamp >= timestamp_millis({T0 + 19_999})").rdd.getNumPartitions() == 1
+def test_options_leave_little_to_read(spark, cluster, orders):
+    def tasks(**options):
+        frame = reader(spark, cluster, splitBytes="20k", **options).load(orders)
+        return frame.rdd.getNumPartitions()
+
+    assert tasks() > 30
+    assert tasks(startingOffsets='{"orders": 19990}') == 1
+    assert tasks(startingTimestamp=T0 + 19_999) == 1
+    part = read_options(orders, cluster=cluster.uri, offsets=(19_000, 19_003), splitBytes="20k")
+    frame = spark.read.format("quire").options(**part).load()
+    assert (frame.rdd.getNumPartitions(), offsets(frame)) == (1, [19_000, 19_001, 19_002])
 
 
 def test_times_that_go_back_are_found_as_well(spark, cluster):

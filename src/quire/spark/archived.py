@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.log.archive import ArchiveError, ArchivePlace, open_archive
-from quire.spark.decode import Origin
+from quire.spark import cluster
+from quire.spark.decode import Origin, possible_times
 from quire.spark.losses import TaskLosses
 from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 from quire.spark.schema import Projection
+from quire.wire.batch import without_empty_headers
 
 if TYPE_CHECKING:
     from quire.log.records import ItemDescription, LogDescription
@@ -93,12 +95,29 @@ def read(
         if not wanted.touches(group.min_ms, group.max_ms):
             continue
         try:
-            table = file.read(number, sorted(stored | times | {"offset"}))
+            table = _with_possible_times(
+                file.read(number, sorted(stored | times | {"offset"})), piece.origin.log
+            )
         except ArchiveError as error:
             losses.step_over_archived(piece, error, group.first, group.next)
             continue
         kept = _kept(table, piece.offsets, options)
         yield from _projected(kept, piece.origin.log, projection).to_batches(options.rows_per_batch)
+
+
+def _with_possible_times(table: pa.Table, log: str) -> pa.Table:
+    """The records with times outside the years 1 to 9999 as nulls, which are counted in a warning."""
+    if "timestamp" not in table.column_names:
+        return table
+    times = table.column("timestamp")
+    possible = possible_times(times.cast(pa.int64()).to_numpy())
+    if possible is None:
+        return table
+    first = table.column("offset")[int(possible.argmin())].as_py()
+    cluster.warn_of_times([log], int((~possible).sum()), first)
+    place = table.column_names.index("timestamp")
+    known = pc.if_else(pa.array(possible), times, pa.scalar(None, times.type))
+    return table.set_column(place, pa.field("timestamp", times.type), known)
 
 
 def _kept(table: pa.Table, spans: Spans, options: ReadOptions) -> pa.Table:
@@ -126,7 +145,7 @@ def _projected(table: pa.Table, log: str, projection: Projection) -> pa.Table:
     arrays = [
         pa.repeat(pa.scalar(constants[field.name], field.type), table.num_rows)
         if field.name in constants
-        else table.column(field.name).cast(field.type)
+        else without_empty_headers(table.column(field.name).cast(field.type))
         for field in projection.arrow
     ]
     return pa.Table.from_arrays(arrays, schema=projection.arrow)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.core.errors import PeerError
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.options import BATCH_BYTES_MAX
 from quire.spark.schema import Projection
 from quire.wire.batch import BatchFlags, BatchView, Codec
@@ -58,6 +59,10 @@ class ArrowBuilder:
         from_ms: records before this time are left out; None keeps all.
         to_ms: records from this time on are left out; None keeps all.
         bytes_max: a batch is closed once its records, decoded, reach this; one large entry becomes several batches.
+
+    Attributes:
+        impossible_times: how many records had a time outside the years 1 to 9999, which is read as null.
+        first_impossible: the offset of the first of them.
     """
 
     def __init__(
@@ -76,6 +81,8 @@ class ArrowBuilder:
         self._range_ms = (from_ms, to_ms)
         self._by_time = from_ms is not None or to_ms is not None
         self._times_wanted = self._by_time or projection.wants("timestamp")
+        self.impossible_times = 0
+        self.first_impossible: int | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -208,11 +215,7 @@ class ArrowBuilder:
             chunks = self._chunks[name]
             return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
         if name == "offset":
-            offsets = np.repeat(np.array(self._offsets, np.int64), counts) + within
-            for place, found in self._gaps.items():
-                start = int(counts[:place].sum())
-                offsets[start : start + len(found)] = found
-            return pa.array(offsets)
+            return pa.array(self._offset_column(counts))
         if name == "timestamp":
             assert times is not None
             return times.cast(kind)
@@ -241,10 +244,29 @@ class ArrowBuilder:
                 known = known and time is not None
                 pieces.append(np.full(count, 0 if time is None else time, np.int64))
         values = np.concatenate(pieces)
-        if known:
+        possible = possible_times(values)
+        if known and possible is None:
             return pa.array(values).cast(pa.timestamp("ms", tz="UTC"))
         nothing = np.repeat(np.array([time is None for time in self._times]), counts)
+        if possible is not None:
+            self._note_impossible(~possible & ~nothing, counts)
+            nothing |= ~possible
         return pa.array(values, mask=nothing).cast(pa.timestamp("ms", tz="UTC"))
+
+    def _note_impossible(self, places: Any, counts: Any) -> None:
+        self.impossible_times += int(places.sum())
+        if self.first_impossible is None and places.any():
+            self.first_impossible = int(self._offset_column(counts)[places.argmax()])
+
+    def _offset_column(self, counts: Any) -> Any:
+        """The offset of each record that waits."""
+        ends = np.cumsum(counts)
+        within = np.arange(self._rows, dtype=np.int64) - np.repeat(ends - counts, counts)
+        offsets = np.repeat(np.array(self._offsets, np.int64), counts) + within
+        for place, found in self._gaps.items():
+            start = int(counts[:place].sum())
+            offsets[start : start + len(found)] = found
+        return offsets
 
     def _mask(self, times: pa.Array) -> pa.Array:
         from_ms, to_ms = self._range_ms
@@ -255,6 +277,16 @@ class ArrowBuilder:
         if to_ms is not None:
             masks.append(pc.less(millis, to_ms))
         return masks[0] if len(masks) == 1 else pc.and_(*masks)
+
+
+def possible_times(millis: Any) -> Any:
+    """Which times, milliseconds since 1970 in a numpy array, lie in the years 1 to 9999; None where all do.
+
+    Spark's timestamps and Python's end there. A record of an older writer may have any 64-bit number.
+    """
+    if not len(millis) or (millis.min() >= TIME_MS_MIN and millis.max() <= TIME_MS_MAX):
+        return None
+    return (millis >= TIME_MS_MIN) & (millis <= TIME_MS_MAX)
 
 
 def _values(payloads: Sequence[bytes | memoryview]) -> pa.Array:

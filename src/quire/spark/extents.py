@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quire.core.errors import NoSuchLedgerError, NoSuchLogError, ReadUnavailableError, TrimmedError
@@ -56,9 +56,42 @@ class Extent:
     size: int = 0
     silent: tuple[str, ...] = ()
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether more may be confirmed than is known here: a ledger of it is open."""
+        if self.log is None:
+            return self.record is not None and self.record.state is not LedgerState.CLOSED
+        return any(item.last_entry is not None for item in self.log.items)
+
+    def up_to(self, end: int) -> Extent:
+        """The same, ending at an offset that is not behind its end: whoever is silent, this much is confirmed."""
+        return replace(self, end=end, size=self.size * end // max(self.end, 1), silent=())
+
     def offset(self, asked: int) -> int:
         """A position that may be `EARLIEST` or `LATEST` as a number."""
         return {EARLIEST: self.start, LATEST: self.end}.get(asked, asked)
+
+
+async def extent_of(client: QuireClient, options: ReadOptions, source: Source) -> Extent:
+    """The extent of a log or of a raw ledger.
+
+    Args:
+        client: the cluster.
+        options: the read.
+        source: one log or ledger, no pattern.
+
+    Raises:
+        AbsentError: it is not there.
+    """
+    if source.ledger_id is not None:
+        return await extent_of_ledger(client, options, source)
+    return await extent_of_log(client, options, client.log(source.name, options.password()))
+
+
+def source_of(name: str) -> Source:
+    """A log's name, or a ledger written like `ledger:17`, as what it names."""
+    number = name.removeprefix("ledger:")
+    return Source(name, int(number) if number != name else None)
 
 
 async def resolve(client: QuireClient, options: ReadOptions, *, may_be_none: bool = False) -> list[Source]:

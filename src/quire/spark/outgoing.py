@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
 from quire.core.errors import MisuseError
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.given import SparkUseError, use_error
 from quire.spark.write_options import BodyCodec, Compression
 from quire.wire.arrow_sizes import DECODED_BYTES_MAX
@@ -87,7 +88,7 @@ def records_of(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     for column in schema:
         name = "timestamp" if column.name == "timestamp_ms" else column.name
         if name == "timestamp":
-            columns.append(_times(batch.column(name) if name in names else None, count, now_ms))
+            columns.append(_possible(_times(batch.column(name) if name in names else None, count, now_ms)))
         elif name not in names:
             columns.append(pa.nulls(count, column.type))
         else:
@@ -101,6 +102,22 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         if len(pairs) and pc.struct_field(pairs, 0).null_count:
             raise use_error("a header has no name: its 'key' is null. Filter such headers out.")
     return column if column.type.equals(kind) else column.cast(kind)
+
+
+def _possible(times: pa.Array) -> pa.Array:
+    """Times that a record can have.
+
+    Raises:
+        SparkUseError: one lies outside the years 1 to 9999.
+    """
+    range_ms = pc.min_max(times).as_py()
+    for ms in range_ms.values():
+        if ms is not None and not TIME_MS_MIN <= ms <= TIME_MS_MAX:
+            raise use_error(
+                f"column 'timestamp' has a time that does not lie in the years 1 to 9999: {ms} milliseconds since 1970. "
+                "Filter such rows out, or set another time."
+            )
+    return times
 
 
 def _times(column: pa.Array | None, count: int, now_ms: int) -> pa.Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
@@ -19,6 +19,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import ItemFlags, Place
 from quire.log.ledgers import read_one
 from quire.spark import archived, cluster, losses, seeking
+from quire.spark.as_of import extents
 from quire.spark.decode import Origin
 from quire.spark.extents import (
     Extent,
@@ -26,9 +27,6 @@ from quire.spark.extents import (
     check_digest,
     check_end,
     check_end_is_known,
-    extent_of_ledger,
-    extent_of_log,
-    resolve,
 )
 from quire.spark.given import SparkUseError
 from quire.spark.options import LATEST, ReadOptions
@@ -53,7 +51,11 @@ def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
     Raises:
         SparkUseError: a log that is not there, or offsets that it does not have.
     """
-    return tasks_of(options, wanted, cluster.call(options.cluster, _pieces, options, wanted))
+    pieces, identities = cluster.call(options.cluster, _pieces, options, wanted)
+    return [
+        replace(task, logs=tuple((log, identities[log]) for log in task.names() if log in identities))
+        for task in tasks_of(options, wanted, pieces)
+    ]
 
 
 def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> list[Task]:
@@ -68,16 +70,18 @@ def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> l
     return [Task(number, parts, wanted.from_ms, wanted.to_ms) for number, parts in enumerate(packed)]
 
 
-async def _pieces(client: QuireClient, options: ReadOptions, wanted: Wanted) -> list[Piece]:
+async def _pieces(
+    client: QuireClient, options: ReadOptions, wanted: Wanted
+) -> tuple[list[Piece], dict[str, str]]:
+    """What to read, and the id of each log that it is of."""
     pieces: list[Piece] = []
-    for source in await resolve(client, options):
-        if source.ledger_id is not None:
-            extent = await extent_of_ledger(client, options, source)
-        else:
-            extent = await extent_of_log(client, options, client.log(source.name, options.password()))
+    identities: dict[str, str] = {}
+    for extent in await extents(client, options):
         start, end = asked_of(options, extent)
         pieces += await pieces_between(client, options, wanted, extent, start, end)
-    return pieces
+        if extent.log is not None:
+            identities[extent.name] = extent.identity
+    return pieces, identities
 
 
 def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:

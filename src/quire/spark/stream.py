@@ -32,6 +32,7 @@ from quire.spark.extents import (
     extent_of_ledger,
     extent_of_log,
     resolve,
+    source_of,
 )
 from quire.spark.given import SparkUseError
 from quire.spark.options import EARLIEST, LATEST, ReadOptions, Source, Strategy
@@ -226,7 +227,7 @@ class Stream:
         sources = {source.name: source for source in await resolve(client, self._options, may_be_none=True)}
         found: dict[str, Extent] = {}
         for name in sorted({*sources, *begun}):
-            extent = await self._extent(client, sources.get(name) or _source(name), begun.get(name))
+            extent = await self._extent(client, sources.get(name) or source_of(name), begun.get(name))
             if extent is None:
                 continue
             found[name] = extent
@@ -281,7 +282,7 @@ class Stream:
             if look:
                 # The end was confirmed once. Too few bookies may answer just now to say so again.
                 await asyncio.sleep(_PAUSE_SECONDS)
-            extent = await self._extent(client, _source(name), begun or Position(end.identity, 0))
+            extent = await self._extent(client, source_of(name), begun or Position(end.identity, 0))
             if extent is None:
                 return None
             if extent.identity != end.identity:
@@ -322,12 +323,6 @@ class Stream:
                 log=extent.name,
             )
         cluster.warn(text)
-
-
-def _source(name: str) -> Source:
-    """A name out of a checkpoint as what it names."""
-    number = name.removeprefix("ledger:")
-    return Source(name, int(number) if number != name else None)
 
 
 def _stretches(extent: Extent) -> tuple[Stretch, ...]:

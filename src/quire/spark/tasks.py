@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from quire.log.ledgers import views_of
 from quire.spark import archived, cluster
+from quire.spark.as_of import check_logs
 from quire.spark.decode import ArrowBuilder, check_follows
 from quire.spark.losses import UNREADABLE, TaskLosses, named
 from quire.spark.options import ReadOptions
@@ -31,6 +32,7 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
     wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
     losses = TaskLosses(options, task.number)
     _settle()
+    check_logs(options, task)
     for piece in task.pieces:
         if piece.archive is not None:
             yield from builder.take()
@@ -39,6 +41,7 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
         yield from _read_piece(piece, task.number, wanted, options, builder, losses)
     yield from builder.take()
     losses.end()
+    cluster.warn_of_times(task.names(), builder.impossible_times, builder.first_impossible)
 
 
 @cache

@@ -460,7 +460,7 @@ class BatchView:
         names = list(schema.names if columns is None else columns)
         if self.header.codec is Codec.ARROW:
             whole = _read_arrow(self._body, self.header)
-            arrays = [whole.column(name) for name in names]
+            arrays = [without_empty_headers(whole.column(name)) for name in names]
         else:
             arrays = [self._arrow_column(pa, name) for name in names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
@@ -707,6 +707,20 @@ def _encode_arrow(
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
     flags, parts = _serialize_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema), compression)
     return flags, parts
+
+
+def without_empty_headers(column: pa.Array) -> pa.Array:
+    """A column with null in the place of each empty list of headers, as all codecs but this one store it.
+
+    Other columns are returned as they are; so is a chunked one's kind.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_list(column.type):
+        return column
+    empty = pc.equal(pc.list_value_length(column), 0)
+    return pc.if_else(empty, pa.scalar(None, column.type), column) if pc.any(empty).as_py() else column
 
 
 def _header_structs(headers: Headers | None) -> list[dict[str, Any]] | None:

@@ -153,7 +153,8 @@ def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, caplog):
 
         async def read(wanted=Wanted(), **given):  # noqa: B008
             chosen = options(**given)
-            planned = tasks_of(chosen, wanted, await _pieces(at.client, chosen, wanted))
+            found, _ = await _pieces(at.client, chosen, wanted)
+            planned = tasks_of(chosen, wanted, found)
             batches = []
             for task in planned:
                 for piece in task.pieces:
