@@ -23,6 +23,7 @@ from quire.core.errors import NoSuchLogError, ReadUnavailableError, TrimmedError
 from quire.spark import cluster
 from quire.spark.extents import AbsentError, Extent, check_end_is_known, extent_of, resolve, source_of
 from quire.spark.given import Given, SparkUseError, Use, use_error
+from quire.spark.losses import LOG_DELETED, LOG_RECREATED
 from quire.spark.options import LATEST, READ_OPTIONS, ReadOptions, parse
 from quire.spark.packing import Task
 from quire.spark.positions import AsOf, Position, as_text
@@ -36,6 +37,12 @@ Moment: TypeAlias = datetime | str | int | None
 
 _LOOKS: Final = 50
 _PAUSE_SECONDS: Final = 0.1
+
+
+class RecreatedError(AbsentError):
+    """The log of that name is another one than the one that is read."""
+
+    code = "recreated"
 
 
 # --- the ends -------------------------------------------------------------------------------------------------------
@@ -122,8 +129,8 @@ async def _extent_as_of(client: QuireClient, options: ReadOptions, name: str, po
     return extent.up_to(position.offset)
 
 
-def _recreated(name: str, old: str, new: str) -> AbsentError:
-    return AbsentError(
+def _recreated(name: str, old: str, new: str) -> RecreatedError:
+    return RecreatedError(
         f"quire: log '{name}' was deleted and created again (ids {old[:8]}, {new[:8]}); this read is of the old one. "
         "Load it again to read the new one.",
         log=name,
@@ -133,14 +140,26 @@ def _recreated(name: str, old: str, new: str) -> AbsentError:
 # --- a plan that is kept ----------------------------------------------------------------------------------------------
 
 
-def check_logs(options: ReadOptions, task: Task) -> None:
-    """Assert that a task's logs are still those that its plan was made of.
+def check_logs(options: ReadOptions, task: Task) -> dict[str, str]:
+    """Look whether a task's logs are still those that its plan was made of.
+
+    Returns:
+        The logs that are not, with the reason: their records are gone, whatever bookies still hold of them. Empty unless
+        losses are to be stepped over.
 
     Raises:
-        AbsentError: one was deleted, or deleted and created again.
+        AbsentError: a log was deleted, or deleted and created again, and `failOnDataLoss` is true.
     """
+    gone: dict[str, str] = {}
     for name, identity in task.logs:
-        cluster.call(options.cluster, _check_log, name, identity)
+        try:
+            cluster.call(options.cluster, _check_log, name, identity)
+        except AbsentError as error:
+            if options.fail_on_data_loss:
+                raise
+            again = isinstance(error, RecreatedError)
+            gone[name] = LOG_RECREATED if again else LOG_DELETED
+    return gone
 
 
 async def _check_log(client: QuireClient, name: str, identity: str) -> None:

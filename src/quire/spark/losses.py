@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _OUTAGE = "It is not proven gone, so failOnDataLoss=false does not skip it"
 MOVED = "The log has its records elsewhere now (it was rewritten or archived): start the query again"
 
+LOG_DELETED = "whose log was deleted"
+LOG_RECREATED = "whose log was deleted and created again"
+
 
 class TaskLosses:
     """What one task leaves out.
@@ -73,6 +76,35 @@ class TaskLosses:
         text = f"{error}: offsets {first} to {behind - 1}, up to {records:,} records of this read"
         self._lose(piece, text, 1, records)
 
+    def step_over_ledger(self, piece: Piece, why: str) -> int:
+        """Say that a piece is lost with its ledger, or file, whatever of it could still be read.
+
+        Args:
+            piece: what is lost.
+            why: what became of the ledger, as the end of a sentence about it.
+
+        Returns:
+            The piece's last entry.
+
+        Raises:
+            SparkUseError: a loss is not to be stepped over.
+        """
+        entries = piece.last_entry - piece.first_entry + 1
+        origin = piece.origin
+        if piece.archive is not None:
+            records = sum(behind - first for first, behind in piece.offsets)
+            what = f"{entries} archived row groups of offsets {piece.offsets[0][0]} to {piece.offsets[-1][1] - 1}"
+        elif origin.end_offset is None:
+            records, what = entries, f"offsets {piece.first_entry} to {piece.last_entry}"
+        else:
+            spans = intersect(((origin.first_offset, origin.end_offset),), piece.offsets)
+            whole = (origin.last_entry or 0) + 1
+            records = sum(behind - first for first, behind in spans) * entries // whole
+            what = f"{entries} of the {whole} entries of offsets {origin.first_offset} to {origin.end_offset - 1}"
+        text = f"ledger {origin.ledger_id}, {why}: {what}, about {records:,} records of this read"
+        self._lose(piece, text, entries, records)
+        return piece.last_entry
+
     def end(self) -> None:
         """Say how much the task left out, if it did."""
         if self._entries:
@@ -104,7 +136,6 @@ class TaskLosses:
         return lost.last
 
     def _whole_ledger(self, piece: Piece, error: QuireError) -> int:
-        entries = piece.last_entry - piece.first_entry + 1
         origin = piece.origin
         why: str | None = "which was deleted"
         if origin.end_offset is not None:
@@ -112,16 +143,7 @@ class TaskLosses:
             why = cluster.call(self._options.cluster, why_gone, *where)
         if why is None:
             raise named(piece, error, MOVED) from error
-        if origin.end_offset is None:
-            records, what = entries, f"offsets {piece.first_entry} to {piece.last_entry}"
-        else:
-            spans = intersect(((origin.first_offset, origin.end_offset),), piece.offsets)
-            whole = (origin.last_entry or 0) + 1
-            records = sum(behind - first for first, behind in spans) * entries // whole
-            what = f"{entries} of the {whole} entries of offsets {origin.first_offset} to {origin.end_offset - 1}"
-        text = f"ledger {origin.ledger_id}, {why}: {what}, about {records:,} records of this read"
-        self._lose(piece, text, entries, records)
-        return piece.last_entry
+        return self.step_over_ledger(piece, why)
 
     def _lose(self, piece: Piece, text: str, entries: int, records: int) -> None:
         if self._options.fail_on_data_loss:
@@ -183,9 +205,9 @@ async def why_gone(
     try:
         about = await client.log(log).describe(first_offset)
     except NoSuchLogError:
-        return "whose log was deleted"
+        return LOG_DELETED
     if about.log_id != log_id:
-        return "whose log was deleted and created again"
+        return LOG_RECREATED
     if any(item.ledger_id == ledger_id for item in about.items):
         return "which was deleted though the log lists it"
     if end_offset <= about.start_offset:

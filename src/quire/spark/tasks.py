@@ -32,8 +32,11 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
     wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
     losses = TaskLosses(options, task.number)
     _settle()
-    check_logs(options, task)
+    gone = check_logs(options, task)
     for piece in task.pieces:
+        if piece.origin.log in gone:
+            losses.step_over_ledger(piece, gone[piece.origin.log])
+            continue
         if piece.archive is not None:
             yield from builder.take()
             yield from archived.read(piece, options, projection, wanted, losses)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -16,14 +17,18 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.config import ClientConfig
 from quire.core.errors import QuireError, ReadUnavailableError
+from quire.log.archive import ArchivePlace
 from quire.log.config import LogConfig
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
 from quire.metadata.connect import open_store
 from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
+from quire.spark.decode import Origin
 from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.losses import TaskLosses
 from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.packing import Piece
 from quire.spark.pushdown import Wanted
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Stream
@@ -265,6 +270,37 @@ def test_a_ledger_that_is_gone_is_lost(cluster, caplog):
     assert list(tasks.read(task, options, schema)) == []
     assert "whose log was deleted and created again" in caplog.text
     assert [each.levelno for each in caplog.records if "skipped" in each.message] == [logging.WARNING] * 6
+
+
+def test_a_plan_that_is_kept_reads_nothing_of_a_log_that_was_deleted(cluster, caplog):
+    """The bookies have the entries still: their collectors do not run here."""
+    task, options, schema = planned(cluster)
+    strict = replace(options, fail_on_data_loss=True)
+    assert sum(batch.num_rows for batch in tasks.read(task, strict, schema)) == len(EVERY)
+    log = cluster.client.log("orders")
+    for change, why in (
+        (log.delete, "was deleted after this read"),
+        (log.create, "was deleted and created again"),
+    ):
+        cluster.run(change)
+        caplog.clear()
+        with pytest.raises(SparkUseError, match=why):
+            list(tasks.read(task, strict, schema))
+        assert list(tasks.read(task, options, schema)) == []
+        assert "40 of the 40 entries of offsets 0 to 399, about 400 records of this read" in caplog.text
+        assert "skipped 400 records" in caplog.text
+
+
+def test_archived_records_of_a_log_that_was_deleted_are_counted_by_offset(caplog):
+    options = parse(Given({"cluster": "sqlite:/c.db", "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH)
+    place = ArchivePlace("file:/files", "ab" * 16, 100, 400, "digest")
+    spans = ((100, 150), (200, 300))
+    piece = Piece(Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=place)
+    assert TaskLosses(options).step_over_ledger(piece, "whose log was deleted") == 3
+    assert (
+        "ledger 7, whose log was deleted: 3 archived row groups of offsets 100 to 299, about 150 records"
+        in caplog.text
+    )
 
 
 def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
