@@ -23,7 +23,8 @@ STANDING = 2
 """An error that comes again after so many restarts stands."""
 KINDS = ("source", "sink", "foreachBatch")
 FAULTS = ("driver", "executor", "straggler", "bookies", "damage", "cut", "copy", "commit")
-STEPS_MAX = 60
+STEPS_MAX = 24
+"""Of the steps of a run; a source's run has fewer, so that some processes are not struck."""
 REFUSALS = (
     "A whole checkpoint repeats only its last batch",
     "is in the log, made of another input",
@@ -58,6 +59,7 @@ class Schedule:
 
     Attributes:
         refused: errors that stood, of checkpoints that were not whole.
+        struck: processes that were.
         lost: the error of an entry whose every copy is damaged; it ends the schedule.
         wrong: what must not be.
     """
@@ -66,6 +68,7 @@ class Schedule:
     kind: str
     events: list[Event]
     refused: list[str] = field(default_factory=list)
+    struck: int = 0
     lost: str = ""
     wrong: list[str] = field(default_factory=list)
 
@@ -267,6 +270,7 @@ class Player:
     # --- the end -----------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
+        self._this.struck = len(list(self._folder.glob("struck-*")))
         if self._this.kind == "source":
             self._judge_source(self._checkpoint)
             return
