@@ -459,9 +459,10 @@ class RecoveryMachine:
         """Enough bookies say that `entry_id` is not there: the end, unless somebody knows better.
 
         Bookies whose directory was put back deny what they acknowledged. The one that still has it may only be slow,
-        and a LAC may prove it: neither costs more than one short wait.
+        and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (defect D8: a Java
+        client's recovery tells bookies a LAC beyond the end that another recovery then sets): a person must say so.
         """
-        if any(self._rules.lac_contradicts(lac, entry_id) for lac in self._lacs):
+        if any(lac >= entry_id for lac in self._lacs):
             if self._asked_again:
                 self._stop_contradicted(entry_id, self._silent_about(entry_id))
             else:
@@ -712,7 +713,7 @@ class RecoveryMachine:
         told = [
             (bookie, EntryId(lac))
             for bookie, lac in zip(self._read_ensemble, self._lacs, strict=True)
-            if self._rules.lac_contradicts(lac, entry_id)
+            if lac >= entry_id
         ]
         self.status = RecoveryStatus.ENDED
         self.out.append(RecoveryInconclusive(EntryId(entry_id), tuple(silent), tuple(told)))

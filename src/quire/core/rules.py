@@ -181,14 +181,6 @@ def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]: 
     return write_set
 
 
-def lac_contradicts(lac: int, entry_id: int) -> bool:
-    """No entry up to a LAC that some bookie heard may be denied: who denies it has lost it, or the LAC is wrong.
-
-    Wrong by defect D8: a Java client's recovery tells bookies a LAC beyond the end that another recovery then sets.
-    """
-    return lac >= entry_id
-
-
 def recovery_end(last_recovered: int, highest_lac: int) -> int:  # noqa: ARG001
     """The end is what was read forward to, not the LAC that was heard (X4)."""
     return last_recovered
@@ -358,7 +350,6 @@ class Rules:
     publish_change_during_recovery: Callable[[], bool] = publish_change_during_recovery
     recovery_waits_for_its_adds: Callable[[], bool] = recovery_waits_for_its_adds
     write_back_set: Callable[[Sequence[int], int], Sequence[int]] = write_back_set
-    lac_contradicts: Callable[[int, int], bool] = lac_contradicts
     recovery_end: Callable[[int, int], int] = recovery_end
     add_allowed: Callable[..., bool] = add_allowed
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
