@@ -11,7 +11,9 @@ import quire
 from quire.blocking import loop
 from quire.cli.failures import BookieStartError
 from quire.cli.local_cluster import LocalCluster
+from quire.metadata.store import StoreAwayError
 from support.etcd_server import EtcdServer
+from support.waiting import until
 
 BOOKIES = 4
 """One more than an ensemble, so that one may be away."""
@@ -93,6 +95,18 @@ class SinkCluster:
         """The metadata store is started again if it was killed."""
         if self._etcd is not None and not lives(self._pid_of_store()):
             self._etcd.start()
+
+    def await_store(self) -> None:
+        """Wait until the metadata store answers: on a busy machine one that was killed is not back at once."""
+
+        async def answers() -> bool:
+            with contextlib.suppress(StoreAwayError):
+                await self.client.logs()
+                return True
+            return False
+
+        self.mend_store()
+        until(lambda: self.run(answers), "an answer of the metadata store", 300)
 
     def _restart(self, number: int) -> None:
         try:

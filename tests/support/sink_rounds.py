@@ -167,6 +167,7 @@ class Rounds:
             notes = folder / "commits"
             max(notes.iterdir(), key=lambda path: int(path.name)).unlink()
             self._finish(query, this, stopped)
+        self._cluster.await_store()
         if this.led:
             self._cluster.run(self._take_over, name)
         self._cluster.run(self._judge, name, folder, this)
