@@ -32,6 +32,14 @@ def test_no_seed_breaks_an_invariant_and_everything_is_seen() -> None:
     assert not [situation for situation in SOMETIMES if not tally.seen[situation]]
 
 
+@pytest.mark.timeout(7200)
+def test_no_cancelled_call_of_a_writer_keeps_the_lead() -> None:
+    tally = campaign(FIRST_SEED, rounds(8, 10_000), mixes=("cancelled",), jobs=2)
+    assert not tally.failures, tally.failures[:5]
+    assert tally.seen["a leader serves"]
+    assert tally.seen["a call of a log's writer is cancelled"]
+
+
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_seed_replays_in_the_same_process(mix: str) -> None:
     one, other = simulate(7, mix), simulate(7, mix)

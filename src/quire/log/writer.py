@@ -106,6 +106,7 @@ class LogWriter:
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._end = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._ending: asyncio.Task[None] | None = None
 
     # --- what a user asks --------------------------------------------------------------------------------------
 
@@ -269,6 +270,8 @@ class LogWriter:
     async def close(self) -> None:
         """Confirm everything, close the ledger, give the lead back. Again is allowed.
 
+        Cancelled on the way it abandons: the lead is given back all the same, and the next writer recovers the ledger.
+
         Raises:
             OutcomeUnknownError, NotLeaderError: the writer ended before; what was pending failed.
         """
@@ -279,12 +282,13 @@ class LogWriter:
                 await self._flushed()
                 if not self._ended:
                     self._leader.close()
+                await self._leader.finished.wait()
             finally:
-                # Cancelled on the way: the next writer recovers the ledger.
-                if not self._leader.closing:
+                if not self._leader.finished.is_set():
                     self._leader.abandon()
+                self._end_all()
         await self._leader.finished.wait()
-        await self._finish()
+        await asyncio.shield(self._end_all())
         failure = self._sent_error or self._leader.failure()
         if failure is not None and not self._abandoned:
             raise failure
@@ -293,7 +297,7 @@ class LogWriter:
         """Stop at once; the next writer recovers the ledger. Pending appends fail, unknown. Again is allowed."""
         self._abandoned = True
         self._leader.abandon()
-        await self._finish()
+        await asyncio.shield(self._end_all())
 
     async def __aenter__(self) -> Self:
         return self
@@ -636,6 +640,9 @@ class LogWriter:
         self._drains.clear()
         if not self._opened.done():
             self._opened.set_exception(self._unsent_error)
+            self._opened.exception()  # nobody hears it if the opening was cancelled
+        # Whoever lost the log may never close this handle: its place in the election is not to wait for that.
+        self._end_all()
 
     def _sent_failure(self, failure: QuireError | None) -> QuireError:
         """What the callers of appends that were sent are told: it may or may not have happened."""
@@ -661,6 +668,12 @@ class LogWriter:
             QuireError: why it does not.
         """
         await asyncio.shield(self._opened)
+
+    def _end_all(self) -> asyncio.Task[None]:
+        """Begin to end what is under way and to give the lead back, once; no cancelled caller stops it."""
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._finish(), name=f"end the writer of log {self.name}")
+        return self._ending
 
     async def _finish(self) -> None:
         if self._roll_timer is not None:

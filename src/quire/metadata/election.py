@@ -34,6 +34,7 @@ class Election:
         self._prefix = check_key(f"{PREFIX}{name}") + "/"
         self._candidate_id = candidate_id
         self._place: Registration | None = None
+        self._registering: asyncio.Task[None] | None = None
         self._led = False
 
     async def campaign(self) -> None:
@@ -43,8 +44,8 @@ class Election:
         """
         while True:
             if self._place is None or self._place.lost.is_set():
-                value = self._candidate_id.encode()
-                self._place = await self._store.register(self._prefix, value, sequential=True, again=False)
+                await self._take_place()
+            assert self._place is not None
             mine = self._place.key
             earlier = [key for key, _ in await self._candidates() if key < mine]
             if not earlier:
@@ -53,6 +54,19 @@ class Election:
                     return
                 continue
             await self._until_gone(earlier[-1])
+
+    async def _take_place(self) -> None:
+        """Register. Cancelled on the way, the store may have the place already: it stays this candidate's."""
+        if self._registering is None:
+            self._registering = asyncio.create_task(self._register(), name="take a place in an election")
+        await asyncio.shield(self._registering)
+
+    async def _register(self) -> None:
+        try:
+            value = self._candidate_id.encode()
+            self._place = await self._store.register(self._prefix, value, sequential=True, again=False)
+        finally:
+            self._registering = None
 
     async def _until_gone(self, key: str) -> None:
         """Wait until the one before is gone, or the own place is."""
@@ -94,8 +108,13 @@ class Election:
         return [candidate for _, candidate in await self._candidates()]
 
     async def resign(self) -> None:
-        """Give the place up; the next one leads."""
+        """Give the place up; the next one leads. Cancelled, it goes on by itself."""
         self._led = False
+        await asyncio.shield(asyncio.create_task(self._leave(), name="leave an election"))
+
+    async def _leave(self) -> None:
+        while self._registering is not None:
+            await asyncio.wait({self._registering})
         place, self._place = self._place, None
         if place is not None:
             await place.close()

@@ -148,6 +148,16 @@ MIXES: Final = {
             6,
             lost=30,
         ),
+        Mix(
+            "cancelled",
+            "three writers of a log wait for the lead, and each call of theirs may be cancelled on the way",
+            "cancelled",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 2)),
+            16,
+            ("leader1", "leader2", "leader3", "reader"),
+            {**_NETWORK, Kind.KILL: 1, Kind.KILL_CLIENT: 2, Kind.STORE_CUT: 2},
+            4,
+        ),
     )
 }
 

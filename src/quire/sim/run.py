@@ -31,6 +31,7 @@ WORKLOAD_NS = 20 * SECOND
 SETTLE_NS = 30 * SECOND
 EVENTS_MAX = 400_000
 TRIES = 12
+LEAD_SECONDS = 15
 READ_BYTES = 1 << 20
 
 
@@ -179,7 +180,7 @@ class _End:
                 world.saw("a bookie refuses to start")
         client = await self.workload._client(self.process)  # noqa: SLF001 - the same user, a last time
         ledgers = [box.ledger_id for box in self.workload.boxes if box.ledger_id >= 0]
-        if world.settings.mix.workload == "log":
+        if world.settings.mix.workload in {"log", "cancelled"}:
             await self._read_log()
             ledgers = [int(ledger_id) async for ledger_id in client.ledgers()]
         for ledger_id in ledgers:
@@ -219,11 +220,17 @@ class _End:
         client = self.process.client
         assert client is not None
         log = client.log(LOG_NAME, b"s", LOG_CONFIG)
+        waits = self.world.settings.mix.workload == "cancelled"
         for attempt in range(TRIES):
             try:
-                writer = await log.open_writer()
+                # Whoever kept its place in the election without leading would let this wait for ever.
+                async with asyncio.timeout(LEAD_SECONDS if waits else None):
+                    writer = await log.open_writer(wait_for_leadership=waits)
                 await writer.close()
                 await self.workload.read_log(self.process.name, log, (await log.describe()).start_offset)
+            except TimeoutError:
+                self._stuck(f"after {LEAD_SECONDS} s nobody may lead the log although everything is healed")
+                return
             except QuireError as error:
                 if error.code == "no_such_log":
                     return

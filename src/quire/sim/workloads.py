@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+from collections.abc import Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
@@ -29,6 +31,8 @@ from quire.sim.faults import Phase
 from quire.sim.loop import SECOND
 from quire.sim.programs import SimClient
 from quire.sim.world import World
+
+T = TypeVar("T")
 
 POLL_SECONDS: Final = 0.002
 LOG_NAME: Final = "sim"
@@ -90,6 +94,10 @@ class Workload:
                 self._program(f"writer{number}", self.writer, self._box())
             for number, client in enumerate(("reader1", "reader2", "reader1")):
                 self._program(client, self.tail, self.boxes[number])
+        elif name == "cancelled":
+            for number, client in enumerate(("leader1", "leader2", "leader3")):
+                self._program(client, self.hasty_leader, number)
+            self._program("reader", self.log_tail)
         else:
             for number, client in enumerate(("leader1", "leader2", "leader3")):
                 self._program(client, self.leader, number)
@@ -352,6 +360,47 @@ class Workload:
                 await writer.abandon()
             return False
         return True
+
+    async def hasty_leader(self, process: SimClient, number: int) -> None:
+        """Wait for the lead, append and close, four times; give up each of these calls after a random time."""
+        client = await self._client(process)
+        log = client.log(LOG_NAME, b"s", LOG_CONFIG)
+        if number == 0:
+            await self._create_log(log)
+            self.world.begin(Phase.TAKEOVER)
+        while not await self._exists(log):
+            await asyncio.sleep(POLL_SECONDS)
+        chance = self.world.chance(f"haste {number}")
+        for time in range(1, 5):
+            writer = await self._hastily(chance, log.open_writer(wait_for_leadership=True))
+            if writer is None:
+                continue
+            self.world.say(process.name, f"leads, epoch {writer.epoch}")
+            self.world.saw("a leader serves")
+            for entry in range(chance.randint(0, self.settings.entries)):
+                payload = b"%s/%d/%d" % (process.name.encode(), time, entry)
+                operation = self.history.invoke(
+                    process.name, "log_append", log=LOG_NAME, hashes=entry_hash(payload), leader=writer.epoch
+                )
+                try:
+                    future = writer.append_nowait(payload)
+                except QuireError as error:
+                    answer(operation, error)
+                    break
+                future.add_done_callback(partial(self._appended, process, operation))
+            await self._hastily(chance, writer.drain())
+            await self._hastily(chance, writer.close())
+
+    async def _hastily(self, chance: random.Random, call: Coroutine[Any, Any, T]) -> T | None:
+        """What a call comes to; None: it failed, or was cancelled after a random time."""
+        try:
+            async with asyncio.timeout(chance.choice((0.001, 0.01, 0.1, 3.0)) * chance.random()):
+                return await call
+        except TimeoutError:
+            self.world.saw("a call of a log's writer is cancelled")
+        except QuireError as error:
+            self.world.saw(f"leader: {error.code}")
+        return None
 
     async def _create_log(self, log: Log) -> None:
         _, size, write_quorum, ack_quorum = self.settings.shape

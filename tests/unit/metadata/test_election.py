@@ -143,3 +143,58 @@ def test_elections_do_not_touch_each_other():
             Election(stores[0], "a//b", "x")
 
     run(scenario())
+
+
+class SlowStore(MemoryStore):
+    """Registers, and takes its time to say so."""
+
+    def __init__(self, space):
+        super().__init__(space)
+        self.registered, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def register(self, *args, **kwargs):
+        made = await super().register(*args, **kwargs)
+        self.registered.set()
+        await self.answer.wait()
+        return made
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_campaign_that_is_cancelled_while_it_registers_leaves_no_place_behind_a_resignation(twice):
+    async def scenario():
+        store = SlowStore(MemorySpace())
+        election = Election(store, "orders", "a")
+        campaign = asyncio.create_task(election.campaign())
+        await store.registered.wait()
+        campaign.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await campaign
+        resigning = asyncio.create_task(election.resign())
+        await asyncio.sleep(0)
+        if twice:
+            resigning.cancel()
+        store.answer.set()
+        await asyncio.wait({resigning})
+        while await store.list("elections/"):
+            await asyncio.sleep(0)
+        assert resigning.cancelled() is twice
+
+    run(scenario())
+
+
+def test_a_campaign_after_a_cancelled_one_stands_once():
+    async def scenario():
+        store = SlowStore(MemorySpace())
+        election = Election(store, "orders", "a")
+        for _ in range(2):
+            campaign = asyncio.create_task(election.campaign())
+            await store.registered.wait()
+            await asyncio.sleep(0)
+            campaign.cancel()
+            await asyncio.wait({campaign})
+        store.answer.set()
+        await election.campaign()
+        assert len(await store.list("elections/")) == 1
+        assert election.is_leader
+
+    run(scenario())
