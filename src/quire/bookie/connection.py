@@ -40,7 +40,7 @@ TURN_NS = 10_000_000
 """With requests left after this long, the other connections have their turn."""
 READ_BYTES = 1024
 """What a read that waits may keep in memory, about."""
-_DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
+_DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
 """What INFO tells of a ledger since version 2."""
 
 

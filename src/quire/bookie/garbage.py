@@ -72,6 +72,12 @@ class Told:
     failure: str = ""
 
 
+async def _turn(ledger_ids: Sequence[int]) -> None:
+    """Let others have their turn where what was done, or comes, is long."""
+    if len(ledger_ids) >= SLICE:
+        await asyncio.sleep(0)
+
+
 class _Drops:
     """The drops of one pass that are on their way to the disk: counted, as there may be very many.
 
@@ -170,6 +176,11 @@ class GarbageCollector:
         """Whether the store was not held, at the start or in the last pass, as one that went back: its records prove nothing then."""
         return not self._machine.holding
 
+    @property
+    def holding(self) -> str:
+        """Why nothing is deleted; empty if it may be."""
+        return self._machine.holding
+
     async def run(self) -> None:
         """Make a pass every `garbage_seconds`; one that fails is told, counted, and tried again with the next."""
         if not self._config.garbage_seconds:
@@ -224,14 +235,18 @@ class GarbageCollector:
         machine, store = self._machine, self._store
         begun_ms = self._clock.now_ms()
         highest = await self._look()
+        await _turn(machine.missing)
         stones = await store.tombstones(set(machine.missing))
         doomed, unknown = await self._judge(stones.marks)
+        await _turn(machine.missing)
         if mine is None:
             self.told.due = sorted(one.ledger_id for one in doomed)
         else:
             self.told.due = ()
             await self._drop(doomed, mine)
+        await _turn(unknown)
         machine.finish(unknown)
+        await _turn(unknown)
         self._warn(len(unknown))
         leap = id_to_leap_over(unknown, highest, RAISED_MAX)
         if leap is not None and leap > self._leapt:

@@ -328,7 +328,10 @@ class Ledgers:
     def info(self, ledger_id: int) -> dict[str, Any] | None:
         """What this bookie knows of one ledger, or None."""
         machine = self._known(ledger_id)
-        return None if machine is None else ledger_info(machine, self._storage.last_entry(ledger_id))
+        if machine is None:
+            return None
+        damaged = self._storage.damages.of_ledger(ledger_id)
+        return ledger_info(machine, self._storage.last_entry(ledger_id), damaged=bool(damaged))
 
     def clear_limbo(self, request: Request, lsn: int | None, then: Callable[[Answer], None]) -> None:
         """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -242,6 +242,7 @@ class LedgerStorage:
             if journal.failure is not None:
                 raise journal.failure
 
+        self._states.note_all_limbo()
         self._count_boot(stored)
 
     def _count_boot(self, stored: BootState | None) -> None:
@@ -409,6 +410,9 @@ class LedgerStorage:
             return
         if known is None or until != facts.deleted_until_ms:
             self._states.place(facts.ledger_id, ledger)
+        self._states.note_limbo(facts.ledger_id, ledger)
+        if before is not None and before.limbo and not facts.limbo:
+            self.damages.ledger_good(facts.ledger_id)
         self._journal.wait(sink, tag)
 
     def delete(self, ledger_id: int, until_ms: int, sink: Sink, tag: object) -> None:
@@ -426,6 +430,7 @@ class LedgerStorage:
             self._journal.refuse(sink, tag, error)
             return
         self._states.place(ledger_id, ledger)
+        self._states.note_limbo(ledger_id, ledger)
         self.kept.forget(ledger_id, ledger.dead_through)
         self.damages.ledger_good(ledger_id)
         for sequence in ledger.drop_spans():
@@ -583,6 +588,16 @@ class LedgerStorage:
                 self._looked_for_space_ms = now_ms
                 self._journal.look_for_space()
         return not self._journal.full
+
+    @property
+    def full(self) -> bool:
+        """There is no space for new adds."""
+        return self._journal.full
+
+    @property
+    def limbo(self) -> Collection[int]:
+        """The ledgers, not deleted, of which something may be lost; in the order in which that was found."""
+        return self._states.limbo
 
     def check_space(self) -> None:
         """Now and then: has a full disk room again?"""
