@@ -1,7 +1,7 @@
 """Keeps Python's own garbage collector from holding a process that has very many objects.
 
 A full collection looks at every object that can be part of a cycle: with some hundred thousand ledgers in memory that
-takes a tenth of a second, and nothing else happens meanwhile. What has outlived a full collection that took long is not
+takes a tenth of a second and more, and nothing else happens meanwhile. What has outlived a full collection that took long is not
 looked at again; it is still freed when nobody refers to it, as nearly everything is.
 """
 
@@ -27,7 +27,9 @@ class ShortCollections:
         self._begun_ns = 0
 
     def start(self) -> None:
-        """From now on."""
+        """From now on; what is there already is not looked at again: modules, mostly."""
+        gc.collect()
+        gc.freeze()
         gc.callbacks.append(self._collecting)
 
     def stop(self) -> None:
