@@ -9,13 +9,26 @@ STATES_MAX: Final = 100
 TEXT_MAX: Final = 1000
 
 
-def conditions_of(says: dict[str, Any] | None) -> list[dict[str, str]]:
-    """The states that a bookie tells of, as far as they are what they should be: a bookie is a stranger."""
+def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list[dict[str, str]]:
+    """The states of a bookie that answers, as far as they are what they should be: a bookie is a stranger.
+
+    Args:
+        says: its answer to INFO. Java's bookies and older versions tell no states there.
+        writable: what it is registered as; one that is not, and does not say why, is in a state too.
+    """
     told = (says or {}).get("conditions")
     found: list[dict[str, str]] = []
     for one in told[:STATES_MAX] if isinstance(told, list) else ():
         if isinstance(one, dict):
             found.append({key: _plain(one.get(key)) for key in ("kind", "what", "ends")})
+    if not writable and not found:
+        found.append(
+            {
+                "kind": "read-only",
+                "what": "it is registered as read-only, and does not say why",
+                "ends": "look into its log: most often its disk is full, or somebody made it read-only",
+            }
+        )
     return found
 
 

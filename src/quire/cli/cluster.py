@@ -133,7 +133,9 @@ async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
                 **_speaks(info),
                 "holds": _held(says),
                 "info": says if answer is Answer.OK else None,
-                "conditions": conditions_of(says) if answer is Answer.OK else silent(answer.name.lower()),
+                "conditions": conditions_of(says, writable=info.writable)
+                if answer is Answer.OK
+                else silent(answer.name.lower()),
             }
         )
     for bookie in sorted(set(await tools.registry.list_cookies()) - set(found)):

@@ -23,8 +23,10 @@ from quire.cli.main import app
 from quire.core import conditions
 from quire.core.errors import NoClusterError
 from quire.env.real import RealClock, RealFiles
+from quire.metadata.bookies import BookieRegistry
 from quire.metadata.sqlite import SqliteStore
 from quire.storage.config import KIB, StorageConfig
+from support.waiting import until_async
 
 SMALL = StorageConfig(segment_bytes=256 * KIB, recent_bytes_max=0)
 
@@ -120,6 +122,12 @@ class Cluster:
     async def rows(self, code: int = EXIT_ATTENTION) -> list[dict[str, Any]]:
         said = await self.quire("cluster", "bookies", "--json", code=code)
         return [json.loads(line) for line in said.splitlines()]
+
+    async def standing(self, name: str, standing: str) -> bool:
+        """Whether a bookie is registered as this."""
+        found = await BookieRegistry(self.servers[name].store).available()
+        info = found.get(self.servers[name].bookie_id)
+        return info is not None and info.writable == (standing == "up")
 
     async def well(self) -> None:
         """Nothing needs attention."""
@@ -360,6 +368,20 @@ def test_a_bookie_that_is_down_or_silent(tmp_path: Path) -> None:
         await at.stop("b0")
         await at.needs("down", "it is not registered", "start it")
         await at.start("b0")
+        await at.well()
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_bookie_that_does_not_say_why_it_is_read_only(tmp_path: Path) -> None:
+    """Java's bookies have no conditions in their INFO, and the registration says what they are."""
+
+    async def scenario(at: Cluster) -> None:
+        at.sick.ledgers.read_only = True
+        await until_async(lambda: at.standing("b0", "read-only"), "it is registered as read-only")
+        await at.needs("read-only", "does not say why", "look into its log")
+        at.sick.ledgers.read_only = False
+        await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
         await at.well()
 
     with_cluster(tmp_path, scenario)
