@@ -316,12 +316,16 @@ class Ledgers:
         return self._storage.last_entry(ledger_id)
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
-        """The intervals of entries that this bookie holds."""
+        """The intervals of entries that this bookie holds, damaged or not."""
         return self._storage.held(ledger_id)
+
+    def good(self, ledger_id: int) -> list[HeldInterval]:
+        """The intervals of entries that this bookie holds and that are not known to be damaged."""
+        return list(self._storage.good_from(ledger_id, 0))
 
     def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
         """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`."""
-        return page_of(self._storage.held_from(ledger_id, first), intervals_max)
+        return page_of(self._storage.good_from(ledger_id, first), intervals_max)
 
     # --- the rest ------------------------------------------------------------------------------------------------
 

@@ -514,9 +514,6 @@ class LedgerStorage:
 
         Found lazily: whoever wants only some stops asking, in the same loop turn.
         """
-        return self.damages.without(ledger_id, self._held_from(ledger_id, first))
-
-    def _held_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
         ledger = self._states.get(ledger_id)
         if ledger is None or ledger.last < first:
             return
@@ -536,6 +533,10 @@ class LedgerStorage:
             joined = HeldInterval(low, high, *shape, row.origin_term)
         if joined is not None:
             yield joined
+
+    def good_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
+        """The same, without what reads found to be damaged since: whoever copies what is missing is to copy that too."""
+        return self.damages.without(ledger_id, self.held_from(ledger_id, first))
 
     def suspects(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""

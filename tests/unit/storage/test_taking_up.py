@@ -193,7 +193,7 @@ def test_records_are_read_again_beside_the_loop_a_group_at_a_time() -> None:
     storage, _ = rotten(files, worker)
     assert storage.read(5, 0, 0, 1).unknown == [(0, 0)]
     assert storage.read(6, 0, 0, 1).unknown == [(0, 0)]
-    assert storage.held(5) == [], "whoever repairs it need not wait"
+    assert list(storage.good_from(5, 0)) == [], "whoever repairs it need not wait"
     assert len(storage.damages.kept) == 2
     groups = turns = 0
     for _ in steps(worker):

@@ -188,7 +188,7 @@ def test_rot_that_comes_while_it_runs_is_unknown_and_named() -> None:
     read_all(storage, 1, 0, 59)
     assert len(storage.damages.kept) == 1
     # A repair writes the entries again; then they are known.
-    assert [held[:2] for held in storage.held(1)] == [(0, 19), (30, 59)], (
+    assert [held[:2] for held in storage.good_from(1, 0)] == [(0, 19), (30, 59)], (
         "whoever repairs it asks what is here"
     )
     put(storage, make_run(1, 20, 24, payload=b"x" * 1000), Answers(), recovery=True)
@@ -197,7 +197,7 @@ def test_rot_that_comes_while_it_runs_is_unknown_and_named() -> None:
     settle(storage)
     assert None not in read_all(storage, 1, 0, 59).values()
     assert storage.damages.kept == []
-    assert [held[:2] for held in storage.held(1)] == [(0, 59)]
+    assert [held[:2] for held in storage.good_from(1, 0)] == [(0, 59)]
 
 
 def test_a_read_error_is_unknown() -> None:
