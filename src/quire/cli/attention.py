@@ -22,14 +22,18 @@ def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list
         if isinstance(one, dict):
             found.append({key: _plain(one.get(key)) for key in ("kind", "what", "ends")})
     if not writable and not found:
-        found.append(
-            {
-                "kind": "read-only",
-                "what": "it is registered as read-only, and does not say why",
-                "ends": "look into its log: most often its disk is full, or somebody made it read-only",
-            }
-        )
+        found.append(_unexplained(takes=(says or {}).get("writable") is True))
     return found
+
+
+def _unexplained(*, takes: bool) -> dict[str, str]:
+    """The state of a bookie that is registered as read-only and tells no reason; `takes`: it says that it takes entries."""
+    what = "it is registered as read-only, and does not say why"
+    ends = "look into its log: most often its disk is full, or somebody made it read-only"
+    if takes:
+        what = "it takes entries again, and is still registered as read-only"
+        ends = "it registers by itself within seconds: see that the metadata store answers"
+    return {"kind": "read-only", "what": what, "ends": ends}
 
 
 def unregistered() -> list[dict[str, str]]:

@@ -211,6 +211,7 @@ def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         at.sick.storage.check_space()
         at.sick.attention.look()
         assert lines(caplog, "over: read-only") == 1
+        await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
         await at.well()
 
     with_cluster(tmp_path, scenario)
@@ -409,6 +410,16 @@ def test_a_damage_without_a_ledger_is_told_until_the_next_start(
         await at.well()
 
     with_cluster(tmp_path, scenario)
+
+
+def test_a_registration_that_is_late_is_told_as_such() -> None:
+    for says, what in (
+        ({"writable": True, "conditions": []}, "still registered as read-only"),
+        ({"writable": False, "conditions": []}, "does not say why"),
+        ({"disk": {}}, "does not say why"),
+    ):
+        assert what in conditions_of(says, writable=False)[0]["what"]
+        assert conditions_of(says) == []
 
 
 def test_what_a_bookie_says_is_a_strangers_word() -> None:
