@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import quire
+from quire.cli.failures import EXIT_ATTENTION
 from quire.cli.toolbox import Toolbox, open_toolbox
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -123,11 +124,12 @@ class Cluster:
         """A command of the command line; what it prints."""
         done = await asyncio.to_thread(NEW.quire, *arguments, "--cluster", self.uri)
         assert done.returncode == code, f"{arguments}: {done.stdout}\n{done.stderr}"
-        return done.stdout if code == 0 else done.stderr
+        return done.stdout if code in {0, EXIT_ATTENTION} else done.stderr
 
-    async def facts(self, *arguments: str) -> list[dict[str, Any]]:
+    async def facts(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
         """The same with `--json`."""
-        return [json.loads(line) for line in (await self.command(*arguments, "--json")).splitlines()]
+        said = await self.command(*arguments, "--json", code=code)
+        return [json.loads(line) for line in said.splitlines()]
 
     async def read(self, ledgers: Iterable[int]) -> None:
         """Every entry of these ledgers is read, as any reader does."""

@@ -128,7 +128,7 @@ async def _a_cluster_with_an_emptied_bookie(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / name / "segments")
         server = await cluster.start_bookie(name)
         assert server.bookie_id == bookie
-        assert "no segment" in server.storage.report.damages[0].what
+        assert "no segment" in server.storage.damages.kept[0].what
         reader = await (await cluster.client()).open_ledger(writer.ledger_id)
         assert [bytes(entry.payload) async for entry in reader.read()] == [b"entry %d" % n for n in range(10)]
         # It learns which ledgers name it, puts those in limbo, and then takes entries again.
@@ -136,7 +136,7 @@ async def _a_cluster_with_an_emptied_bookie(tmp_path: Path) -> None:
         assert server.ledgers.info(writer.ledger_id) is not None
         await cluster.stop_bookie(bookie)
         again = await cluster.start_bookie(name)
-        assert again.storage.report.damages == []
+        assert again.storage.damages.kept == []
 
 
 def test_a_cluster_with_an_emptied_bookie_loses_nothing(tmp_path: Path) -> None:

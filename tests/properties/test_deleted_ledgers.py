@@ -153,7 +153,7 @@ class World:
     def check(self) -> None:
         storage, states = self.storage, self.storage._states
         assert storage.failure is None
-        assert storage.report.damages == []
+        assert storage.damages.kept == []
         for ledger_id, life in self.lives.items():
             found, facts = read_all(storage, ledger_id, 0, LAST), storage.facts(ledger_id)
             if life.until_ms:

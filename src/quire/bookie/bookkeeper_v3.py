@@ -264,7 +264,7 @@ class V3Requests:
         if ledger_id < 0:
             self._refuse(request, Answer.BAD_REQUEST)
             return
-        held = self._ledgers.held(ledger_id)
+        held = [interval[:4] for interval in self._ledgers.good(ledger_id)]
         if not held:
             answer, _, _ = self._lookup.entry(ledger_id, 0)
             if answer is not Answer.NO_ENTRY:

@@ -21,6 +21,7 @@ from quire.core.errors import AuthenticationError, MalformedFrameError, StorageE
 from quire.core.ids import NO_ENTRY
 from quire.net.ends import has_one_address
 from quire.net.sasl import PLUGIN
+from quire.storage.slices import Slice
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
@@ -34,9 +35,13 @@ BOOKKEEPER_FIRST_BYTES = 0x80
 _NEVER_TAKEN = frozenset({Kind.AUTH, Kind.WRITE_LACS, Kind.TRUNCATE})
 """Kinds that are no request for a ledger here: TRUNCATE is for bookies that announce the feature."""
 _SHOWING = frozenset({Kind.READ, Kind.READ_LAC, Kind.LONG_POLL, Kind.INFO})
+REQUESTS_A_LOOK = 64
+"""So many requests are served between two looks at the clock."""
+TURN_NS = 10_000_000
+"""With requests left after this long, the other connections have their turn."""
 READ_BYTES = 1024
 """What a read that waits may keep in memory, about."""
-_DOUBT_KEYS = ("doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
+_DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
 """What INFO tells of a ledger since version 2."""
 
 
@@ -209,6 +214,7 @@ class Connection(ClientConnection):
     def _work(self) -> None:
         requests, self._added = self._requests, False
         limit = self._server.config.answer_bytes_max
+        turn, left = Slice(self._server.clock, TURN_NS), REQUESTS_A_LOOK
         try:
             while requests and self.not_read_since is None and not self._server.holding:
                 if self.waiting_bytes > WAITING_BYTES_MAX:
@@ -216,11 +222,23 @@ class Connection(ClientConnection):
                 self._serve(requests.popleft())
                 if self._out_bytes >= limit:
                     self.send_answers()
+                left -= 1
+                if not left:
+                    if turn.over and requests:
+                        asyncio.get_running_loop().call_soon(self._next_turn)
+                        break
+                    left = REQUESTS_A_LOOK
         except MalformedFrameError as error:
             requests.clear()
             self._fail(error)
         if self._added:
             self._server.put(self)
+
+    def _next_turn(self) -> None:
+        """Others had theirs: serve what is left."""
+        if self.transport is not None:
+            self._work()
+            self.resume_reading()
 
     def _serve(self, frame: memoryview) -> None:
         request = native.decode_request(frame)

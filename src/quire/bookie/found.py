@@ -49,12 +49,13 @@ def found_of(held: Held, facts: LedgerFacts, first: int, *, limbo: bool, rules: 
     )
 
 
-def ledger_info(machine: BookieLedgerMachine, last_entry: int) -> dict[str, Any]:
+def ledger_info(machine: BookieLedgerMachine, last_entry: int, *, damaged: bool) -> dict[str, Any]:
     """What INFO tells of a ledger.
 
     Args:
         machine: the ledger's.
         last_entry: the highest entry that is here, -1 if none is.
+        damaged: some entry that is here is known to be damaged.
     """
     facts = machine.facts
     doubt = facts.doubt
@@ -69,6 +70,7 @@ def ledger_info(machine: BookieLedgerMachine, last_entry: int) -> dict[str, Any]
         "term": facts.term,
         "lac": facts.lac,
         "last_entry": last_entry,
+        "damaged": damaged,
         "deleted": bool(facts.deleted_until_ms),
     }
 

@@ -47,6 +47,8 @@ LOOKED_AT_ONCE: Final = 40
 ATTEMPTS_MAX: Final = 5
 LATE_ADD_MS: Final = 60_000
 """An add that comes later than this behind the deletion of its ledger leaves an orphan."""
+DROPS_NAMED_MAX: Final = 20
+"""So many of the ledgers that one pass drops have a line of the log each."""
 ORPHANS_TOLD_MAX: Final = 10_000
 """So many ids go into one answer."""
 
@@ -68,6 +70,45 @@ class Told:
     due: Sequence[int] = ()
     failures: int = 0
     failure: str = ""
+
+
+async def _turn(ledger_ids: Sequence[int]) -> None:
+    """Let others have their turn where what was done, or comes, is long."""
+    if len(ledger_ids) >= SLICE:
+        await asyncio.sleep(0)
+
+
+class _Drops:
+    """The drops of one pass that are on their way to the disk: counted, as there may be very many.
+
+    Attributes:
+        begun: how many there are, durable or not.
+    """
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._done = 0
+        self._error: StorageError | None = None
+        self._all: asyncio.Future[None] | None = None
+
+    def one_durable(self, error: StorageError | None) -> None:
+        """One is on the disk, or failed."""
+        self._done += 1
+        self._error = self._error or error
+        if self._all is not None and self._done == self.begun and not self._all.done():
+            self._all.set_result(None)
+
+    async def durable(self) -> None:
+        """Return when all that were begun are on the disk.
+
+        Raises:
+            StorageError: one of them is not.
+        """
+        if self._done < self.begun:
+            self._all = asyncio.get_running_loop().create_future()
+            await self._all
+        if self._error is not None:
+            raise self._error
 
 
 class GarbageCollector:
@@ -135,6 +176,11 @@ class GarbageCollector:
         """Whether the store was not held, at the start or in the last pass, as one that went back: its records prove nothing then."""
         return not self._machine.holding
 
+    @property
+    def holding(self) -> str:
+        """Why nothing is deleted; empty if it may be."""
+        return self._machine.holding
+
     async def run(self) -> None:
         """Make a pass every `garbage_seconds`; one that fails is told, counted, and tried again with the next."""
         if not self._config.garbage_seconds:
@@ -189,14 +235,18 @@ class GarbageCollector:
         machine, store = self._machine, self._store
         begun_ms = self._clock.now_ms()
         highest = await self._look()
+        await _turn(machine.missing)
         stones = await store.tombstones(set(machine.missing))
         doomed, unknown = await self._judge(stones.marks)
+        await _turn(machine.missing)
         if mine is None:
             self.told.due = sorted(one.ledger_id for one in doomed)
         else:
             self.told.due = ()
             await self._drop(doomed, mine)
+        await _turn(unknown)
         machine.finish(unknown)
+        await _turn(unknown)
         self._warn(len(unknown))
         leap = id_to_leap_over(unknown, highest, RAISED_MAX)
         if leap is not None and leap > self._leapt:
@@ -302,7 +352,7 @@ class GarbageCollector:
 
     async def _drop(self, doomed: Sequence[Doomed], mine: int) -> None:
         """Look once more, and drop; returns when all of that is on the disk."""
-        on_their_way: list[asyncio.Future[None]] = []
+        drops = _Drops()
         for at in range(0, len(doomed), LOOKED_AT_ONCE):
             batch = doomed[at : at + LOOKED_AT_ONCE]
             before_look = self._storage.last_lsn
@@ -312,18 +362,20 @@ class GarbageCollector:
                 # The look has failed as a whole where the counter was not this pass's own.
                 allowed = self._rules.look_allows_drop(record_there=record_there, counter_is_own=True)
                 if allowed and self._covers(one.ledger_id, through):
-                    on_their_way.append(self._drop_one(one.ledger_id, one.proof))
-        if on_their_way:
-            await asyncio.gather(*on_their_way)
+                    self._drop_one(one.ledger_id, one.proof, drops)
+        if drops.begun > DROPS_NAMED_MAX:
+            more = drops.begun - DROPS_NAMED_MAX
+            log.info("bookie %s dropped %d more ledgers in this pass", self._bookie_id, more)
+        await drops.durable()
 
-    def _drop_one(self, ledger_id: int, proof: Proof) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _drop_one(self, ledger_id: int, proof: Proof, drops: _Drops) -> None:
         until = self._clock.wall_ms() + int(self._config.tombstone_seconds * 1000)
-        self._ledgers.delete(ledger_id, until, partial(settle, done))
+        drops.begun += 1
+        self._ledgers.delete(ledger_id, until, drops.one_durable)
         self._machine.dropped(ledger_id)
         self.told.dropped += 1
-        log.info("bookie %s dropped ledger %d, proof: %s", self._bookie_id, ledger_id, proof.by.value)
-        return done
+        if drops.begun <= DROPS_NAMED_MAX:
+            log.info("bookie %s dropped ledger %d, proof: %s", self._bookie_id, ledger_id, proof.by.value)
 
     async def _keep(self) -> None:
         """Counter and evidence go to the disk. Without that a restart begins a new chain, which is safe."""

@@ -316,19 +316,26 @@ class Ledgers:
         return self._storage.last_entry(ledger_id)
 
     def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
-        """The intervals of entries that this bookie holds."""
+        """The intervals of entries that this bookie holds, damaged or not."""
         return self._storage.held(ledger_id)
+
+    def good(self, ledger_id: int) -> list[HeldInterval]:
+        """The intervals of entries that this bookie holds and that are not known to be damaged."""
+        return list(self._storage.good_from(ledger_id, 0))
 
     def held_page(self, ledger_id: int, first: int, intervals_max: int) -> tuple[list[HeldInterval], int]:
         """Some of the intervals from an id on, and the first id of the next ones, or `WHOLE_LIST`."""
-        return page_of(self._storage.held_from(ledger_id, first), intervals_max)
+        return page_of(self._storage.good_from(ledger_id, first), intervals_max)
 
     # --- the rest ------------------------------------------------------------------------------------------------
 
     def info(self, ledger_id: int) -> dict[str, Any] | None:
         """What this bookie knows of one ledger, or None."""
         machine = self._known(ledger_id)
-        return None if machine is None else ledger_info(machine, self._storage.last_entry(ledger_id))
+        if machine is None:
+            return None
+        damaged = self._storage.damages.of_ledger(ledger_id)
+        return ledger_info(machine, self._storage.last_entry(ledger_id), damaged=bool(damaged))
 
     def clear_limbo(self, request: Request, lsn: int | None, then: Callable[[Answer], None]) -> None:
         """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable.

@@ -18,6 +18,7 @@ import random
 from functools import partial
 from typing import Any
 
+from quire.bookie.attention import Attention
 from quire.bookie.boots import BootRecord
 from quire.bookie.client_connection import ClientConnection
 from quire.bookie.closing_log import ClosingLog
@@ -117,6 +118,7 @@ class BookieServer:
         self.storage: LedgerStorage
         self.ledgers: Ledgers
         self.collector: GarbageCollector
+        self.attention: Attention
         self.record_reads: RecordReads
         self.first_adds: FirstAdds
         self.digest_types: DigestTypes
@@ -170,6 +172,7 @@ class BookieServer:
             self._suspicious = self.storage.report.suspects_unknown
             self.collector = self._make_collector()
             self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
+            self.attention = self._make_attention()
             await self.collector.prepare()
             await self._listen()
             if not served:
@@ -190,7 +193,10 @@ class BookieServer:
             self._tasks.append(
                 loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo")
             )
+        for task in self._tasks:
+            self.attention.watch(task)
         log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
+        self.attention.look()
 
     def _open_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
         directory = self.config.directory
@@ -221,7 +227,7 @@ class BookieServer:
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # one that failed was told of then
                 await task
         self._tasks = []
         await self._unregister()
@@ -265,6 +271,11 @@ class BookieServer:
         machine |= {"chance": self._chance, "rules": self._rules}
         return GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
 
+    def _make_attention(self) -> Attention:
+        made = Attention(self.bookie_id, self.storage, self.collector, self.vigil, self.clock)
+        made.searching = lambda: self._suspicious
+        return made
+
     async def _listen(self) -> None:
         host, port = self.config.host, self.config.port
         try:
@@ -307,13 +318,16 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         announced = self._writable()
         while True:
+            due_ms = self.clock.now_ms() + int(SWEEP_SECONDS * 1000)
             await asyncio.sleep(SWEEP_SECONDS)
+            self.attention.came(self.clock.now_ms() - due_ms)
             self._cut_off_who_stalls(loop.time())
             self._closing_log.sweep()
             self.ledgers.followers.sweep()
             self.ledgers.settle_lacs()
             self._writers.clear()
             self.storage.check_space()
+            self.attention.look()
             if self._writable() != announced:
                 announced = await self._announce(writable=not announced)
 
@@ -328,10 +342,7 @@ class BookieServer:
                 connection.give_up(f"it did not read its answers for {unread_max:g} s")
 
     async def _announce(self, *, writable: bool) -> bool:
-        reason = self.storage.failure
-        log.warning(
-            "bookie %s is now %s %s", self.bookie_id, "writable" if writable else "read-only", reason or ""
-        )
+        log.warning("bookie %s is now %s", self.bookie_id, "writable" if writable else "read-only")
         assert self._registration is not None
         try:
             await self._registration.set_writable(writable)
@@ -475,8 +486,10 @@ class BookieServer:
             "record_reads": self.record_reads.reads,
             "durable_lsn": storage.durable_lsn,
             "storage": storage.statistics(),
-            "damages": [str(damage) for damage in storage.report.damages],
+            "damages": [str(damage) for damage in storage.damages.kept],
+            "limbo": len(storage.limbo),
             "collector": self.collector.info(),
+            "conditions": self.attention.info(),
         }
 
     def answer_info(self, body: Buffer) -> dict[str, Any]:

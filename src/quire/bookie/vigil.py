@@ -102,6 +102,11 @@ class Vigil:
         self._machine.registration_gone()
         self._hold()
 
+    @property
+    def why(self) -> str:
+        """The last reason to hold."""
+        return self._machine.why
+
     def never(self) -> None:
         """There is no registration to lose: nothing is ever held."""
         self._machine = VigilMachine(sys.maxsize, self._clock.boot_ms())

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from quire.cli.attention import conditions_of, kinds_of, lines_of, silent, unregistered
+from quire.cli.failures import EXIT_ATTENTION
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.orphans import accept_store, orphans
 from quire.cli.output import Output, human_bytes
@@ -25,26 +27,35 @@ LEDGERS_COUNTED_MAX = 100_000
 
 @app.command()
 def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """List the bookies: registered ones, and those whose cookie says that they ought to be there."""
+    """List the bookies: registered ones, and those whose cookie says that they ought to be there.
+
+    What needs attention is told with what ends it; the exit code is 5 then.
+    """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
-    async def work() -> None:
+    async def work() -> list[dict[str, Any]]:
         from quire.cli.toolbox import open_toolbox
 
         async with open_toolbox(uri) as tools:
             rows = await bookie_rows(tools)
-        columns = ("id", "address", "standing", "answers", "protocol", "features", "holds")
-        out.rows("", columns, rows)
+        columns = ("id", "address", "standing", "answers", "protocol", "features", "holds", "needs")
+        out.rows("", columns, rows if as_json else [row | {"needs": kinds_of(row)} for row in rows])
+        if not as_json:
+            out.lines(lines_of(rows))
+        return rows
 
-    run(work())
+    _end(run(work()))
 
 
 @app.command()
 def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """Say how the cluster is: bookies, ledgers by state, logs."""
+    """Say how the cluster is: bookies, ledgers by state, logs.
+
+    What needs attention is told with what ends it; the exit code is 5 then.
+    """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
-    async def work() -> None:
+    async def work() -> list[dict[str, Any]]:
         from quire.cli.toolbox import open_toolbox
 
         async with open_toolbox(uri) as tools:
@@ -64,6 +75,7 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             "ledgers": states,
             "logs": logs,
             **collection,
+            "conditions": {row["id"]: row["conditions"] for row in rows if row["conditions"]},
         }
         ledgers = (
             ", ".join(f"{number:,} {state.replace('_', ' ')}" for state, number in states.items()) or "none"
@@ -71,12 +83,22 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         standing = ", ".join(f"{number} {name}" for name, number in count.items() if number) or "none"
         lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
         lines.append(f"Logs     {logs:,}")
-        lines += _about_collection(collection)
+        if collection["orphans"]:
+            kept = f"{collection['orphans']:,} ledgers on bookies have no record"
+            lines.append(f"Orphans  {kept}: `quire cluster orphans`")
+        lines += lines_of(rows)
         if not count["up"]:
             lines.append("No bookie takes entries: start some (`quire up`, `quire bookie`).")
         out.result(facts, "\n".join(lines))
+        return rows
 
-    run(work())
+    _end(run(work()))
+
+
+def _end(rows: list[dict[str, Any]]) -> None:
+    """End the command with the exit code that scripts look at."""
+    if any(row["conditions"] for row in rows):
+        raise typer.Exit(EXIT_ATTENTION)
 
 
 def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -92,23 +114,6 @@ def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "orphans": max((one.get("unknown", 0) for one in says.values()), default=0),
         "collector_failures": {bookie: one["failure"] for bookie, one in says.items() if one.get("failure")},
     }
-
-
-def _about_collection(collection: dict[str, Any]) -> list[str]:
-    lines = [f"Held     {bookie} deletes nothing: {why}" for bookie, why in collection["holding"].items()]
-    if lines:
-        lines.append(
-            "         Put the newest metadata store back, or accept this one: `quire cluster accept-store`."
-        )
-    if collection["orphans"]:
-        lines.append(
-            f"Orphans  {collection['orphans']:,} ledgers on bookies have no record: `quire cluster orphans`"
-        )
-    lines += [
-        f"Failing  {bookie} could not look for deleted ledgers: {why}"
-        for bookie, why in collection["collector_failures"].items()
-    ]
-    return lines
 
 
 async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
@@ -128,11 +133,15 @@ async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
                 **_speaks(info),
                 "holds": _held(says),
                 "info": says if answer is Answer.OK else None,
+                "conditions": conditions_of(says, writable=info.writable)
+                if answer is Answer.OK
+                else silent(answer.name.lower()),
             }
         )
     for bookie in sorted(set(await tools.registry.list_cookies()) - set(found)):
         nothing = dict.fromkeys(("answers", "protocol", "features", "holds"))
-        rows.append({"id": str(bookie), "address": None, "standing": "down", **nothing})
+        down = {"id": str(bookie), "address": None, "standing": "down", "conditions": unregistered()}
+        rows.append(down | nothing)
     return rows
 
 

@@ -9,6 +9,7 @@ Servers use it too, so it must not import the command-line library.
 | 2 | usage: the command line itself is wrong; nothing was sent |
 | 3 | outcome unknown: it may or may not have happened; read after a recovery to find out |
 | 4 | a bookie: another process has its identity; do not start it again by itself |
+| 5 | `quire cluster status`, `cluster bookies`: done, and some bookie needs attention |
 | 130 | ended by Ctrl-C |
 """
 
@@ -35,6 +36,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3
 EXIT_REPLACED: Final = 4
+EXIT_ATTENTION: Final = 5
 EXIT_INTERRUPTED: Final = 130
 
 

@@ -195,6 +195,7 @@ def recover(
             "length": record.length,
             "recovered_entries": done.recovered,
             "limbo_cleared": limbo.cleared,
+            "refilled": limbo.refilled,
             "limbo_left": limbo.left,
         }
         text = f"Ledger {ledger_id} is closed at entry {record.last_entry}, {human_bytes(record.length)}."
@@ -202,8 +203,10 @@ def recover(
             text += f" {done.recovered:,} entries above the last confirmed one were found and kept."
         if limbo.cleared:
             text += f" Bookies that may vouch for it again: {', '.join(limbo.cleared)}."
+        if limbo.refilled:
+            text += f" What was damaged was copied anew to {', '.join(limbo.refilled)}."
         for bookie, why in limbo.left.items():
-            text += f"\n{bookie} stays in doubt: {why}"
+            text += f"\n{bookie} stays as it is: {why}"
         out.result(facts, text)
 
     run(work())

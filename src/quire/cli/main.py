@@ -22,7 +22,7 @@ from quire.cli.group import HandledGroup
 
 EPILOG = (
     "Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 outcome unknown (it may or may not have happened); "
-    "130 Ctrl-C."
+    "5 the cluster needs attention (`cluster status`, `cluster bookies`); 130 Ctrl-C."
 )
 
 app = typer.Typer(

@@ -67,6 +67,12 @@ class Output:
         self.draw(table)
         return count
 
+    def lines(self, lines: Sequence[str]) -> None:
+        """Print some lines of text (nothing when JSON is wanted)."""
+        if lines and not self.as_json:
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+
     def draw(self, renderable: object) -> None:
         """Print something rich can draw (nothing when JSON is wanted)."""
         if self.as_json:

@@ -23,6 +23,7 @@ from quire.bookie.config import GARBAGE_SECONDS, TOMBSTONE_SECONDS, BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
 from quire.core.errors import MisuseError
+from quire.env.cyclic_garbage import ShortCollections
 from quire.metadata.connect import open_store
 from quire.net.security import BookieSecurity
 from quire.storage.owned_directory import close_directory
@@ -67,6 +68,7 @@ async def serve(
         IdentityReplacedError: another process has the bookie's identity.
     """
     stop = asyncio.Event()
+    ShortCollections().start()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -229,11 +229,13 @@ class LimboReport:
 
     Attributes:
         cleared: bookies that vouch again.
-        copied: entries that were copied to them.
+        refilled: bookies that were not in limbo, and got back what had been damaged there.
+        copied: entries that were copied to them all.
         left: bookies still in limbo, and why.
     """
 
     cleared: list[BookieId] = field(default_factory=list)
+    refilled: list[BookieId] = field(default_factory=list)
     copied: int = 0
     left: dict[BookieId, str] = field(default_factory=dict)
 
@@ -267,7 +269,7 @@ class LimboClearing(AddSink):
         self._answered: dict[object, asyncio.Future[Answer]] = {}
 
     async def clear(self) -> LimboReport:
-        """Look at every bookie of every fragment; clear those in limbo."""
+        """Look at every bookie of every fragment; clear those in limbo, and copy anew what is damaged on others."""
         record = self._reader.metadata
         report = LimboReport()
         everyone = sorted({bookie for fragment in record.fragments for bookie in fragment.ensemble})
@@ -279,6 +281,8 @@ class LimboClearing(AddSink):
             for bookie, (answer, info) in zip(everyone, infos, strict=True):
                 if answer is Answer.OK and info.get("limbo"):
                     await self._clear_one(bookie, record, _doubt_lsn(info), report)
+                elif answer is Answer.OK and info.get("damaged") is True:
+                    await self._refill(bookie, record, report)
         finally:
             self._bookies.forget(self)
         return report
@@ -305,6 +309,14 @@ class LimboClearing(AddSink):
             report.cleared.append(bookie)
         else:
             report.left[bookie] = f"it does not leave limbo: {answer.name}"
+
+    async def _refill(self, bookie: BookieId, record: LedgerMetadata, report: LimboReport) -> None:
+        try:
+            report.copied += await self._fill(bookie, record)
+        except QuireError as error:
+            report.left[bookie] = str(error)
+        else:
+            report.refilled.append(bookie)
 
     async def _fill(self, bookie: BookieId, record: LedgerMetadata) -> int:
         """Copy what a bookie lacks of its share of a record; returns how many entries that were."""

@@ -316,7 +316,9 @@ class CollectorMachine:
         own = self.kept
         own.findings, own.missing, own.found_lsn = self._looking, self._due, self._lsn
         # An order that stood already says nothing of what this pass tells.
-        own.told = frozenset(self.unknown).difference(self._by_hand)
+        own.told = frozenset(self.unknown)
+        if self._by_hand:
+            own.told = own.told.difference(self._by_hand)
         self._begun = None
         self._stage(0)
 

@@ -353,6 +353,7 @@ class ThreadWorker:
                     self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        while self._finished:
+        # What is finished meanwhile has a call of its own: each is one turn of the loop, and none holds it for long.
+        for _ in range(len(self._finished)):
             done, result = self._finished.popleft()
             done(result)

@@ -77,6 +77,7 @@ class BookieProgram(BookieServer):
         self._suspicious = self.storage.report.suspects_unknown
         self.vigil.never()
         self.collector = self._make_collector()
+        self.attention = self._make_attention()
 
     @property
     def suspicious(self) -> bool:

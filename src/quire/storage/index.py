@@ -13,7 +13,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, row_at
 from quire.wire.entry import Buffer
@@ -146,6 +146,10 @@ class RowTable:
     def holds_ledger(self, ledger_id: int) -> bool:
         """Whether any run of a ledger is here."""
         return ledger_id in self._dense or ledger_id in self._striped
+
+    def parts(self) -> list[dict[int, Any]]:
+        """What is kept of each ledger; for whoever lets go of it."""
+        return [self.lacs, self._dense, self._striped]
 
     def ledgers(self) -> list[int]:
         """The ledgers with runs here."""

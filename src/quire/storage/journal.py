@@ -18,6 +18,7 @@ from crc32c import crc32c
 from quire.core.errors import DiskFullError, StorageError
 from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
+from quire.storage.footer_format import Trailer
 from quire.storage.group import Group, Item, Sink
 from quire.storage.record_bodies import encode_segment_list
 from quire.storage.segment import Segment, footer_room, footer_share
@@ -53,7 +54,7 @@ class Journal:
         last_lsn: the last that was given out.
         next_sequence: for the next new segment.
         on_durable: called before the sinks when a group is durable, with its last LSN.
-        on_sealed: called when a segment's footer is on disk, with its directory.
+        on_sealed: called when a segment's footer is on disk, with its trailer and directory.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Journal:
         sequences: Callable[[], list[int]],
         on_opened: Callable[[Segment], None],
         on_durable: Callable[[int], None],
-        on_sealed: Callable[[Segment, bytes], None],
+        on_sealed: Callable[[Segment, Trailer, bytes], None],
     ) -> None:
         self._config = config
         self._files = files
@@ -372,9 +373,7 @@ class Journal:
             self._fail_waiting(self.fail(result))
         else:
             assert isinstance(result, tuple)
-            trailer, directory = result
-            segment.sealed(trailer)
-            self._on_sealed(segment, directory)
+            self._on_sealed(segment, *result)
         self._check_idle()
 
     def prepare_spare(self) -> None:

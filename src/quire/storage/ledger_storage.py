@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,12 @@ from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
 from quire.storage.config import StorageConfig
+from quire.storage.damages import Damages
 from quire.storage.findings import Damage
-from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, read_directory
+from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
 from quire.storage.group import Sink
 from quire.storage.identity import Identity
-from quire.storage.index import RowTable, is_damaged
+from quire.storage.index import is_damaged
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.reading import Held, RunReader
@@ -36,7 +37,6 @@ from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
 from quire.storage.record_bodies import Suspicion
-from quire.storage.replay import SegmentScanner
 from quire.storage.segment import Segment
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import (
@@ -49,10 +49,11 @@ from quire.storage.segment_format import (
     padded,
 )
 from quire.storage.slices import run_through
-from quire.storage.start import Start, StartReport, add_directory, segment_of
+from quire.storage.start import Start, StartReport
 from quire.storage.state_format import LedgerState, encode_state
 from quire.storage.states import States, facts_of
 from quire.storage.stored_ledger import StoredLedger
+from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.run import HeldInterval, RunView, count_ids
 
@@ -64,7 +65,8 @@ class LedgerStorage:
     """One bookie's disk. Made by `open`.
 
     Attributes:
-        report: what the start found, and damages found since.
+        report: what the start found.
+        damages: what is damaged, found by the start or since.
         on_sealed: called when a segment has been sealed.
         started_lsn: of the mark of this start: a doubt that it raised, or that is raised while it runs, has this LSN.
         found: what the directory was before this start counted itself.
@@ -95,6 +97,7 @@ class LedgerStorage:
         self.started_lsn = 0
         self.segments: dict[int, Segment] = dict(sorted(start.segments.items()))
         self.unsealed = {number: one for number, one in self.segments.items() if one.table is not None}
+        self.damages = Damages([*start.report.damages], config.damages_max, start.report.damages_more)
         self._reader = RunReader(self, segment_files, self._recent, config)
         self._journal = Journal(
             config,
@@ -104,7 +107,7 @@ class LedgerStorage:
             sequences=self._sequences_in_use,
             on_opened=self._opened,
             on_durable=self._durable,
-            on_sealed=self._sealed,
+            on_sealed=self._take_up,
         )
         self._journal.last_lsn = self._journal.durable_lsn = start.last_lsn
         self._journal.next_sequence = start.next_sequence
@@ -119,6 +122,11 @@ class LedgerStorage:
         )
         start.ledgers.clear()
         self._ledgers = self._states.ledgers
+        self._set_up_housekeeping(start)
+
+    def _set_up_housekeeping(self, start: Start) -> None:
+        """Who looks after segments and states while requests go on."""
+        config, segment_files, clock = self._config, self._files, self._clock
         self.kept = KeptRecords(self.segments, segment_files, self._journal, self.damaged)
         for sequence, places in start.kept:
             self.kept.found(sequence, places)
@@ -130,6 +138,19 @@ class LedgerStorage:
             segment_files,
             clock,
             config.spares_max,
+            on_gone=lambda sequence: self.damages.file_gone(str(segment_files.path(sequence))),
+        )
+        self._taking_up = TakingUp(
+            self.segments,
+            self.unsealed,
+            self._reclaimer.retiring,
+            self._states,
+            self._journal,
+            segment_files,
+            self._reader.cache,
+            self.damages,
+            clock,
+            lambda: self.on_sealed(),  # noqa: PLW0108 - whoever is to be told is set later
         )
         self._shrinker = TombstoneShrinker(self._states, self._journal, clock)
 
@@ -214,12 +235,14 @@ class LedgerStorage:
             self._files.recycle(sequence, keep=self._config.spares_max)
         if not self._files.make_spares(self._config.reserve_segments):
             journal.full = True
+            journal.finish()  # until its segments are all taken up
             # Each start takes a spare. What earlier ones have left behind must come back, or none is left one day.
             self.reclaim()
             journal.finish()
             if journal.failure is not None:
                 raise journal.failure
 
+        self._states.note_all_limbo()
         self._count_boot(stored)
 
     def _count_boot(self, stored: BootState | None) -> None:
@@ -268,15 +291,14 @@ class LedgerStorage:
         """Seal a segment that an earlier process left unsealed, or whose footer is bad."""
         if segment.file is None:
             self._files.reopen(segment)
-        trailer, directory = segment.seal()
-        segment.sealed(trailer)
-        self._sealed(segment, directory)
+        self._take_up(segment, *segment.seal())
+        self.damages.footer_gone(str(self._files.path(segment.sequence)), segment.data_end)
 
     def close(self, *, clean: bool = True) -> None:
         """Stop: `clean` writes what was put and a mark; otherwise the disk is left as a crash would leave it."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._taking_up.closed = True
         journal = self._journal
         if clean and journal.failure is None:
             journal.finish()
@@ -368,6 +390,8 @@ class LedgerStorage:
         assert table is not None
         table.add(row, -1 if recovery else lac)
         self._recent.add(segment.sequence, offset, body, lsn)
+        if recovery:
+            self.damages.put_back(ledger_id, run.first, run.last)
         ledger.last = max(ledger.last, run.last)
         if not recovery and ledger.facts is not None and lac > ledger.facts.lac:
             ledger.facts.lac = lac
@@ -386,6 +410,9 @@ class LedgerStorage:
             return
         if known is None or until != facts.deleted_until_ms:
             self._states.place(facts.ledger_id, ledger)
+        self._states.note_limbo(facts.ledger_id, ledger)
+        if before is not None and before.limbo and not facts.limbo:
+            self.damages.ledger_good(facts.ledger_id)
         self._journal.wait(sink, tag)
 
     def delete(self, ledger_id: int, until_ms: int, sink: Sink, tag: object) -> None:
@@ -403,7 +430,9 @@ class LedgerStorage:
             self._journal.refuse(sink, tag, error)
             return
         self._states.place(ledger_id, ledger)
+        self._states.note_limbo(ledger_id, ledger)
         self.kept.forget(ledger_id, ledger.dead_through)
+        self.damages.ledger_good(ledger_id)
         for sequence in ledger.drop_spans():
             segment = self.segments.get(sequence)
             if segment is not None:
@@ -505,6 +534,10 @@ class LedgerStorage:
         if joined is not None:
             yield joined
 
+    def good_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
+        """The same, without what reads found to be damaged since: whoever copies what is missing is to copy that too."""
+        return self.damages.without(ledger_id, self.held_from(ledger_id, first))
+
     def suspects(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""
         return self._states.suspects(ledger_id)
@@ -557,6 +590,16 @@ class LedgerStorage:
                 self._journal.look_for_space()
         return not self._journal.full
 
+    @property
+    def full(self) -> bool:
+        """There is no space for new adds."""
+        return self._journal.full
+
+    @property
+    def limbo(self) -> Collection[int]:
+        """The ledgers, not deleted, of which something may be lost; in the order in which that was found."""
+        return self._states.limbo
+
     def check_space(self) -> None:
         """Now and then: has a full disk room again?"""
         if self._journal.full and not self._closed:
@@ -577,17 +620,12 @@ class LedgerStorage:
             "footer_cache_bytes": self._reader.cache.bytes,
             "write_path": self._files.write_path,
             "full": journal.full,
-            "damages": len(self.report.damages) + self.report.damages_more,
+            "damages": self.damages.count,
         }
 
     def damaged(self, damage: Damage) -> None:
         """Note something that does not verify."""
-        if damage in self.report.damages:
-            return
-        if len(self.report.damages) < self._config.damages_max:
-            self.report.damages.append(damage)
-        else:
-            self.report.damages_more += 1
+        self.damages.found(damage)
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
@@ -601,42 +639,13 @@ class LedgerStorage:
         self._recent.trim(lsn)
         self._journal.prepare_spare()
 
-    def _sealed(self, segment: Segment, directory: bytes) -> None:
-        """A footer is on disk: entries are found through it from now on."""
-        entries = list(read_directory(directory))
-        self._files.sealed(segment.sequence)
-        self.unsealed.pop(segment.sequence, None)
-        self._states.hold(segment.contents.others)
-        segment.live = add_directory(self._states.with_entries, segment.sequence, entries)
-        self.on_sealed()
+    def _take_up(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:
+        """A footer is on disk."""
+        self._taking_up.take_up(segment, trailer, directory)
 
-    def rescan(self, segment: Segment) -> RowTable:
-        """A sealed segment's footer does not verify: read its records, and write the footer anew if all are there."""
-        trailer = segment.trailer
-        end_lsn = trailer.last_lsn if trailer is not None else None
-        scan = SegmentScanner(self._files, segment.header, end_lsn=end_lsn, newest=False).scan()
-        for damage in scan.damages:
-            self.damaged(damage)
-        read = segment_of(segment.header, scan)
-        table = read.table
-        assert table is not None
-        for ledger_id in segment.contents.entries:
-            ledger = self._states.get(ledger_id)
-            if ledger is not None:
-                ledger.drop_span(segment.sequence)
-        self._reader.cache.forget(segment.sequence)
-        self.segments[segment.sequence] = self.unsealed[segment.sequence] = read
-        for held in segment.contents.held:
-            self._states.release(held)
-        self._states.doubts |= scan.named
-        self._states.doubts_all = self._states.doubts_all or scan.all_suspect
-        # With records missing the bad footer stays: the next start finds it, looks again and writes its doubts down.
-        if not (scan.named or scan.all_suspect) and self._journal.failure is None:
-            try:
-                self._seal_here(read)
-            except OSError as error:
-                self._journal.fail(error)
-        return table
+    def read_again(self, segment: Segment) -> None:
+        """A sealed segment's footer does not verify: begin to read its records instead."""
+        self._taking_up.read_again(segment)
 
     # --- what deleted ledgers leave -----------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import heapq
 import math
 import os.path
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
+from itertools import islice
+from operator import attrgetter, itemgetter
 from typing import Protocol
 
 from crc32c import crc32c
@@ -25,6 +25,7 @@ from quire.core.ledger_metadata import DigestType
 from quire.storage.config import StorageConfig
 from quire.storage.cutting import cut_run, fitting_part, header_of
 from quire.storage.findings import Damage
+from quire.storage.footer_cache import FooterCache
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of
 from quire.storage.index import Piece, RowTable, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
@@ -45,11 +46,14 @@ PLACED_BYTES = range(64 * 1024, native.FRAME_BYTES_MAX - RECORD_HEADER_BYTES + 1
 """A shorter run is sent: to open a file for it costs the reader more. So is a longer one, whose place no client takes."""
 JOINED_GAP_BYTES = 64 * 1024
 """Runs this close together are fetched as one: reading on costs a disk less than beginning anew."""
+SPANS_EXPECTED_MAX = 32
+"""Of so many footers at most, the rows of a ledger are fetched at one time."""
 _MUCH = 4
 """Of a run of which no more than one entry in so many is wanted, not all is read."""
 _CHECKED_DIGESTS = frozenset({DigestType.CRC32, DigestType.CRC32C})
 _SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
+_LOWEST = itemgetter(0)
 _UNREADABLE = 0x80
 """Beside the flag DAMAGED of a row that was made up here: nobody knows whether what it stands for is damaged."""
 
@@ -79,40 +83,8 @@ class Segments(Protocol):
     def damaged(self, damage: Damage) -> None:
         """Report something that does not verify."""
 
-    def rescan(self, segment: Segment) -> RowTable:
-        """Its footer does not verify: read its records instead, and return its runs."""
-
-
-class FooterCache:
-    """Rows of sealed segments, least recently used out first, by bytes."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._items: OrderedDict[tuple[int, int], tuple[bytes | RowTable, int]] = OrderedDict()
-        self.bytes = 0
-
-    def get(self, sequence: int, ledger_id: int) -> bytes | RowTable | None:
-        """The rows of a ledger in a segment, if they are here."""
-        item = self._items.get((sequence, ledger_id))
-        if item is None:
-            return None
-        self._items.move_to_end((sequence, ledger_id))
-        return item[0]
-
-    def put(self, sequence: int, ledger_id: int, rows: bytes | RowTable, size: int) -> None:
-        """Keep rows, letting go of others; rows larger than the whole cache are not kept."""
-        if size > self._bytes_max:
-            return
-        self._items[sequence, ledger_id] = (rows, size)
-        self.bytes += size
-        while self.bytes > self._bytes_max:
-            _, (_, dropped) = self._items.popitem(last=False)
-            self.bytes -= dropped
-
-    def forget(self, sequence: int) -> None:
-        """Drop what is here of a segment."""
-        for key in [key for key in self._items if key[0] == sequence]:
-            self.bytes -= self._items.pop(key)[1]
+    def read_again(self, segment: Segment) -> None:
+        """Its footer does not verify: begin to read its records instead."""
 
 
 class RunReader:
@@ -159,6 +131,8 @@ class RunReader:
             if table.newest_lsn(ledger_id) > lsn:
                 return True
         for span in ledger.spans_within(0, ID_MAX):
+            if span.sequence in self._segments.unsealed:
+                continue
             segment = self._segments.segments[span.sequence]
             if segment.last_lsn <= lsn:
                 continue
@@ -181,34 +155,43 @@ class RunReader:
 
     def _sources(
         self, ledger_id: int, ledger: StoredLedger, first: int, last: int
-    ) -> list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]]:
-        sources: list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]] = []
-        spans = ledger.spans_within(first, last)
-        if len(spans) > 1:
-            self._expect_rows(ledger_id, spans)
-        for span in spans:
-            sources.append((span.first, span.last, self._sealed_streams(ledger_id, span, first, last)))
-        unsealed = False
+    ) -> Iterator[tuple[int, int, Callable[[], list[Iterator[Piece]]]]]:
+        """What may hold first..last, by lowest id: (lowest id, highest id, how to look into it); made when asked for."""
+        unsealed: list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]] = []
         for segment in self._segments.unsealed.values():
             table = segment.table
             if table is not None and table.holds_ledger(ledger_id):
                 low, high = table.span(ledger_id)
                 if low <= last and high >= first:
-                    sources.append(
+                    unsealed.append(
                         (low, high, _table_streams(table, ledger_id, first, last, segment.sequence))
                     )
-                    unsealed = True
-        if unsealed and len(sources) > 1:
-            sources.sort(key=lambda source: source[0])
-        return sources
+        spans = self._expected_spans(ledger_id, ledger.spans_within(first, last))
+        # One that is being taken up, or read again, is found in its table.
+        sealed = (
+            (span.first, span.last, self._sealed_streams(ledger_id, span, first, last))
+            for span in spans
+            if span.sequence not in self._segments.unsealed
+        )
+        if not unsealed:
+            return sealed
+        unsealed.sort(key=_LOWEST)
+        return heapq.merge(sealed, unsealed, key=_LOWEST)
 
-    def _expect_rows(self, ledger_id: int, spans: Sequence[Span]) -> None:
-        """Let the disk fetch a ledger's rows out of several footers at one time."""
-        for span in spans:
-            trailer = self._segments.segments[span.sequence].trailer
-            if trailer is not None and self.cache.get(span.sequence, ledger_id) is None:
-                offset = trailer.rows_offset + span.row_index * ROW_BYTES
-                self._files.expect(span.sequence, offset, span.rows * ROW_BYTES)
+    def _expected_spans(self, ledger_id: int, spans: Iterator[Span]) -> Iterator[Span]:
+        """The same spans; the disk fetches a ledger's rows out of several footers at one time.
+
+        One footer first, then always as many again as were asked for: a short answer costs no more than it needs.
+        """
+        count = 1
+        while batch := list(islice(spans, count)):
+            for span in batch if count > 1 else ():
+                trailer = self._segments.segments[span.sequence].trailer
+                if trailer is not None and self.cache.get(span.sequence, ledger_id) is None:
+                    offset = trailer.rows_offset + span.row_index * ROW_BYTES
+                    self._files.expect(span.sequence, offset, span.rows * ROW_BYTES)
+            yield from batch
+            count = min(2 * count, SPANS_EXPECTED_MAX)
 
     def _sealed_streams(
         self, ledger_id: int, span: Span, first: int, last: int
@@ -244,15 +227,20 @@ class RunReader:
             path = str(self._files.path(span.sequence))
             what = "the rows of a ledger in the footer do not verify; the records are read instead"
             self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
-            return self._segments.rescan(segment)
+            self._segments.read_again(segment)
+            return self._unknown(ledger_id, span)
         assert segment.table is not None
         return segment.table
 
     def _unreadable(self, ledger_id: int, span: Span, offset: int, error: OSError) -> bytes:
-        """What stands for rows that the disk does not give: all that may be in them is unknown."""
+        """Rows that the disk does not give are damage."""
         path = str(self._files.path(span.sequence))
         what = f"the rows of a ledger in the footer cannot be read: {error.strerror or error}"
         self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
+        return self._unknown(ledger_id, span)
+
+    def _unknown(self, ledger_id: int, span: Span) -> bytes:
+        """What stands for rows that are not there now: all that may be in them is unknown."""
         newest = self._segments.segments[span.sequence].last_lsn
         ids = span.last - span.first + 1
         row = Row(

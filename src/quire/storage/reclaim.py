@@ -10,7 +10,7 @@ Source: `docs/formats/segment.md`, "What a crash can leave", "Deleted ledgers"; 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from operator import itemgetter
 from typing import Final
@@ -46,6 +46,7 @@ class Reclaimer:
         files: the segments' files.
         clock: for the length of a slice.
         spares_max: files to keep for new segments.
+        on_gone: called with each segment that nothing is read of any more.
 
     Attributes:
         retiring: retired, but that is not durable yet.
@@ -60,6 +61,7 @@ class Reclaimer:
         files: SegmentFiles,
         clock: Clock,
         spares_max: int,
+        on_gone: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._segments = segments
         self._states = states
@@ -68,6 +70,7 @@ class Reclaimer:
         self._files = files
         self._clock = clock
         self._spares_max = spares_max
+        self._on_gone = on_gone
         self._at_work = False
         self._to_recycle: deque[Segment] = deque()
         self._recycling = False
@@ -163,6 +166,7 @@ class Reclaimer:
             self.retiring.discard(segment.sequence)
             del self._segments[segment.sequence]
             segment.close()
+            self._on_gone(segment.sequence)
             self._to_recycle.append(segment)
         self._recycle_next()
 

@@ -65,6 +65,9 @@ class SegmentScanner:
         header: the segment's block 0.
         end_lsn: the last LSN in it, if a later segment says so; what lies behind was cut before.
         newest: no valid segment follows: an invalid end may be a write that was under way.
+
+    Attributes:
+        found: what was found so far.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class SegmentScanner:
         self._path = str(files.path(header.sequence))
         self._end_lsn = end_lsn
         self._newest = newest
-        self._found = Scan()
+        self.found = Scan()
         self._last_kind = 0
         self._ahead = b""
         self._ahead_at = 0
@@ -90,7 +93,13 @@ class SegmentScanner:
         Raises:
             DamagedSegmentError: a record that verifies needs a newer version.
         """
-        found = self._found
+        for _ in self.steps():
+            pass
+        return self.found
+
+    def steps(self) -> Iterator[None]:
+        """What `scan` does, with a pause behind each group; `found` is complete at the end."""
+        found = self.found
         trouble: _Trouble | None = None
         offset = BLOCK_BYTES
         complete = True
@@ -114,9 +123,9 @@ class SegmentScanner:
             complete = True
             trouble = self._group(head)
             offset = head.end
+            yield
         found.data_end = offset
         self._end(trouble, offset)
-        return found
 
     def headers(self) -> Iterator[tuple[int, RecordHeader, bytes | None]]:
         """(offset, header, body or None if it does not verify) of each record that can be found."""
@@ -179,7 +188,7 @@ class SegmentScanner:
 
     def _group(self, head: GroupHeader) -> _Trouble | None:
         """Take up a group's records; what is wrong with them is returned."""
-        found = self._found
+        found = self.found
         trouble = _Trouble(head)
         start = head.offset + GROUP_HEADER_BYTES
         data = self._read(start, head.data_bytes)
@@ -225,7 +234,7 @@ class SegmentScanner:
             RECORD_HEADER_BYTES,
         )
         rows: list[bytes] = []
-        lacs = self._found.lacs
+        lacs = self.found.lacs
         others: list[tuple[int, RecordHeader, bytes]] = []
         position = kind = 0
         if len(data) < size:
@@ -270,7 +279,7 @@ class SegmentScanner:
         return True
 
     def _take_whole(self, head: GroupHeader, rows: list[bytes]) -> None:
-        found = self._found
+        found = self.found
         found.rows += b"".join(rows)
         found.bytes_read += GROUP_HEADER_BYTES + head.data_bytes
         found.first_lsn = found.first_lsn or head.first_lsn
@@ -304,7 +313,7 @@ class SegmentScanner:
             ) from error
 
     def _take_understood(self, offset: int, record: RecordHeader, body: bytes) -> None:
-        found, kind = self._found, record.kind
+        found, kind = self.found, record.kind
         self._last_kind = kind
         if kind == Kind.RUN:
             found.rows += ROW.pack(*row_of(offset, record))
@@ -349,16 +358,16 @@ class SegmentScanner:
     # --- judging --------------------------------------------------------------------------------------------------
 
     def _hole(self, offset: int, what: str) -> None:
-        self._found.damages.append(
+        self.found.damages.append(
             Damage(self._path, offset, -1, -1, -1, what + ": records of any ledger may be lost")
         )
-        self._found.all_suspect = True
+        self.found.all_suspect = True
 
     def _commit(self, trouble: _Trouble | None) -> None:
         """Something valid follows: what did not verify is damage."""
         if trouble is None:
             return
-        found = self._found
+        found = self.found
         found.damages += trouble.damages
         for row, lac in trouble.damaged_rows:
             found.rows += ROW.pack(*row)
@@ -369,7 +378,7 @@ class SegmentScanner:
         found.last_lsn = max(found.last_lsn, trouble.head.last_lsn)
 
     def _end(self, trouble: _Trouble | None, offset: int) -> None:
-        found = self._found
+        found = self.found
         if self._file_bytes < self._size:
             self._commit(trouble)
             self._hole(self._file_bytes, f"the file is cut: {self._size} bytes belong there")
@@ -393,7 +402,7 @@ class SegmentScanner:
 
     def _torn(self, trouble: _Trouble | None, offset: int, *, tail_invalid: bool) -> None:
         """An invalid end after an unclean stop: torn or rotten, nobody can tell, so its ledgers vouch for nothing."""
-        found = self._found
+        found = self.found
         # In a recycled file the blank block behind a group is part of its write, and may be what is missing.
         if tail_invalid and (trouble is None or not self._header.recycled):
             # Behind a group that was being written nothing can have been: that one was complete, and is damaged.

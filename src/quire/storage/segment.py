@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -233,15 +233,23 @@ class Segment:
             self.file.write_at(buffer, self.header.segment_bytes - BLOCK_BYTES)
         self.file.sync()
 
-    def sealed(self, trailer: Trailer) -> None:
-        """Its footer holds all now: let go of the memory and of the file."""
+    def sealed(self, trailer: Trailer) -> list[dict[Any, Any]]:
+        """Its footer holds all now: let go of the file, and of the memory.
+
+        Returns:
+            What it had in memory of each ledger. It may be much: whoever holds the loop empties it in slices.
+        """
         self.trailer = trailer
+        leftover: list[dict[Any, Any]] = (
+            [self.states] if self.table is None else [self.states, *self.table.parts()]
+        )
         self.table = NO_TABLE
         self.states = {}
         self._states_bytes = 0
         self.kept = {}
         self._kept_ledgers = set()
         self.close()
+        return leftover
 
     def close(self) -> None:
         """Close the file for writing."""

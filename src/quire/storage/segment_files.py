@@ -10,6 +10,7 @@ import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import copy
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -342,6 +343,12 @@ class SegmentFiles:
         """Nothing of a segment changes any more: reading ahead is safe from now on."""
         self._sealed.add(sequence)
         self.forget(sequence)
+
+    def apart(self) -> SegmentFiles:
+        """The same files, opened anew: for whoever reads them beside the loop, and closes them."""
+        other = copy(self)
+        other.__dict__["_open"] = OrderedDict()
+        return other
 
     def forget(self, sequence: int) -> None:
         """Close a segment's file for reading."""

@@ -23,17 +23,19 @@ class Slice:
 
     Args:
         clock: tells the time.
+        slice_ns: how long it may be held, in nanoseconds.
     """
 
-    __slots__ = ("_clock", "_end_ns")
+    __slots__ = ("_clock", "_end_ns", "_slice_ns")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, slice_ns: int = SLICE_NS) -> None:
         self._clock = clock
+        self._slice_ns = slice_ns
         self.begin()
 
     def begin(self) -> None:
         """A pause is over."""
-        self._end_ns = self._clock.now_ns() + SLICE_NS
+        self._end_ns = self._clock.now_ns() + self._slice_ns
 
     @property
     def over(self) -> bool:

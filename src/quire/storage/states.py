@@ -46,6 +46,7 @@ class States:
             was put before now, so no LSN is kept.
         due: by their time over `DUE_MS`, the ledgers whose tombstones are to shrink; some may have changed since.
         suspicion: what may have been lost without a name.
+        limbo: ledgers, not deleted, that are in doubt, in the order in which they came to be.
         doubts, doubts_all: ledgers that lost something while the process runs; no negatives for them until a start
             has looked again and written it down.
     """
@@ -69,6 +70,7 @@ class States:
         self._suspicion_sequence = suspicion_sequence
         self._journal = journal
         self._unsealed = unsealed
+        self.limbo: dict[int, None] = {}
         self.doubts: set[int] = set()
         self.doubts_all = False
         for segment in segments.values():
@@ -252,6 +254,18 @@ class States:
     def in_doubt(self, ledger_id: int) -> bool:
         """Something of it may have been lost since the start."""
         return self.doubts_all or ledger_id in self.doubts
+
+    def note_limbo(self, ledger_id: int, ledger: StoredLedger) -> None:
+        """A ledger's facts have changed."""
+        if ledger.facts is not None and ledger.facts.limbo and not ledger.deleted:
+            self.limbo[ledger_id] = None
+        else:
+            self.limbo.pop(ledger_id, None)
+
+    def note_all_limbo(self) -> None:
+        """The start has written down what may be lost."""
+        for ledger_id, ledger in self.ledgers.items():
+            self.note_limbo(ledger_id, ledger)
 
     def suspects(self, ledger_id: int) -> bool:
         """Whether "not here" must become "unknown" for this ledger."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.footer_format import DirectoryEntry
 
-SPAN_FIELDS = 5
+SPAN_FIELDS = 6
+"""Sequence, first, last, place and number of the rows, checksum, and the highest last id of this span and those before."""
+_FIRST, _LAST, _REACH = 1, 2, 5
 _NONE = array("q")
 """Shared by all ledgers that no sealed segment holds: most of many are like that. Never changed."""
 
@@ -35,7 +39,7 @@ class StoredLedger:
         state_sequence: the segment where that lies.
         dead_through: entries with an LSN up to this are deleted.
         last: highest entry id that is held, -1 if none.
-        spans: sealed segments that hold its entries, packed.
+        spans: sealed segments that hold its entries, packed, by first id.
         holders: sealed segments in use with something of it, dead or not, that a lost tombstone would bring back.
     """
 
@@ -64,16 +68,36 @@ class StoredLedger:
         """A sealed segment holds entries of this ledger."""
         if self.spans is _NONE:
             self.spans = array("q")
-        self.spans.extend(
+        spans = self.spans
+        fields = array(
+            "q",
             (
                 sequence,
                 entry.first,
                 entry.last,
                 entry.row_index << 32 | entry.rows,
                 entry.checksum << 1 | (entry.flags & 1),
-            )
+                entry.last,
+            ),
         )
+        if not spans or entry.first >= spans[-SPAN_FIELDS + _FIRST]:
+            spans.extend(fields)  # as nearly always: entries come in the order of their ids
+        else:
+            at = SPAN_FIELDS * bisect_right(self._column(_FIRST), entry.first)
+            spans[at:at] = fields
+        self._set_reaches(len(spans) - SPAN_FIELDS if spans[-SPAN_FIELDS] == sequence else 0)
         self.last = max(self.last, entry.last)
+
+    def _set_reaches(self, at: int) -> None:
+        """The spans from an index on got another one before them, or lost one."""
+        spans = self.spans
+        reach = spans[at - 1] if at else -1
+        for end in range(at + SPAN_FIELDS - 1, len(spans), SPAN_FIELDS):
+            reach = spans[end] = max(reach, spans[end - SPAN_FIELDS + 1 + _LAST])
+
+    def _column(self, field: int) -> memoryview:
+        """One field of all spans."""
+        return memoryview(self.spans)[field::SPAN_FIELDS]
 
     def drop_spans(self) -> list[int]:
         """Forget all entries; returns the segments that held some."""
@@ -88,23 +112,29 @@ class StoredLedger:
         for at in range(0, len(self.spans), SPAN_FIELDS):
             if self.spans[at] != sequence:
                 kept.extend(self.spans[at : at + SPAN_FIELDS])
-        self.spans = kept
+        self.spans = kept or _NONE
+        self._set_reaches(0)
 
-    def spans_within(self, first: int, last: int) -> list[Span]:
-        """The sealed segments that may hold some of first..last, by first id."""
+    def spans_within(self, first: int, last: int) -> Iterator[Span]:
+        """The sealed segments that may hold some of first..last, by first id; each is looked for when it is asked for.
+
+        The first is found by bisection: of many segments, those before and behind cost nothing.
+        """
         spans = self.spans
-        found = [
-            Span(
-                spans[at],
-                spans[at + 1],
-                spans[at + 2],
-                spans[at + 3] >> 32,
-                spans[at + 3] & 0xFFFFFFFF,
-                spans[at + 4] >> 1,
-                bool(spans[at + 4] & 1),
-            )
-            for at in range(0, len(spans), SPAN_FIELDS)
-            if spans[at + 1] <= last and spans[at + 2] >= first
-        ]
-        found.sort(key=lambda span: span.first)
-        return found
+        if not spans:
+            return
+        # No span before this one reaches so far.
+        begin = SPAN_FIELDS * bisect_left(self._column(_REACH), first)
+        for at in range(begin, len(spans), SPAN_FIELDS):
+            if spans[at + _FIRST] > last:
+                return
+            if spans[at + _LAST] >= first:
+                yield Span(
+                    spans[at],
+                    spans[at + _FIRST],
+                    spans[at + _LAST],
+                    spans[at + 3] >> 32,
+                    spans[at + 3] & 0xFFFFFFFF,
+                    spans[at + 4] >> 1,
+                    bool(spans[at + 4] & 1),
+                )

@@ -157,6 +157,8 @@ def test_the_cluster_says_how_it_is(quire: Quire, cluster: LocalCluster) -> None
     ]
     assert all(row["protocol"].startswith("native ") for row in rows)
     assert "3 up" in quire("cluster", "status").stdout
+    assert status["conditions"] == {}
+    assert [row["conditions"] for row in rows] == [[], [], []]
 
 
 def test_load_is_measured(quire: Quire) -> None:

@@ -70,7 +70,7 @@ def workload(storage: LedgerStorage, promise: Promise, base: int) -> None:
 
 
 def check(storage: LedgerStorage, promise: Promise, pending_delete: set[int]) -> None:
-    assert storage.report.damages == []
+    assert storage.damages.kept == []
     for ledger_id, entries in promise.entries.items():
         if ledger_id in pending_delete:
             continue

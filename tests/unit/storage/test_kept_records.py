@@ -57,7 +57,7 @@ def test_a_kept_record_outlives_its_segment_and_starts(kind: int, clean: bool) -
         fill(storage, 2 + round_, sink)
         reclaim(storage, 2 + round_, sink)
     storage.close()
-    assert not storage.report.damages
+    assert not storage.damages.kept
 
 
 def test_a_newer_one_supersedes_and_a_deletion_ends_it() -> None:
@@ -88,9 +88,10 @@ def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
     sequence, place = storage.kept._places[9][Kind.RECORD_COPY]
     files.names_now[str(storage._files.path(sequence))].data[place.offset8 * 8 + 110] ^= 1
     assert storage.kept.read(Kind.RECORD_COPY, 9) is None
+    assert [damage.ledger_id for damage in storage.damages.kept] == [9]
     reclaim(storage, 1, sink)
     assert len(storage.kept) == 0
-    assert [damage.ledger_id for damage in storage.report.damages] == [9]
+    assert storage.damages.kept == [], "its segment was given back"
     storage.close()
 
 

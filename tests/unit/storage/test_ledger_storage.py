@@ -303,7 +303,7 @@ def test_the_real_disk_with_the_real_thread(tmp_path: Path) -> None:
             directory, SMALL, identity, files=RealFiles(), worker=worker, clock=RealClock()
         )
         assert len(read_all(storage, 1, 0, 10_000)) == expected
-        assert storage.report.damages == []
+        assert storage.damages.kept == []
         sink = Answers()
         for first in range(expected, expected + 400, 10):
             put(storage, make_run(1, first, first + 9, payload=b"p" * 900), sink, first)

@@ -246,7 +246,7 @@ def test_the_loss_of_a_record_of_tombstones_puts_no_ledger_in_limbo(behind: bool
     files.names_now[files.segments()[0]].data[record.offset + RECORD_HEADER_BYTES] ^= 1
     storage = open_storage(files)
     assert len(storage.report.torn) == (not behind)
-    assert [damage.what for damage in storage.report.damages] == (
+    assert [damage.what for damage in storage.damages.kept] == (
         ["the body of a record of kind 0x8c does not verify"] if behind else []
     )
     assert not storage.report.suspects_unknown
@@ -395,9 +395,9 @@ def test_rows_that_cannot_be_read_may_be_new() -> None:
     make(storage, 1)
     lsn = storage.last_lsn
     fill(storage)
-    storage._reader.cache.forget(min(storage.segments))
+    storage._reader.cache.forget(min(storage.segments), 1)
     assert not storage.written_since(1, lsn)
-    storage._reader.cache.forget(min(storage.segments))
+    storage._reader.cache.forget(min(storage.segments), 1)
     files.bad_reads = ".seg"
     assert storage.written_since(1, lsn)
 

@@ -1,0 +1,186 @@
+"""What a bookie tells its operator: in the log, a line for each state when it begins and when it is over, and in INFO.
+
+Source: `docs/operating.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from quire.core import conditions as kinds
+from quire.core.conditions import Announcements, Condition, SlowLoop
+
+if TYPE_CHECKING:
+    from quire.bookie.garbage import GarbageCollector
+    from quire.bookie.vigil import Vigil
+    from quire.core.ids import BookieId
+    from quire.env.interfaces import Clock
+    from quire.storage.findings import Damage
+    from quire.storage.ledger_storage import LedgerStorage
+
+log = logging.getLogger(__name__)
+
+NAMED_MAX: Final = 10
+"""So many ledgers are named in a sentence."""
+DAMAGES_A_LOOK: Final = 5
+"""So many damages have a line of the log each, until the next look."""
+
+
+class Attention:
+    """The states of one bookie.
+
+    Args:
+        bookie_id: whose.
+        storage, collector, vigil: where they come from.
+        clock: for the loop's lateness.
+
+    Attributes:
+        searching: it does not know yet which ledgers it may have lost.
+        told_read_only: it is registered as something else than it is; why.
+    """
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        storage: LedgerStorage,
+        collector: GarbageCollector,
+        vigil: Vigil,
+        clock: Clock,
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._storage = storage
+        self._collector = collector
+        self._vigil = vigil
+        self._clock = clock
+        self._failed: dict[str, str] = {}
+        self._loop = SlowLoop()
+        self._announced = Announcements()
+        self._damages_left = DAMAGES_A_LOOK
+        self._damages_unsaid = 0
+        self.searching: Callable[[], bool] = lambda: False
+        for damage in storage.damages.kept:
+            self._damaged(damage)
+        storage.damages.on_found = self._damaged
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """A task that is to run as long as the bookie: if it fails, that is told at once."""
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed[task.get_name()] = str(error) or repr(error)
+            log.error("bookie %s: the task %r failed", self._bookie_id, task.get_name(), exc_info=error)
+            self.look()
+
+    def came(self, late_ms: int) -> None:
+        """The loop came so much later than it wanted to."""
+        self._loop.came(late_ms, self._clock.now_ms())
+
+    def _damaged(self, damage: Damage) -> None:
+        if self._damages_left:
+            self._damages_left -= 1
+            log.error("bookie %s: damage in %s", self._bookie_id, damage)
+        else:
+            self._damages_unsaid += 1
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Now and then: tell the log what began and what is over."""
+        if self._damages_unsaid:
+            log.error("bookie %s: %d more damages", self._bookie_id, self._damages_unsaid)
+        self._damages_left, self._damages_unsaid = DAMAGES_A_LOOK, 0
+        news = self._announced.look(self.conditions(), self._clock.now_ms())
+        for one in news.began:
+            log.warning("bookie %s: %s", self._bookie_id, one)
+        for one in news.over:
+            log.warning("bookie %s: over: %s: %s", self._bookie_id, one.kind, one.what)
+
+    def info(self) -> list[dict[str, str]]:
+        """What INFO says of the states."""
+        return [{"kind": one.kind, "what": one.what, "ends": one.ends} for one in self.conditions()]
+
+    def conditions(self) -> list[Condition]:
+        """All states that there are now."""
+        return [*self._of_the_disk(), *self._of_the_store(), *self._of_the_process()]
+
+    # --- the states ----------------------------------------------------------------------------------------------
+
+    def _of_the_disk(self) -> Iterator[Condition]:
+        storage = self._storage
+        if storage.damages.count:
+            yield self._damage()
+        if storage.failure is not None:
+            ends = "check the disk, then start the bookie again"
+            yield Condition(kinds.READ_ONLY, storage.failure.message, ends, "failed")
+        elif storage.full:
+            what = "its disk is full: new entries are refused, what is stored stays readable"
+            yield Condition(
+                kinds.READ_ONLY, what, "delete ledgers or give it space; it goes on by itself", "full"
+            )
+        if self.searching():
+            what = "it does not know yet which ledgers it may have lost, and reads the records of all to find out"
+            ends = "it goes on by itself when it has read them: see that the metadata store answers"
+            yield Condition(kinds.READ_ONLY, what, ends, "searching")
+        limbo = storage.limbo
+        if limbo:
+            what = f"{_ledgers(limbo)}: something may be lost of them, so they get no negative answers here"
+            ends = "`quire ledger recover ID` for each, once its writer has closed it, or is to be stopped"
+            yield Condition(kinds.LIMBO, what, ends)
+
+    def _damage(self) -> Condition:
+        damages = self._storage.damages
+        what = f"{_places(damages.count)} on its disk not as written"
+        if damages.kept:
+            what += f", the first: {damages.kept[0]}"
+        concerned = damages.ledgers()
+        ends = "check the disk; what names no ledger is told until the bookie is started again"
+        if concerned:
+            ends = (
+                f"`quire ledger recover ID` copies what is damaged from other bookies ({_ledgers(concerned)});"
+                " then check the disk"
+            )
+        return Condition(kinds.DAMAGE, what, ends)
+
+    def _of_the_store(self) -> Iterator[Condition]:
+        collector, vigil = self._collector, self._vigil
+        if vigil.holding:
+            what = f"it holds adds, fences and negative answers: {vigil.why}"
+            ends = "it goes on by itself when it is registered again: see that the metadata store answers"
+            yield Condition(kinds.LOST_REGISTRATION, what, ends)
+        if collector.holding:
+            ends = "put the newest metadata store back, or accept this one: `quire cluster accept-store`"
+            yield Condition(kinds.HELD_COLLECTION, f"deletes nothing: {collector.holding}", ends)
+        if collector.told.failure:
+            what = f"looking for deleted ledgers: {collector.told.failure}"
+            ends = "the next pass that succeeds: see that the metadata store answers"
+            yield Condition(kinds.FAILED_TASK, what, ends, "collector")
+
+    def _of_the_process(self) -> Iterator[Condition]:
+        for name, error in self._failed.items():
+            yield Condition(
+                kinds.FAILED_TASK, f"{name}: {error}", "start the bookie again, and report it", name
+            )
+        late_ms = self._loop.late_ms(self._clock.now_ms())
+        if late_ms:
+            what = f"its loop stood still for {late_ms} ms: requests waited"
+            ends = f"{kinds.REMEMBERED_MS // 1000} s without that: give the machine less to do, or look what stops it"
+            yield Condition(kinds.SLOW_LOOP, what, ends)
+
+
+def _places(count: int) -> str:
+    return "1 place" if count == 1 else f"{count:,} places"
+
+
+def _ledgers(ids: Collection[int]) -> str:
+    """Some ledgers in words."""
+    more = len(ids) - NAMED_MAX
+    named = ", ".join(map(str, islice(ids, NAMED_MAX))) + (f" and {more:,} more" if more > 0 else "")
+    return f"ledger {named}" if len(ids) == 1 else f"ledgers {named}"

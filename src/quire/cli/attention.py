@@ -1,0 +1,79 @@
+"""What needs attention in a cluster, from what its bookies say of themselves: lines for people, an exit code for scripts."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+STATES_MAX: Final = 100
+"""So many states of one bookie are shown."""
+TEXT_MAX: Final = 1000
+
+
+def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list[dict[str, str]]:
+    """The states of a bookie that answers, as far as they are what they should be: a bookie is a stranger.
+
+    Args:
+        says: its answer to INFO. Java's bookies and older versions tell no states there.
+        writable: what it is registered as; one that is not, and does not say why, is in a state too.
+    """
+    told = (says or {}).get("conditions")
+    found: list[dict[str, str]] = []
+    for one in told[:STATES_MAX] if isinstance(told, list) else ():
+        if isinstance(one, dict):
+            found.append({key: _plain(one.get(key)) for key in ("kind", "what", "ends")})
+    if not writable and not found:
+        found.append(_unexplained(takes=(says or {}).get("writable") is True))
+    return found
+
+
+def _unexplained(*, takes: bool) -> dict[str, str]:
+    """The state of a bookie that is registered as read-only and tells no reason; `takes`: it says that it takes entries."""
+    what = "it is registered as read-only, and does not say why"
+    ends = "look into its log: most often its disk is full, or somebody made it read-only"
+    if takes:
+        what = "it takes entries again, and is still registered as read-only"
+        ends = "it registers by itself within seconds: see that the metadata store answers"
+    return {"kind": "read-only", "what": what, "ends": ends}
+
+
+def unregistered() -> list[dict[str, str]]:
+    """The state of a bookie that has a cookie and no registration."""
+    return [
+        {
+            "kind": "down",
+            "what": "it is not registered: its process does not run, or it lost its registration",
+            "ends": "start it; if its process runs, see that it reaches the metadata store, and it registers again by itself",
+        }
+    ]
+
+
+def silent(answer: str) -> list[dict[str, str]]:
+    """The state of a bookie that is registered and does not say how it is."""
+    return [
+        {
+            "kind": "silent",
+            "what": f"it is registered and was asked how it is: {answer}",
+            "ends": "see that its process runs, and that this machine reaches its address with its security settings",
+        }
+    ]
+
+
+def lines_of(rows: list[dict[str, Any]]) -> list[str]:
+    """What people read: two lines for each state."""
+    lines: list[str] = []
+    for row in rows:
+        for one in row["conditions"]:
+            lines.append(f"{row['id']}  {one['kind']}: {one['what']}")
+            lines.append(f"    ends: {one['ends']}")
+    return lines
+
+
+def kinds_of(row: dict[str, Any]) -> str | None:
+    """The states of a bookie, in a cell of a table."""
+    return ", ".join(dict.fromkeys(one["kind"] for one in row["conditions"])) or None
+
+
+def _plain(value: object) -> str:
+    """A peer's text without what could move a terminal's cursor."""
+    text = value if isinstance(value, str) else "?"
+    return "".join(char if char.isprintable() else "?" for char in text[:TEXT_MAX])

@@ -1,0 +1,100 @@
+"""What a bookie's operator must know: states that want a person or that explain what clients see, and which are news.
+
+Each says what it is and what ends it. A state is told once when it begins and once when it is over; one that comes and
+goes is told at most once a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+DAMAGE: Final = "damage"
+READ_ONLY: Final = "read-only"
+LIMBO: Final = "limbo"
+HELD_COLLECTION: Final = "held collection"
+FAILED_TASK: Final = "failed task"
+LOST_REGISTRATION: Final = "lost registration"
+SLOW_LOOP: Final = "slow loop"
+AGAIN_MS: Final = 60_000
+"""A state that begins again sooner than this is not told again yet."""
+LATE_MS: Final = 1000
+"""A loop that comes so much later than it wanted to is slow."""
+REMEMBERED_MS: Final = 60_000
+"""A loop is called slow for so long after it was late."""
+
+
+class Condition(NamedTuple):
+    """One state.
+
+    Attributes:
+        kind: which, one of the names above.
+        what: what is so, and since when or why where that is known.
+        ends: what ends it.
+        about: tells several states of one kind apart.
+    """
+
+    kind: str
+    what: str
+    ends: str
+    about: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.what}. What ends it: {self.ends}"
+
+
+class News(NamedTuple):
+    """What is to be told now: states that began, and states that are over."""
+
+    began: list[Condition]
+    over: list[Condition]
+
+
+class Announcements:
+    """Which states are news."""
+
+    __slots__ = ("_told", "_told_at")
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], Condition] = {}
+        self._told_at: dict[tuple[str, str], int] = {}
+
+    def look(self, conditions: Iterable[Condition], now_ms: int) -> News:
+        """Compare the states as they are with those that were told.
+
+        Args:
+            conditions: all that there are now.
+            now_ms: monotonic.
+        """
+        now = {(one.kind, one.about): one for one in conditions}
+        news = News([], [])
+        for key, one in now.items():
+            told_at = self._told_at.get(key)
+            if key not in self._told and (told_at is None or now_ms - told_at >= AGAIN_MS):
+                self._told[key] = one
+                self._told_at[key] = now_ms
+                news.began.append(one)
+        for key in [key for key in self._told if key not in now]:
+            news.over.append(self._told.pop(key))
+        for key in [key for key, at in self._told_at.items() if key not in now and now_ms - at >= AGAIN_MS]:
+            del self._told_at[key]
+        return news
+
+
+class SlowLoop:
+    """Whether an event loop comes when it wants to. Times are monotonic milliseconds."""
+
+    __slots__ = ("_late_at", "_late_ms")
+
+    def __init__(self) -> None:
+        self._late_ms = 0
+        self._late_at = 0
+
+    def came(self, late_ms: int, now_ms: int) -> None:
+        """It came so much later than it wanted to."""
+        if late_ms >= LATE_MS and (late_ms >= self._late_ms or not self.late_ms(now_ms)):
+            self._late_ms, self._late_at = late_ms, now_ms
+
+    def late_ms(self, now_ms: int) -> int:
+        """How late it was at most, lately; 0 if it was not."""
+        return self._late_ms if self._late_ms and now_ms - self._late_at < REMEMBERED_MS else 0

@@ -1,0 +1,46 @@
+"""Keeps Python's own garbage collector from holding a process that has very many objects.
+
+A full collection looks at every object that can be part of a cycle: with some hundred thousand ledgers in memory that
+takes a tenth of a second and more, and nothing else happens meanwhile. What has outlived a full collection that took long is not
+looked at again; it is still freed when nobody refers to it, as nearly everything is.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any, Final
+
+LONG_MS: Final = 5
+_OLDEST: Final = 2
+
+
+class ShortCollections:
+    """Watches the collections of this process.
+
+    Args:
+        long_ms: a full collection of this many ms or more is one that took long.
+    """
+
+    def __init__(self, long_ms: int = LONG_MS) -> None:
+        self._long_ns = long_ms * 1_000_000
+        self._begun_ns = 0
+
+    def start(self) -> None:
+        """From now on; what is there already is not looked at again: modules, mostly."""
+        gc.collect()
+        gc.freeze()
+        gc.callbacks.append(self._collecting)
+
+    def stop(self) -> None:
+        """As it was before: all objects are looked at again."""
+        gc.callbacks.remove(self._collecting)
+        gc.unfreeze()
+
+    def _collecting(self, phase: str, info: dict[str, Any]) -> None:
+        if info["generation"] != _OLDEST:
+            return
+        if phase == "start":
+            self._begun_ns = time.perf_counter_ns()
+        elif time.perf_counter_ns() - self._begun_ns >= self._long_ns:
+            gc.freeze()
