@@ -29,6 +29,7 @@ class TcpProxy:
         self._lose_one_in = 0
         self._answers = 0
         self._writers = set()
+        self._forgotten = set()
         self._tasks = set()
 
     def pass_everything(self):
@@ -41,6 +42,10 @@ class TcpProxy:
         """A partition: nothing arrives, nobody is told."""
         self.to_server = self.to_client = False
         self.swallowed.clear()
+
+    def forget_flows(self):
+        """A firewall has forgotten the connections that are open: they swallow everything; new ones are well."""
+        self._forgotten |= self._writers
 
     def lose_answers(self):
         """Requests arrive, answers do not."""
@@ -92,7 +97,7 @@ class TcpProxy:
             while data := await reader.read(CHUNK):
                 if self._loses(direction):
                     break
-                if getattr(self, direction):
+                if getattr(self, direction) and writer not in self._forgotten:
                     writer.write(data)
                     await writer.drain()
                 elif direction == "to_server":

@@ -121,6 +121,8 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
 
     def _work(self) -> None:
         self._added = False
+        if self.is_newcomer and self._chunks and self._door is None:
+            self.has_asked()
         try:
             while self._chunks and self.not_read_since is None and not self._server.holding:
                 data, starts = self._chunks.popleft()

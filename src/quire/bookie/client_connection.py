@@ -47,6 +47,7 @@ class ClientConnection(FrameProtocol):
         self._kept: list[Buffer] = []
         self._waiting: list[Callable[[], None]] = []
         self.waiting_bytes = 0
+        self.is_newcomer = True
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -110,6 +111,20 @@ class ClientConnection(FrameProtocol):
                 "closing the connection of %s: %s", self._peer, "it did not show who it is in time"
             )
             self._told = True
+            self.transport.abort()
+
+    def has_asked(self) -> None:
+        """The client has shown who it is, where that is asked, and makes its first request."""
+        self.is_newcomer = False
+        self._server.admission.has_asked(self)
+
+    def make_room(self) -> None:
+        """There are too many that have asked nothing, and this is the oldest of them."""
+        self._server.ended(
+            "closing the connection of %s: it has asked nothing, and others need its place", self._peer
+        )
+        self._told = True
+        if self.transport is not None:
             self.transport.abort()
 
     def take_tls(self) -> None:

@@ -40,7 +40,8 @@ class BookieConfig:
         long_poll_seconds_max: longest wait of a long poll.
         garbage_seconds: how often deleted ledgers are looked for; 0 = never.
         tombstone_seconds: how long a deleted ledger refuses late adds, fence and key kept.
-        connections_max: connections at one time.
+        connections_max: connections at one time, as far as the process may open so many; a quarter of them may be of
+            clients that have not yet shown who they are, or asked anything.
         security: what it asks of clients: TLS, certificates, passwords.
         opening_seconds: how long a client may take until it is through with TLS and its password.
         short_circuit_reads: clients on this machine are told where long runs lie, and read them there if the system

@@ -20,6 +20,7 @@ from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
 from quire.net.ends import has_one_address
+from quire.net.keepalive import keep_alive
 from quire.net.sasl import PLUGIN
 from quire.storage.slices import Slice
 from quire.wire import native, native_bodies, native_hello, native_info
@@ -78,6 +79,7 @@ class Connection(ClientConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        keep_alive(transport)
         # The opening is to come soon, as the rest of a frame is.
         self.partial_since = asyncio.get_running_loop().time()
 
@@ -213,6 +215,8 @@ class Connection(ClientConnection):
 
     def _work(self) -> None:
         requests, self._added = self._requests, False
+        if self.is_newcomer and requests and "_serve" not in self.__dict__:
+            self.has_asked()
         limit = self._server.config.answer_bytes_max
         turn, left = Slice(self._server.clock, TURN_NS), REQUESTS_A_LOOK
         try:

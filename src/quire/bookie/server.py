@@ -15,9 +15,11 @@ import errno
 import logging
 import os
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from quire.bookie.admission import Admission
 from quire.bookie.attention import Attention
 from quire.bookie.boots import BootRecord
 from quire.bookie.client_connection import ClientConnection
@@ -28,6 +30,7 @@ from quire.bookie.connection import Connection
 from quire.bookie.cookies import compare_cookie, take_directory
 from quire.bookie.digest_types import DigestTypes
 from quire.bookie.first_adds import FirstAdds
+from quire.bookie.freed_memory import FreedMemory
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads
@@ -37,6 +40,7 @@ from quire.bookie.waiters import WHEN_DURABLE, LateRefusalError, settle
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState
+from quire.core.descriptors import share_out
 from quire.core.errors import (
     CorruptMetadataError,
     DiskFullError,
@@ -47,7 +51,7 @@ from quire.core.errors import (
 from quire.core.ids import BookieId, LedgerId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
-from quire.env.real import RealClock, RealFiles, ThreadWorker
+from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
@@ -79,7 +83,8 @@ class BookieServer:
     Args:
         config: where it lives and what it may use.
         store: the cluster's metadata.
-        clock, files, worker, chance, process_id: the machine; the real one unless a simulator says otherwise.
+        clock, files, worker, chance, process_id, descriptors: the machine, and how many files and connections it
+            lets this process open; the real one unless a simulator says otherwise.
         rules: the judgements; production passes the one true set.
 
     Attributes:
@@ -87,7 +92,8 @@ class BookieServer:
         vigil: whether it may speak for its identity.
 
     Raises:
-        MisuseError: a file of `config.security` is missing or is not what it should be.
+        MisuseError: a file of `config.security` is missing or is not what it should be, or there are too few
+            descriptors.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class BookieServer:
         worker: Worker | None = None,
         chance: Chance | None = None,
         process_id: int | None = None,
+        descriptors: int | None = None,
         rules: Rules = RULES,
     ) -> None:
         self.config = config
@@ -132,11 +139,17 @@ class BookieServer:
         self._registration: BookieRegistration | None = None
         self._identity: Identity | None = None
         self.vigil = Vigil(self.clock, store.session_timeout_ms, lambda: list(self._connections), rules)
-        # In the order in which they came: what is done to all of them is done in one order in every run.
-        self._connections: dict[ClientConnection, None] = {}
+        self._shares = share_out(
+            descriptors_max() if descriptors is None else descriptors,
+            config.connections_max,
+            config.storage.open_files_max,
+        )
+        self.admission = Admission(self._shares, self.ended)
+        self._connections = self.admission.connections
         self._answering: list[ClientConnection] = []
         self._writers: set[ClientConnection] = set()
         self._pending_bytes = 0
+        self._freed = FreedMemory(self.scratch, self.unread, self.receive_budget)
         self._suspicious = False
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -202,7 +215,7 @@ class BookieServer:
         directory = self.config.directory
         storage = LedgerStorage.open(
             directory,
-            self.config.storage,
+            replace(self.config.storage, open_files_max=self._shares.files),
             identity,
             files=self._files,
             worker=self._worker,
@@ -280,7 +293,7 @@ class BookieServer:
         host, port = self.config.host, self.config.port
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self), host, port
+                lambda: Connection(self), host, port, backlog=self._shares.queue
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -326,6 +339,7 @@ class BookieServer:
             self.ledgers.followers.sweep()
             self.ledgers.settle_lacs()
             self._writers.clear()
+            self._freed.look(self.clock.now_ms(), self._worker)
             self.storage.check_space()
             self.attention.look()
             if self._writable() != announced:
@@ -409,15 +423,11 @@ class BookieServer:
 
     def connected(self, connection: ClientConnection) -> bool:
         """A client came; False when there are too many already."""
-        if len(self._connections) >= self.config.connections_max:
-            self.ended("refused a connection: %d are open already", len(self._connections))
-            return False
-        self._connections[connection] = None
-        return True
+        return self.admission.admit(connection)
 
     def disconnected(self, connection: ClientConnection) -> None:
         """A client is gone."""
-        self._connections.pop(connection, None)
+        self.admission.leave(connection)
         self._writers.discard(connection)
 
     def ended(self, text: str, *args: object) -> None:

@@ -40,6 +40,11 @@ class UnreadAnswers:
         self._taken += size
         self._share()
 
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes wait for clients to read them."""
+        return self._taken
+
     def done(self, connection: ClientConnection) -> None:
         """It has read them, or is gone."""
         size = self._waiting.pop(connection, 0)

@@ -24,6 +24,7 @@ from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
 from quire.core.errors import MisuseError
 from quire.env.cyclic_garbage import ShortCollections
+from quire.env.real import raise_descriptors_max
 from quire.metadata.connect import open_store
 from quire.net.security import BookieSecurity
 from quire.storage.owned_directory import close_directory
@@ -67,6 +68,7 @@ async def serve(
         WrongDirectoryError: another user made the directory where everybody may make one.
         IdentityReplacedError: another process has the bookie's identity.
     """
+    raise_descriptors_max()
     stop = asyncio.Event()
     ShortCollections().start()
     loop = asyncio.get_running_loop()

@@ -22,6 +22,7 @@ from quire.core.errors import MalformedFrameError, QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.net.channel import Channel, Shape, unreachable
+from quire.net.keepalive import keep_alive
 from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire import native, native_bodies
 from quire.wire.frame_limits import FrameLimits
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 0.25
 RETRY_SECONDS = 0.2
 RETRY_SECONDS_MAX = 2.0
+CONNECT_SECONDS = 5
+"""How long a connection may take to be made: a packet that is lost on the way is sent again after 1 and 3 s."""
 POLL_GRACE_MS = 500
 """How much later than asked for the answer to a long poll may come."""
 
@@ -411,7 +414,12 @@ class BookieClient(Inquiries):
                 channel.end("it is not registered")
                 return
             channel.host = info.host
-            await asyncio.get_running_loop().create_connection(lambda: channel, info.host, info.port)
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(CONNECT_SECONDS):
+                transport, _ = await loop.create_connection(lambda: channel, info.host, info.port)
+            keep_alive(transport)
+        except TimeoutError:
+            channel.end(f"nothing came back within {CONNECT_SECONDS} s")
         except (OSError, QuireError) as error:
             channel.end(str(error))
 

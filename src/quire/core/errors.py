@@ -65,6 +65,13 @@ class StorageError(QuireError):
     code = "storage"
 
 
+class DescriptorShortageError(StorageError):
+    """This process, or this machine, has no descriptor left. Nothing is damaged: the same may succeed a moment later."""
+
+    code = "descriptor_shortage"
+    retriable = True
+
+
 # --- misuse ---------------------------------------------------------------------------------------------------
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import queue
+import resource
 import threading
 import time
 from collections import deque
@@ -22,6 +24,8 @@ from quire.env.private import FILE_MODE, FOLDER_MODE, file_mode
 
 BLOCK_BYTES = 4096
 FREED_BYTES = 4 * 1024 * 1024
+DESCRIPTORS_MAX = 1 << 20
+"""More are not asked for, and not counted on, where the system sets no limit."""
 DIRECT_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs"})
 """Where O_DIRECT is known to write in place, past the page cache. Elsewhere it is refused (tmpfs), emulated (overlay)
 or copied on write (btrfs, zfs)."""
@@ -280,6 +284,36 @@ def keep_freed_memory() -> None:
     freed (glibc, `mallopt`, "M_MMAP_THRESHOLD"). The block's pages are never touched, so it costs nothing.
     """
     bytes(FREED_BYTES)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """The C library's function; None where it has none."""
+    function: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return function
+
+
+def give_back_memory() -> None:
+    """Give the system back what this process has freed. Not on the loop: it takes milliseconds where there is much."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+def descriptors_max() -> int:
+    """How many files and connections this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else min(soft, DESCRIPTORS_MAX)
+
+
+def raise_descriptors_max() -> int:
+    """Let this process have as many files and connections open as the system allows it; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a system may allow less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return descriptors_max()
 
 
 def _file_system(directory: Path) -> str:

@@ -161,6 +161,10 @@ class SqliteRegistrations:
             self._session.release()
         self._observer.close()
 
+    def rest(self) -> None:
+        """Nothing is looked for until somebody asks."""
+        self._observer.rest()
+
     # --- the sessions of others ----------------------------------------------------------------------------------
 
     def look(self) -> None:

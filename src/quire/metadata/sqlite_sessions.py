@@ -157,6 +157,13 @@ class SessionObserver:
         seen = self._seen.get(number)
         return seen is not None and self._is_over(seen, now_ms)
 
+    def rest(self) -> None:
+        """Nobody looks for a while: keep no session's file open, only what was seen of it."""
+        for seen in self._seen.values():
+            if seen.descriptor is not None:
+                os.close(seen.descriptor)
+                seen.descriptor = None
+
     def close(self) -> None:
         """Close every file that was opened to look at it."""
         for number in list(self._seen):

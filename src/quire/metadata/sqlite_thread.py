@@ -33,6 +33,13 @@ from quire.metadata.sqlite_place import BUSY_MS, explain
 from quire.metadata.sqlite_registrations import SqliteRegistrations
 from quire.metadata.sqlite_sessions import SessionRow
 from quire.metadata.sqlite_settling import Settling
+from quire.metadata.sqlite_watching import (
+    forget_after_fork,
+    go_on_after_fork,
+    hold_for_fork,
+    shared_watches,
+    wake_others,
+)
 from quire.metadata.store import Op, Versioned, Watch
 
 GROUP_MAX: Final = 256
@@ -52,7 +59,7 @@ class Job:
 
 
 _NEIGHBOURS: Final[weakref.WeakSet[StoreThread]] = weakref.WeakSet()
-"""The threads of this process, to wake those that have the same file when it has changed."""
+"""The threads of this process."""
 _NEIGHBOURS_LOCK: Final = threading.Lock()
 _PARENTS: Final[list[StoreThread]] = []
 """In a forked child: the parent's threads, kept from being collected, because closing their files would be wrong."""
@@ -67,6 +74,7 @@ def _in_forked_child() -> None:
 os.register_at_fork(
     before=_NEIGHBOURS_LOCK.acquire, after_in_parent=_NEIGHBOURS_LOCK.release, after_in_child=_in_forked_child
 )
+os.register_at_fork(before=hold_for_fork, after_in_parent=go_on_after_fork, after_in_child=forget_after_fork)
 
 
 class StoreThread(threading.Thread):
@@ -86,8 +94,7 @@ class StoreThread(threading.Thread):
         self._loop = opened.get_loop()
         self._options = options
         self._create = create
-        self._watches: list[Watch] = []
-        self._seen_revision = 0
+        self._watches = shared_watches(path, options)
         self._seen_data_version = -1
         self._next_tick_ms = 0
         self._pause_ms = options.poll_ms
@@ -132,11 +139,13 @@ class StoreThread(threading.Thread):
         """All that waits, or nothing when it is time to look around; a None in the queue means now."""
         found: list[Job | None] = []
         # Without watches and registrations there is nothing to look for: an idle client takes no time at all.
-        looks = self._watches or self.registrations.any_held
+        looks = self._watches.looks(self) or self.registrations.any_held
         due = [self._next_tick_ms] if looks else []
         if self.settling.due_ms is not None:
             due.append(self.settling.due_ms)
         pause_ms = max(0, min(due) - self._options.now_ms()) if due else None
+        if not looks:
+            self.registrations.rest()
         try:
             found.append(self.jobs.get(timeout=None if pause_ms is None else pause_ms / 1000))
             while len(found) < GROUP_MAX:
@@ -173,7 +182,7 @@ class StoreThread(threading.Thread):
             job = self.jobs.get()
             if job is not None:
                 self._post(_settle, [(job.future, None, refused)])
-        for watch in self._watches:
+        for watch in self._watches.leave(self):
             self._post(watch.end)
         if self._stopping is not None:
             self._post(_settle, [(self._stopping, None, None)])
@@ -271,7 +280,7 @@ class StoreThread(threading.Thread):
         """From now on everything fails with this; watchers and owners hear it."""
         if self.failure is None:
             self.failure = failure
-            for watch in self._watches:
+            for watch in self._watches.leave(self):
                 self._post(watch.end, failure)
             self.registrations.lose_all()
 
@@ -300,16 +309,21 @@ class StoreThread(threading.Thread):
 
     def attach(self, watch: Watch) -> None:
         """From now on this watch is told."""
-        if not self._watches:
-            self._seen_revision = self.file.newest()
-        else:
-            self._announce()
-        self._watches.append(watch)
+        self._watches.attach(watch, self, self.file)
 
     def detach(self, watch: Watch) -> None:
         """This watch is not told any more."""
-        if watch in self._watches:
-            self._watches.remove(watch)
+        self._watches.detach(watch, self)
+
+    def wake(self) -> None:
+        """Look around now. Any thread may call it."""
+        self.jobs.put(None)
+
+    def tell(self, call: Callable[..., object], *values: Any) -> None:
+        """Run a call on the event loop of the store's owner. Any thread may call it."""
+        self._post(call, *values)
+        if self._abandoned:
+            self.wake()  # its loop was closed and the store forgotten: it ends
 
     # --- looking around ------------------------------------------------------------------------------------------
 
@@ -347,7 +361,7 @@ class StoreThread(threading.Thread):
             self._pause_ms = self._options.poll_ms
             self._seen_data_version = version
             self.registrations.look()
-            self._tell_watches()
+            self._watches.tell_news(self.file)
 
     def _remove_over(self) -> None:
         self.registrations.sweep_due = False
@@ -362,45 +376,16 @@ class StoreThread(threading.Thread):
             self._announce()
 
     def _announce(self, committed: Committed | None = None) -> None:
-        """After a commit of this store: tell the own watches, wake the process's other stores of this file.
+        """After a commit of this store: tell the watches of this process; wake those that it cannot tell.
 
         Args:
-            committed: what it changed. Where nobody else has changed anything since the watches were told last, that
-                is all there is to tell, and the file need not be asked.
+            committed: what it changed.
         """
         try:
-            if committed is not None and committed.since == self._seen_revision:
-                self._seen_revision = committed.revision
-                self._tell(committed.keys)
-            else:
-                self._tell_watches()
+            self._watches.tell_news(self.file, committed)
         except (sqlite3.Error, QuireError) as error:
             self._failed(error)
-        with _NEIGHBOURS_LOCK:
-            for neighbour in _NEIGHBOURS:
-                if neighbour is not self and neighbour.path == self.path and neighbour.is_watching:
-                    neighbour.jobs.put(None)
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether anybody waits for changes here."""
-        return bool(self._watches)
-
-    def _tell_watches(self) -> None:
-        if not self._watches:
-            return
-        self._seen_revision, keys = self.file.changes(self._seen_revision)
-        if keys is not None:
-            self._tell(keys)
-            return
-        for watch in self._watches:
-            self._post(_offer_everything, watch)
-
-    def _tell(self, keys: Sequence[str]) -> None:
-        for watch in self._watches:
-            changed = [key for key in keys if key.startswith(watch.prefix)]
-            if changed:
-                self._post(watch.offer, changed)
+        wake_others(self.path, self._watches)
 
 
 _Settled = tuple["asyncio.Future[Any]", Any, Exception | None]
@@ -414,7 +399,3 @@ def _settle(settled: list[_Settled]) -> None:
             future.set_result(result)
         else:
             future.set_exception(error)
-
-
-def _offer_everything(watch: Watch) -> None:
-    watch.offer((), reread_all=True)

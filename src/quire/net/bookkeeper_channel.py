@@ -16,9 +16,10 @@ from typing import Any
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.silence import Silence, SilenceMachine
 from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked
 from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.net.channel import WRITE_BUFFER_BYTES, Shape, refuse_to_send, too_long_for
+from quire.net.channel import SILENT, WRITE_BUFFER_BYTES, Shape, refuse_to_send, too_long_for
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.opening import BookKeeperOpening, why_it_ended
 from quire.net.run_frames import RunFrames
@@ -79,6 +80,7 @@ class BookKeeperChannel(BookKeeperFrames):
         self._asked: dict[Asked, None] = {}
         self._waiting: deque[tuple[Asked, bytes]] = deque()
         self._unsent: dict[AnswerSink, int] = {}
+        self._silence = SilenceMachine()
         self.closed = False
 
     # --- for subclasses ------------------------------------------------------------------------------------------
@@ -230,13 +232,24 @@ class BookKeeperChannel(BookKeeperFrames):
             self._waiting = deque(waiting for waiting in self._waiting if waiting[0].sink is not sink)
         for asked in [asked for asked in self._asked if asked.sink is sink]:
             asked.done = True
+            self._silence.given_up(int(1000 * asked.deadline))
             self.finished(asked)
 
     def expire(self, now: float) -> None:
-        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool."""
+        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool.
+
+        A connection over which nothing comes any more is closed; these protocols have no question for a sign of life.
+        """
         late = [asked for asked in self._asked if asked.deadline <= now]
-        if not late:
-            return
+        heard, self.heard = self.heard, False
+        silence = self._silence.look(int(1000 * now), heard=heard, expired=bool(late))
+        if late:
+            self._time_out(late)
+        if silence is Silence.SILENT:
+            self._reason = self._reason or SILENT
+            self.close()
+
+    def _time_out(self, late: Sequence[Asked]) -> None:
         expired = set(late)
         waiting, self._waiting = self._waiting, deque()
         self._unsent.clear()
@@ -254,7 +267,7 @@ class BookKeeperChannel(BookKeeperFrames):
         if self.transport is not None:
             self.transport.abort()
         else:
-            self.end("closed")
+            self.end(self._reason or "closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

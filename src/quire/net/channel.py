@@ -19,6 +19,7 @@ from crc32c import crc32c
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.silence import Silence, SilenceMachine
 from quire.net.ends import has_one_address
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
 from quire.net.opening import WANTS_A_NAME, NativeOpening, why_it_ended
@@ -31,6 +32,11 @@ log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 """How much may wait in the transport; the rest waits in the channel's own queue."""
+
+
+SIGN_OF_LIFE = 0
+"""The number of a request whose answer tells only that there is one. No other open request has it."""
+SILENT = "it took requests and answered nothing: the connection was silent"
 
 
 class AnswerSink(Protocol):
@@ -101,6 +107,7 @@ class Channel(FrameProtocol):
         self._unsent: dict[AnswerSink, int] = {}
         self._outstanding: dict[int, _Outstanding] = {}
         self._reason = ""
+        self._silence = SilenceMachine()
         self.closed = False
 
     # --- sending -------------------------------------------------------------------------------------------------
@@ -139,7 +146,7 @@ class Channel(FrameProtocol):
             refuse_to_send(self.meant, size + native.REQUEST_BYTES, self._frame_bytes_max, sink, tag)
             return True
         number = self._next_number
-        self._next_number = number + 1 & 0xFFFFFFFF
+        self._next_number = number + 1 & 0xFFFFFFFF or 1
         if body_crc is None:
             body_crc = 0
             for part in body:
@@ -182,7 +189,7 @@ class Channel(FrameProtocol):
         A bookie that cannot do it is not asked: the answer is BAD_REQUEST, made here.
         """
         number = self._next_number
-        self._next_number = number + 1 & 0xFFFFFFFF
+        self._next_number = number + 1 & 0xFFFFFFFF or 1
 
         def make() -> list[Buffer] | None:
             body = shape(self.version, self.features)
@@ -204,13 +211,25 @@ class Channel(FrameProtocol):
         if self._unsent.pop(sink, 0):
             self._waiting = deque(waiting for waiting in self._waiting if waiting[3] is not sink)
         for number in [number for number, (owner, _, _) in self._outstanding.items() if owner is sink]:
-            del self._outstanding[number]
+            self._silence.given_up(int(1000 * self._outstanding.pop(number)[2]))
 
     def expire(self, now: float) -> None:
-        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool."""
+        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool.
+
+        A connection over which nothing comes any more is closed.
+        """
         late = [number for number, (_, _, deadline) in self._outstanding.items() if deadline <= now]
-        if not late:
-            return
+        heard, self.heard = self.heard, False
+        silence = self._silence.look(int(1000 * now), heard=heard, expired=bool(late))
+        if late:
+            self._time_out(late)
+        if silence is Silence.DOUBTED:
+            self._ask_for_a_sign()
+        elif silence is Silence.SILENT:
+            self._reason = self._reason or SILENT
+            self.close()
+
+    def _time_out(self, late: Sequence[int]) -> None:
         expired, waiting = set(late), self._waiting
         self._waiting = deque()
         self._unsent.clear()
@@ -224,12 +243,20 @@ class Channel(FrameProtocol):
             if outstanding is not None:
                 outstanding[0].answered(outstanding[1], _made_here(Answer.TIMED_OUT))
 
+    def _ask_for_a_sign(self) -> None:
+        """Ask what every bookie answers at once, however slow its disk is: the LAC of a ledger that cannot be."""
+        if self._ready and not self._paused:
+            assert self.transport is not None
+            self.transport.write(
+                native.encode_request(native.Kind.READ_LAC, SIGN_OF_LIFE, 0, 0, ledger_id=-1)
+            )
+
     def close(self) -> None:
         """End the connection; what is outstanding is answered UNREACHABLE."""
         if self.transport is not None:
             self.transport.abort()
         else:
-            self.end("closed")
+            self.end(self._reason or "closed")
 
     # --- the connection ------------------------------------------------------------------------------------------
 

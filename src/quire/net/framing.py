@@ -203,6 +203,11 @@ class Scratch:
             self._frames_bytes -= len(frames.pop())
         return memoryview(buffer)[:size]
 
+    def give_back(self) -> None:
+        """Keep no memory of frames that nobody looks at any more."""
+        self._frames = deque(buffer for buffer in self._frames if not _is_free(buffer))
+        self._frames_bytes = sum(map(len, self._frames))
+
 
 def _is_free(buffer: bytearray) -> bool:
     """Whether there is no view of a buffer: while there is one, Python refuses to change its size."""
@@ -223,6 +228,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         budgeted: bytes of the budget that its unfinished frame takes.
         waits: it is not read because there is no memory for its frame.
         partial_since: loop time at which the frame began that is not finished; None if there is none.
+        heard: something was received; whoever looks at it unsets it.
     """
 
     def __init__(self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int) -> None:
@@ -238,6 +244,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         self._long_expected = False
         self.budgeted = 0
         self.waits = False
+        self.heard = False
         self.partial_since: float | None = None
         self.transport: asyncio.Transport | None = None
         self._upgrading: asyncio.Task[None] | None = None
@@ -282,6 +289,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         return self._scratch[len(self._stub) :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.heard = True
         try:
             if self._frame is not None:
                 self._filled += nbytes

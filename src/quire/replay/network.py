@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from quire.net.channel import SIGN_OF_LIFE
 from quire.replay.frames import Said, Sent, answer_of, number_of, request_of
 from quire.wire import native_hello
 
@@ -115,6 +116,9 @@ class Line:
 
     def _took_request(self, frame: bytes) -> None:
         sent = request_of(frame)
+        if sent.number == SIGN_OF_LIFE:
+            self.client.protocol.heard = True  # schedules know connections that break, none that are silent
+            return
         self._known[sent.number] = sent
         if not self.cut:
             self.requests.append(sent)

@@ -68,6 +68,9 @@ class SimDisk:
         fail_at: from this operation on every change of a file fails.
         space: bytes that may still be allocated; None: enough.
         synced: syncs so far.
+        open_files: how many files its process has open.
+        descriptors: how many it may have open; None: enough. What opens a file for a moment needs one too.
+        life: of its process: files that an earlier one had open count no more.
     """
 
     def __init__(self, chance: random.Random, *, direct: bool = False) -> None:
@@ -78,6 +81,9 @@ class SimDisk:
         self.kill_at: int | None = None
         self.fail_at: int | None = None
         self.space: int | None = None
+        self.open_files = 0
+        self.descriptors: int | None = None
+        self.life = 0
         self.loop: ProcessLoop | None = None
         self._now: dict[str, _Node] = {}
         self._durable: dict[str, _Node] = {}
@@ -121,6 +127,22 @@ class SimDisk:
         if self.fail_at is not None and self.operations >= self.fail_at:
             raise OSError(errno.EIO, "injected", path)
 
+    def begin_life(self) -> None:
+        """A process starts: it has no file open."""
+        self.life += 1
+        self.open_files = 0
+
+    def _descriptor(self, path: Path) -> None:
+        """Something is opened, for a moment at least."""
+        if self.descriptors is not None and self.open_files >= self.descriptors:
+            raise OSError(errno.EMFILE, "too many open files", str(path))
+
+    def _opened(self, path: Path, *, direct: bool) -> SimFile:
+        self._descriptor(path)
+        file = SimFile(self, self._node(path), str(path), direct=direct)
+        self.open_files += 1
+        return file
+
     # --- the interface ---------------------------------------------------------------------------------------------
 
     def writes_direct(self, directory: Path) -> tuple[bool, str]:
@@ -145,15 +167,18 @@ class SimDisk:
 
     def read_whole(self, path: Path) -> bytes:
         """A file's bytes."""
+        self._descriptor(path)
         return bytes(self._node(path).data)
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """In place, durably."""
+        self._descriptor(path)
         self._step(str(path))
         self._now[str(path)] = self._durable[str(path)] = _Node(data)
 
     def allocate(self, path: Path, size: int) -> None:
         """Zeros."""
+        self._descriptor(path)
         name = str(path)
         self._step(name)
         if name in self._now:
@@ -168,18 +193,20 @@ class SimDisk:
 
     def open_to_read(self, path: Path, *, random: bool) -> SimFile:
         """Open."""
-        return SimFile(self, self._node(path), str(path), direct=False)
+        return self._opened(path, direct=False)
 
     def open_to_write(self, path: Path, *, direct: bool) -> SimFile:
         """Open."""
-        return SimFile(self, self._node(path), str(path), direct=direct)
+        return self._opened(path, direct=direct)
 
     def read_uncached(self, path: Path, offset: int, size: int) -> bytes:
         """What is on the disk is what is in memory."""
+        self._descriptor(path)
         return bytes(self._node(path).data[offset : offset + size])
 
     def forget_cached(self, path: Path) -> None:
         """Nothing is cached."""
+        self._descriptor(path)
 
     def rename(self, old: Path, new: Path) -> None:
         """Durable with the directory."""
@@ -197,6 +224,7 @@ class SimDisk:
 
     def sync_directory(self, directory: Path) -> None:
         """Names are durable now."""
+        self._descriptor(directory)
         self._step(str(directory))
         if self._name_changes:
             self._durable = dict(self._now)
@@ -236,10 +264,11 @@ class SimLock:
 class SimFile:
     """One open file."""
 
-    __slots__ = ("_direct", "_disk", "_node", "_path")
+    __slots__ = ("_direct", "_disk", "_life", "_node", "_path")
 
     def __init__(self, disk: SimDisk, node: _Node, path: str, *, direct: bool) -> None:
         self._disk, self._node, self._path, self._direct = disk, node, path, direct
+        self._life = disk.life
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Bytes."""
@@ -272,7 +301,10 @@ class SimFile:
         return offset if offset < self._node.written_end else len(data)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Its descriptor is free again."""
+        if self._life == self._disk.life:
+            self._disk.open_files -= 1
+        self._life = 0
 
 
 class SimWorker(StepWorker):

@@ -44,6 +44,8 @@ class Kind(StrEnum):
     CLOCK_JUMP = "clock jump"
     DIES_WRITING = "dies writing"
     KILL_CLIENT = "kill client"
+    SILENCE = "silent connection"
+    FEW_DESCRIPTORS = "few descriptors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Fault:
         kind: what.
         who: a host.
         other: the other end, of links.
-        amount: how much slower, how far the clock jumps (ms).
+        amount: how much slower, how far the clock jumps (ms), how many descriptors are left.
         lasts_ns: until it is healed; 0: until the end of the run.
     """
 
@@ -78,7 +80,7 @@ class Fault:
         return " ".join(parts)
 
 
-LINKS: Final = frozenset({Kind.BREAK, Kind.CUT, Kind.SLOW_LINK})
+LINKS: Final = frozenset({Kind.BREAK, Kind.CUT, Kind.SLOW_LINK, Kind.SILENCE})
 ON_CLIENTS: Final = frozenset({Kind.KILL_CLIENT})
 ON_ANYBODY: Final = frozenset({Kind.PAUSE, Kind.STORE_CUT, Kind.SESSION_LOST, Kind.CLOCK_JUMP, Kind.ISOLATE})
 
@@ -141,6 +143,8 @@ def _amount(chance: random.Random, kind: Kind) -> int:
         return chance.choice((10, 100, 1000))
     if kind is Kind.CLOCK_JUMP:
         return chance.choice((-86_400_000, -3_600_000, -1000, 1000, 3_600_000, 86_400_000))
+    if kind is Kind.FEW_DESCRIPTORS:
+        return chance.randrange(4)
     if kind is Kind.DIES_WRITING:
         return 1 + chance.randrange(12)
     return 0

@@ -33,6 +33,7 @@ class Mix:
         weights: of the kinds of faults.
         faults: how many, at most.
         lost: answers of the metadata store that are lost, out of 1024.
+        padding: bytes that each entry has more: long entries fill segments.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Mix:
     weights: dict[Kind, int]
     faults: int
     lost: int = 0
+    padding: int = 0
 
 
 SMALL: Final = ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (3, 2, 2, 2), (4, 3, 2, 2), (4, 4, 3, 2))
@@ -157,6 +159,27 @@ MIXES: Final = {
             ("leader1", "leader2", "leader3", "reader"),
             {**_NETWORK, Kind.KILL: 1, Kind.KILL_CLIENT: 2, Kind.STORE_CUT: 2},
             4,
+        ),
+        Mix(
+            "silent",
+            "connections swallow all that is sent, and nobody is told; whoever lives must get through again",
+            "takeover",
+            SMALL,
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {Kind.SILENCE: 8, Kind.BREAK: 1, Kind.CUT: 1, Kind.PAUSE: 2, Kind.KILL: 1},
+            10,
+        ),
+        Mix(
+            "descriptors",
+            "bookies have no descriptor left for a while, during adds, recoveries and starts",
+            "takeover",
+            SMALL,
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {Kind.FEW_DESCRIPTORS: 8, Kind.KILL: 2, Kind.SLOW_DISK: 1, Kind.CUT: 1},
+            6,
+            padding=30_000,
         ),
     )
 }

@@ -91,7 +91,8 @@ class Network:
         return link
 
     def heal_all(self) -> None:
-        """All links are as good as any."""
+        """All links are as good as any, those too that nobody has used yet."""
+        self.levels = {}
         for (source, target), link in self._links.items():
             link.slow = 1.0
             if link.cut:
@@ -177,6 +178,21 @@ class Network:
         self.forget()
         return broken
 
+    def silence(self, one: str, other: str) -> int:
+        """Every connection between two hosts swallows all that is sent from now on; new ones are well.
+
+        Returns:
+            How many there are.
+        """
+        silent = 0
+        for near, far in self._connections:
+            if {near.host, far.host} == {one, other} and not near.closed and not far.closed:
+                silent += 1
+                for end in (near, far):
+                    end.deaf = True
+                    end.lose_all()
+        return silent
+
     def process_died(self, loop: ProcessLoop, *, silent: bool) -> None:
         """A process is gone. Its machine tells the other ends, unless it is gone too.
 
@@ -243,6 +259,7 @@ class SimTransport(asyncio.Transport):
     Attributes:
         peer: the other end.
         closed: no more is sent or heard here.
+        deaf: nothing that is sent here arrives any more, not even the end, and nobody is told.
     """
 
     __slots__ = (
@@ -255,6 +272,7 @@ class SimTransport(asyncio.Transport):
         "_stalled",
         "_unread",
         "closed",
+        "deaf",
         "host",
         "link",
         "loop",
@@ -268,6 +286,7 @@ class SimTransport(asyncio.Transport):
         self.network, self.loop, self.host = network, loop, host
         self.link = network.link(other, host)
         self.closed = False
+        self.deaf = False
         self._protocol: Any = None
         # What is on its way here; None is the end of the stream.
         self._arriving: deque[tuple[int, bytes | None]] = deque()
@@ -285,6 +304,8 @@ class SimTransport(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
         self.kick()
+        if self.closed and not self._lost:  # it broke while it was being made
+            self.loop.call_soon(self._tell_lost, ConnectionResetError("the connection broke"))
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """The other side's host."""
@@ -352,10 +373,14 @@ class SimTransport(asyncio.Transport):
         network = self.network
         if data is not None:
             self._unread += len(data)
-            if len(data) > 1 and network.chance.getrandbits(8) < network.settings.pieces:
-                cut = 1 + network.chance.randrange(len(data) - 1)
-                self._plan(data[:cut])
-                data = data[cut:]
+        if self.deaf:
+            return
+        long = data is not None and len(data) > 1
+        if long and network.chance.getrandbits(8) < network.settings.pieces:
+            assert data is not None
+            cut = 1 + network.chance.randrange(len(data) - 1)
+            self._plan(data[:cut])
+            data = data[cut:]
         self._plan(data)
 
     def _plan(self, data: bytes | None) -> None:
@@ -420,6 +445,8 @@ class SimTransport(asyncio.Transport):
 
     def ends_after(self, delay_ns: int) -> None:
         """The other end is gone: this one hears of it behind what was sent before."""
+        if self.deaf:
+            return
         self._arriving.append((max(self._next_ns, self.network.timeline.now_ns + delay_ns), None))
         self.network.timeline.at(self._arriving[-1][0], self.kick)
 

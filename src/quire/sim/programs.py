@@ -17,7 +17,7 @@ from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.machines import SHIPPED as SHIPPED_MACHINES
 from quire.client.machines import Machines
-from quire.core.errors import OutcomeUnknownError, QuireError
+from quire.core.errors import DescriptorShortageError, OutcomeUnknownError, QuireError
 from quire.core.rules import RULES, Rules
 from quire.log.client import QuireClient
 from quire.metadata.bookies import BookieRegistry
@@ -30,6 +30,8 @@ from quire.sim.store import SimStore, StoreSettings
 from quire.storage.config import KIB, StorageConfig
 
 PORT = 3181
+DESCRIPTORS = 10_000
+"""Of a bookie, until a fault leaves it fewer."""
 RESTART_NS = 200 * MS
 WALL_START_MS = 1_700_000_000_000
 
@@ -190,6 +192,7 @@ class SimBookie:
         loop = self.loop = self.disk.loop = around.new_loop(self.name)
         self.up, self.refused = False, ""
         self.disk.kill_at = None
+        self.disk.begin_life()
         loop.on_kill = self._died_by_itself
         self.store = around.new_store(loop, f"{self.name} {self.lives}")
         self._worker = SimWorker(loop, self._job_ns)
@@ -201,6 +204,7 @@ class SimBookie:
             worker=self._worker,
             chance=around.chance_for(f"bookie {self.name} {self.lives}"),
             process_id=self.lives,
+            descriptors=DESCRIPTORS,
             rules=around.parts.rules,
         )
         loop.spawn(self._run(server), f"bookie {self.name}")
@@ -211,7 +215,7 @@ class SimBookie:
         except QuireError as error:
             self._around.note(self.name, f"does not start: {type(error).__name__}")
             self.kill()
-            if isinstance(error, OutcomeUnknownError):
+            if isinstance(error, OutcomeUnknownError | DescriptorShortageError):
                 # Whoever supervises it tries again.
                 self._around.timeline.after(RESTART_NS, self._start_again)
             else:
@@ -267,6 +271,8 @@ class SimBookie:
 
 
 SIM_CLIENT = ClientConfig(
+    run_bytes_max=64 * KIB,
+    recovery_read_bytes_max=64 * KIB,
     silent_wait_ms=20,
     add_timeout_ms=400,
     slow_after_ms=200,
@@ -284,7 +290,9 @@ SIM_CLIENT = ClientConfig(
     long_poll_wait_ms=300,
     idle_poll_wait_ms=1000,
 )
-"""As production's, at a faster pace: time-outs are shorter than the longest delays, so that both orders occur."""
+"""As production's, at a faster pace: time-outs are shorter than the longest delays, so that both orders occur.
+
+A run must fit a simulated bookie's segment, which is short."""
 
 
 class SimClient:

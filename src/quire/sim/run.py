@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.core.answers import Answer
 from quire.core.errors import QuireError
+from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerState
 from quire.history import Event, entry_hashes, judge
-from quire.sim.faults import Fault, Phase
+from quire.log.client import QuireClient
+from quire.sim.faults import Fault, Kind, Phase
 from quire.sim.loop import SECOND
 from quire.sim.mixes import MIXES, Mix, Settings, draw
 from quire.sim.programs import SHIPPED, Parts, SimBookie, SimClient
@@ -33,6 +36,9 @@ EVENTS_MAX = 400_000
 TRIES = 12
 LEAD_SECONDS = 15
 READ_BYTES = 1 << 20
+REACH_MS = 1000
+REACHED_SECONDS = 15
+"""So long after everything was healed, no connection may be silent any more."""
 
 
 @dataclass(slots=True)
@@ -185,6 +191,21 @@ class _End:
             ledgers = [int(ledger_id) async for ledger_id in client.ledgers()]
         for ledger_id in ledgers:
             await self._settle_ledger(ledger_id)
+        if Kind.SILENCE in world.settings.mix.weights:
+            await self._reach_all()
+
+    async def _reach_all(self) -> None:
+        """Whoever has lived through it gets an answer of every bookie, over the connections that it has."""
+        up = [one.server.bookie_id for one in self.world.bookies.values() if one.up and one.server]
+        for process in self.world.clients.values():
+            if process.client is None or not process.loop.alive:
+                continue
+            asked = [process.loop.spawn(_reach(process.client, bookie), "reach a bookie") for bookie in up]
+            while not all(task.done() for task in asked):
+                await asyncio.sleep(0.05)
+            for bookie, task in zip(up, asked, strict=True):
+                if not task.result():
+                    self._stuck(f"{process.name} cannot reach {bookie} although everything is healed")
 
     async def _settle_ledger(self, ledger_id: int) -> None:
         world, client = self.world, self.process.client
@@ -253,6 +274,8 @@ class _End:
     def _scan(self, bookie: SimBookie, ledger_id: int) -> None:
         record = self.world.record(ledger_id)
         server = bookie.server
+        if Kind.FEW_DESCRIPTORS in self.world.settings.mix.weights:
+            self._check_intact(bookie)
         if not bookie.up or server is None or record is None or server.storage.failure is not None:
             return
         facts = server.storage.facts(ledger_id)
@@ -283,9 +306,29 @@ class _End:
                 at = max(found) + 1
         history.note(bookie.name, "scanned", bookie=bookie_id, ledger=ledger_id)
 
+    def _check_intact(self, bookie: SimBookie) -> None:
+        """Where nothing is damaged but descriptors run out, no bookie finds damage, and none stays down."""
+        storage = None if bookie.server is None else getattr(bookie.server, "storage", None)
+        if not bookie.up:
+            self.world.broken(f"{bookie.name} does not start for want of descriptors: {bookie.refused}")
+        elif storage is not None and storage.report.damages:
+            self.world.broken(f"{bookie.name} takes a shortage for damage: {storage.report.damages[0]}")
+
     @staticmethod
     def _intervals(server: Any, ledger_id: int) -> list[tuple[int, int]]:
         held = server.storage.held(ledger_id)
         if not held:
             return []
         return [(min(one[0] for one in held), max(one[1] for one in held))]
+
+
+async def _reach(client: QuireClient, bookie: BookieId) -> bool:
+    """Whether a bookie answers in time: a client dials again after a pause, and finds silence after a while."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + REACHED_SECONDS
+    while loop.time() < until:
+        answer, _ = await client.bookies.info(bookie, timeout_ms=REACH_MS)
+        if answer is Answer.OK:
+            return True
+        await asyncio.sleep(0.1)
+    return False

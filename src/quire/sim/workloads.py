@@ -168,6 +168,7 @@ class Workload:
         waiting: list[asyncio.Future[int]] = []
         for number in range(self.settings.entries):
             payload = b"%s/%d/%d" % (process.name.encode(), box.ledger_id, number)
+            payload += bytes(self.settings.mix.padding)
             operation = self.history.invoke(
                 process.name, "append", ledger=box.ledger_id, hashes=entry_hash(payload)
             )

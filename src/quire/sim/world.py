@@ -14,6 +14,7 @@ from typing import Any
 from quire.client.machines import SHIPPED as SHIPPED_MACHINES
 from quire.client.machines import Machines, MakeWriter
 from quire.core.bookie_ledger import Fence
+from quire.core.descriptors import is_shortage
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
@@ -232,9 +233,11 @@ class World:
             bookie.slow = 1.0
             if bookie.loop.paused:
                 bookie.resume()
-            bookie.disk.fail_at = bookie.disk.kill_at = bookie.disk.space = None
+            bookie.disk.fail_at = bookie.disk.kill_at = bookie.disk.space = bookie.disk.descriptors = None
             storage = getattr(bookie.server, "storage", None)
             if bookie.alive and storage is not None and storage.failure is not None:
+                if is_shortage(storage.failure.__cause__):
+                    self.broken(f"{bookie.name} took a shortage of descriptors for a broken disk")
                 self.saw("a disk failed")
                 bookie.kill()
             if not bookie.alive and bookie.lives:
@@ -272,7 +275,7 @@ class World:
             return None
         if kind in {Kind.STORE_CUT, Kind.SESSION_LOST}:
             return self._from_store(fault)
-        if kind in {Kind.BREAK, Kind.CUT, Kind.SLOW_LINK, Kind.ISOLATE}:
+        if kind in {Kind.BREAK, Kind.CUT, Kind.SLOW_LINK, Kind.ISOLATE, Kind.SILENCE}:
             return self._on_network(fault)
         assert bookie is not None
         return self._on_disk(fault, bookie)
@@ -310,6 +313,10 @@ class World:
             broken = network.break_connections(who, other)
             self.say("network", f"{broken} connections between {who} and {other} break")
             return None
+        if fault.kind is Kind.SILENCE:
+            silent = network.silence(who, other)
+            self.say("network", f"{silent} connections between {who} and {other} become silent")
+            return None
         if fault.kind is Kind.CUT:
             self.say("network", f"nothing gets from {who} to {other}")
             network.cut(who, other)
@@ -344,6 +351,10 @@ class World:
             self.say(bookie.name, "disk is full")
             disk.space = 0
             return partial(setattr, disk, "space", None)
+        if fault.kind is Kind.FEW_DESCRIPTORS:
+            self.say(bookie.name, f"may open {fault.amount} more files")
+            disk.descriptors = disk.open_files + fault.amount
+            return partial(setattr, disk, "descriptors", None)
         self.say(bookie.name, "disk fails")
         disk.fail_at = disk.operations + 1
         return partial(setattr, disk, "fail_at", None)

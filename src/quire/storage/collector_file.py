@@ -14,9 +14,11 @@ from typing import Final
 
 from crc32c import crc32c
 
+from quire.core.descriptors import is_shortage
 from quire.core.errors import StorageError
 from quire.core.garbage import FINDINGS_KEPT, Kept, StoreName
 from quire.env.interfaces import Files
+from quire.storage.patient_worker import shortage
 from quire.storage.segment_format import FormatError
 from quire.wire.entry import Buffer
 from quire.wire.layout import IGNORES, Field, Layout, Use
@@ -142,6 +144,8 @@ class CollectorFile:
                 return None
             return decode_collector(self._files.read_whole(self.path))
         except OSError as error:
+            if is_shortage(error):
+                raise shortage(self.path, error) from error
             raise StorageError(
                 f"{self.path} cannot be read: {error.strerror or error}", path=str(self.path)
             ) from error

@@ -23,7 +23,7 @@ class StorageConfig:
             serves better.
         recent_bytes_max: run bodies kept in memory for tail readers.
         footer_cache_bytes_max: rows of sealed segments kept in memory.
-        open_files_max: segments kept open for reading.
+        open_files_max: segments kept open for reading; a bookie keeps fewer open where its process may open few files.
         spares_max: recycled files kept for new segments, the reserve included; more give their space back.
         reserve_segments: spares that new adds may not use: one for state and recovery, one for compaction.
         direct: write past the page cache; None finds out whether the file system is one where that works.

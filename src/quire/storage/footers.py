@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from quire.core.descriptors import is_shortage
 from quire.storage.contents import Contents, contents_of
 from quire.storage.footer_format import (
     KEPT_RECORD,
@@ -58,6 +59,7 @@ def read_footer(files: SegmentFiles, segment: Segment) -> Footer | None:
 
     Raises:
         FormatError: a part does not verify, even when read from the disk itself.
+        OSError: no descriptor is left.
     """
     try:
         return _read_footer(files.read_at, segment)
@@ -66,6 +68,8 @@ def read_footer(files: SegmentFiles, segment: Segment) -> Footer | None:
     try:
         return _read_footer(files.read_uncached, segment)
     except OSError as error:
+        if is_shortage(error):
+            raise
         raise FormatError(f"the footer cannot be read: {error.strerror or error}") from error
 
 

@@ -92,7 +92,7 @@ class Group:
 
     def write(self, files: SegmentFiles) -> None:
         """Write and sync; opens the segment if this is its first group. May run on the worker."""
-        if self.opens:
+        if self.opens and self.segment.spare:
             files.activate(self.segment)
         file = self.segment.file
         assert file is not None

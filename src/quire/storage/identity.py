@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.core.descriptors import is_shortage
 from quire.core.errors import (
     DirectoryInUseError,
     DiskFullError,
@@ -25,6 +26,7 @@ from quire.core.errors import (
 from quire.core.ids import BookieId
 from quire.env.interfaces import Chance, Files, Lock
 from quire.env.real import RealFiles
+from quire.storage.patient_worker import shortage
 from quire.storage.segment_format import BLOCK_BYTES, FormatError, decode_segment_header
 
 COOKIE_FILE = "VERSION"
@@ -148,6 +150,8 @@ def open_identity(
             path=str(directory),
         ) from error
     except OSError as error:
+        if is_shortage(error):
+            raise shortage(directory, error) from error
         raise StorageError(
             f"{directory} cannot be used: {error.strerror or error}", path=str(directory)
         ) from error
@@ -158,6 +162,8 @@ def open_identity(
         bookie_id = _check(directory, name, cluster_instance, cookie)
     except OSError as error:
         lock.release()
+        if is_shortage(error):
+            raise shortage(directory, error) from error
         raise _cookie_failed(directory / COOKIE_FILE, error) from error
     except BaseException:
         lock.release()

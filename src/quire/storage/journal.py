@@ -15,11 +15,13 @@ from typing import Final
 
 from crc32c import crc32c
 
-from quire.core.errors import DiskFullError, StorageError
+from quire.core.descriptors import is_shortage
+from quire.core.errors import DescriptorShortageError, DiskFullError, StorageError
 from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.footer_format import Trailer
 from quire.storage.group import Group, Item, Sink
+from quire.storage.patient_worker import PatientWorker
 from quire.storage.record_bodies import encode_segment_list
 from quire.storage.segment import Segment, footer_room, footer_share
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
@@ -71,7 +73,7 @@ class Journal:
     ) -> None:
         self._config = config
         self._files = files
-        self._worker = worker
+        self._worker = PatientWorker(worker, files.make_room, lambda: self.failure is not None)
         self._sequences = sequences
         self._on_opened = on_opened
         self._on_durable = on_durable
@@ -215,6 +217,12 @@ class Journal:
         return memoryview(block_buffer(max(needed, self._buffer_bytes)))
 
     def _disk_full(self) -> DiskFullError:
+        if self._files.short:
+            return DiskFullError(
+                f"no file for new entries can be made in {self._files.directory}, because no descriptor is left: give the "
+                "process more (ulimit -n); it goes on by itself when there are some",
+                path=str(self._files.directory),
+            )
         return DiskFullError(
             f"the disk of {self._files.directory} is full: new entries are refused, what is stored stays readable; "
             "delete ledgers or give it space, it goes on by itself",
@@ -399,7 +407,10 @@ class Journal:
         self._check_idle()
 
     def work(self, job: Callable[[], object], done: Callable[[], None]) -> None:
-        """Do something about the files on the worker, then call `done`; what it raises fails the journal."""
+        """Do something about the files on the worker, then call `done`; what it raises fails the journal.
+
+        It may be run again: one that finds no descriptor left is.
+        """
         self._jobs += 1
         self._worker.submit(job, partial(self._worked, done))
 
@@ -410,6 +421,10 @@ class Journal:
         else:
             done()
         self._check_idle()
+
+    def try_again(self, *, last: bool = False) -> None:
+        """Do what waits for a descriptor; with `last`, what finds none now has failed."""
+        self._worker.try_again(last=last)
 
     def look_for_space(self) -> None:
         """The disk was full: is there room again for the reserve and one more segment?"""
@@ -426,7 +441,8 @@ class Journal:
     def fail(self, cause: BaseException) -> StorageError:
         """A write or sync failed: final. Nobody knows what the disk has kept of what it was told."""
         if self.failure is None:
-            self.failure = StorageError(
+            kind = DescriptorShortageError if is_shortage(cause) else StorageError
+            self.failure = kind(
                 f"writing to {self._files.directory} failed: {cause}. Nothing more is acknowledged or written; reads go "
                 "on. Check the disk, then start the bookie again",
                 path=str(self._files.directory),

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from crc32c import crc32c
 
+from quire.core.descriptors import is_shortage
 from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, KeptPlace
 from quire.storage.journal import Journal
+from quire.storage.patient_worker import shortage
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
 from quire.storage.segment_format import RECORD_HEADER_BYTES, decode_record_header
@@ -108,6 +110,8 @@ class KeptRecords:
             try:
                 data = read(sequence, offset, RECORD_HEADER_BYTES + place.body_bytes)
             except OSError as error:
+                if is_shortage(error):
+                    raise shortage(self._files.directory, error) from error
                 what = f"a kept record cannot be read: {error.strerror or error}"
                 continue
             header = decode_record_header(data, offset, seed)

@@ -18,6 +18,7 @@ from typing import Any
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState, Marker
+from quire.core.descriptors import is_shortage
 from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.core.rules import RULES, Rules
@@ -32,6 +33,7 @@ from quire.storage.identity import Identity
 from quire.storage.index import is_damaged
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
+from quire.storage.patient_worker import shortage
 from quire.storage.reading import Held, RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
@@ -207,6 +209,8 @@ class LedgerStorage:
             storage._begin(start, stored)
         except OSError as error:
             segment_files.close()
+            if is_shortage(error):
+                raise shortage(directory, error) from error
             raise StorageError(
                 f"{directory} cannot be read or written: {error}", path=str(directory)
             ) from error
@@ -320,6 +324,7 @@ class LedgerStorage:
         """Return when all that was put is durable or has failed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._journal.flush()
+        self._journal.try_again(last=True)
         self._journal.when_idle(partial(_settle, done))
         await done
 
@@ -601,7 +606,8 @@ class LedgerStorage:
         return self._states.limbo
 
     def check_space(self) -> None:
-        """Now and then: has a full disk room again?"""
+        """Now and then: has a full disk room again, and is there a descriptor for what waits for one?"""
+        self._journal.try_again()
         if self._journal.full and not self._closed:
             self._journal.look_for_space()
 

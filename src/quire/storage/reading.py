@@ -19,6 +19,7 @@ from typing import Protocol
 
 from crc32c import crc32c
 
+from quire.core.descriptors import is_shortage
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
@@ -233,10 +234,11 @@ class RunReader:
         return segment.table
 
     def _unreadable(self, ledger_id: int, span: Span, offset: int, error: OSError) -> bytes:
-        """Rows that the disk does not give are damage."""
-        path = str(self._files.path(span.sequence))
-        what = f"the rows of a ledger in the footer cannot be read: {error.strerror or error}"
-        self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
+        """Rows that the disk does not give are damage, and unknown; a shortage of descriptors is no damage."""
+        if not is_shortage(error):
+            path = str(self._files.path(span.sequence))
+            what = f"the rows of a ledger in the footer cannot be read: {error.strerror or error}"
+            self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
         return self._unknown(ledger_id, span)
 
     def _unknown(self, ledger_id: int, span: Span) -> bytes:
@@ -391,6 +393,8 @@ class RunReader:
             try:
                 data = read(sequence, row.offset, size)
             except OSError as error:
+                if is_shortage(error):
+                    raise
                 what, failure = f"cannot be read: {error.strerror or error}", error
                 continue
             failure = None

@@ -14,7 +14,9 @@ from copy import copy
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from quire.core.descriptors import is_shortage
 from quire.core.errors import DamagedSegmentError, WrongDirectoryError
 from quire.env.interfaces import Chance, File, Files
 from quire.storage.config import StorageConfig
@@ -34,6 +36,7 @@ FRESH = ".fresh"
 USED = ".used"
 TEMPORARY = ".tmp"
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+Result = TypeVar("Result")
 
 
 class Space(IntEnum):
@@ -63,6 +66,9 @@ class SegmentFiles:
         bookie_id: the bookie's id, in every header.
         files: the file system.
         chance: where nonces come from.
+
+    Attributes:
+        short: the last attempt to make spares found no descriptor left, not a full disk.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class SegmentFiles:
         self._spare_number = 1
         self._open: OrderedDict[int, File] = OrderedDict()
         self._sealed: set[int] = set()
+        self.short = False
         files.make_directory(self.directory)
         direct, kind = files.writes_direct(self.directory)
         self.direct = direct if config.direct is None else config.direct
@@ -123,7 +130,7 @@ class SegmentFiles:
             raise DamagedSegmentError(f"{path} is no name of a segment: move it away", path=path) from None
 
     def _size(self, path: Path) -> int:
-        file = self._files.open_to_read(path, random=True)
+        file = self._with_room(lambda: self._files.open_to_read(path, random=True))
         try:
             return file.size()
         finally:
@@ -146,6 +153,8 @@ class SegmentFiles:
             if header.sequence != sequence:
                 raise FormatError(f"it is segment {header.sequence:x}, misplaced")
         except (FormatError, UnicodeDecodeError, OSError) as error:
+            if is_shortage(error):
+                raise
             raise DamagedSegmentError(
                 f"{path} at offset 0: {error}. The bookie does not start with it: restore the file, or move it away "
                 "and let its entries be copied from the other bookies",
@@ -195,13 +204,15 @@ class SegmentFiles:
         self._spares.append(name)
 
     def make_spares(self, count: int) -> bool:
-        """Make spares until there are `count`; False when the disk is full."""
+        """Make spares until there are `count`; False when the disk is full, or no descriptor is left (`short`)."""
+        self.short = False
         while len(self._spares) < count:
             name = self.reserve_spare()
             try:
-                self.allocate_spare(name)
+                self._with_room(partial(self.allocate_spare, name))
             except OSError as error:
-                if error.errno in NO_SPACE:
+                self.short = is_shortage(error)
+                if self.short or error.errno in NO_SPACE:
                     return False
                 raise
             self.add_spare(name)
@@ -228,24 +239,29 @@ class SegmentFiles:
         return segment
 
     def activate(self, segment: Segment) -> None:
-        """Write a new segment's header, synced, and give the file its name. May run on the worker."""
+        """Write a new segment's header, synced, and give the file its name. May run on the worker.
+
+        One that has ended because no descriptor was left is run again from its beginning: each step may be repeated.
+        """
         assert segment.spare
-        spare = self.directory / segment.spare
-        if segment.recycled:
-            self._files.forget_cached(spare)
-        file = self._files.open_to_write(spare, direct=self.direct)
+        spare, path = self.directory / segment.spare, self.path(segment.sequence)
+        if segment.file is None:
+            if segment.recycled:
+                self._files.forget_cached(spare)
+            segment.file = self._files.open_to_write(spare, direct=self.direct)
         try:
             with block_buffer(2 * BLOCK_BYTES) as buffer:
                 buffer[:BLOCK_BYTES] = encode_segment_header(segment.header)
                 # The block behind it is blanked: what is written there first shows as written.
-                file.write_at(buffer, 0)
-            file.sync()
-            self._files.rename(spare, self.path(segment.sequence))
+                segment.file.write_at(buffer, 0)
+            segment.file.sync()
+            if not self._files.exists(path):
+                self._files.rename(spare, path)
             self._files.sync_directory(self.directory)
-        except BaseException:
-            file.close()
+        except BaseException as error:
+            if not is_shortage(error):
+                segment.close()
             raise
-        segment.file = file
         segment.spare = ""
 
     def recycle(self, sequence: int, *, keep: int) -> None:
@@ -265,14 +281,25 @@ class SegmentFiles:
         self.forget(sequence)
         self._sealed.discard(sequence)
         path = self.path(sequence)
-        if len(self._spares) >= keep or self._size(path) != self._config.segment_bytes:
+        if len(self._spares) >= keep or not self._is_whole(path):
             return "", partial(self._give_up, path, None)
         name = f"{self._spare_number:016x}{USED}"
         self._spare_number += 1
         return name, partial(self._give_up, path, self.directory / name)
 
+    def _is_whole(self, path: Path) -> bool:
+        """Whether a file has the size of a segment; False where it cannot be opened for want of a descriptor."""
+        try:
+            return self._size(path) == self._config.segment_bytes
+        except OSError as error:
+            if is_shortage(error):
+                return False
+            raise
+
     def _give_up(self, path: Path, spare: Path | None) -> None:
-        if spare is None:
+        if not self._files.exists(path):
+            pass  # done already: only the sync is repeated
+        elif spare is None:
             self._files.remove(path)
         else:
             self._files.rename(path, spare)
@@ -282,25 +309,47 @@ class SegmentFiles:
 
     def reopen(self, segment: Segment) -> None:
         """Open a segment for writing again."""
-        segment.file = self._files.open_to_write(self.path(segment.sequence), direct=self.direct)
+        path = self.path(segment.sequence)
+        segment.file = self._with_room(lambda: self._files.open_to_write(path, direct=self.direct))
 
     def settle(self, sequence: int) -> None:
         """What a process that was killed wrote to a segment, and was read from memory, gets on the disk."""
-        file = self._files.open_to_write(self.path(sequence), direct=False)
+        file = self._with_room(lambda: self._files.open_to_write(self.path(sequence), direct=False))
         try:
             file.sync()
         finally:
             file.close()
 
+    def make_room(self) -> bool:
+        """Close the least used of the files that are open for reading; False if none is. Not on the worker."""
+        if not self._open:
+            return False
+        _, oldest = self._open.popitem(last=False)
+        oldest.close()
+        return True
+
+    def _with_room(self, call: Callable[[], Result]) -> Result:
+        """Do something that takes a descriptor; while none is left, one is taken from what is read least.
+
+        Raises:
+            OSError: as the call does, and when there is none to take.
+        """
+        while True:
+            try:
+                return call()
+            except OSError as error:
+                if not is_shortage(error) or not self.make_room():
+                    raise
+
     def _reader(self, sequence: int) -> File:
         file = self._open.get(sequence)
         if file is None:
             # No read-ahead while it is filled: it could bring in blocks that a direct write is about to change.
-            file = self._files.open_to_read(self.path(sequence), random=sequence not in self._sealed)
+            path, random = self.path(sequence), sequence not in self._sealed
+            file = self._with_room(lambda: self._files.open_to_read(path, random=random))
             self._open[sequence] = file
             if len(self._open) > self._config.open_files_max:
-                _, oldest = self._open.popitem(last=False)
-                oldest.close()
+                self.make_room()
         else:
             self._open.move_to_end(sequence)
         return file
@@ -319,25 +368,33 @@ class SegmentFiles:
         return self._reader(sequence).next_data(offset)
 
     def read_around(self, sequence: int, offset: int, size: int, *, cached: bool = True) -> bytes:
-        """Like `read_at` or `read_uncached`, but what cannot be read is zeros: it will not verify."""
+        """Like `read_at` or `read_uncached`, but what cannot be read is zeros: it will not verify.
+
+        Raises:
+            OSError: no descriptor is left, which says nothing of the bytes.
+        """
         read = self.read_at if cached else self.read_uncached
         try:
             return read(sequence, offset, size)
-        except OSError:
-            pass
+        except OSError as error:
+            if is_shortage(error):
+                raise
         parts: list[bytes] = []
         while size > 0:
             length = min(size, BLOCK_BYTES - offset % BLOCK_BYTES)
             try:
                 parts.append(read(sequence, offset, length))
-            except OSError:
+            except OSError as error:
+                if is_shortage(error):
+                    raise
                 parts.append(bytes(length))
             offset, size = offset + length, size - length
         return b"".join(parts)
 
     def read_uncached(self, sequence: int, offset: int, size: int) -> bytes:
         """Bytes from the disk itself, when what came from memory did not verify."""
-        return self._files.read_uncached(self.path(sequence), offset, size)
+        path = self.path(sequence)
+        return self._with_room(lambda: self._files.read_uncached(path, offset, size))
 
     def sealed(self, sequence: int) -> None:
         """Nothing of a segment changes any more: reading ahead is safe from now on."""

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
+from quire.core.descriptors import is_shortage
 from quire.core.errors import StorageError
 from quire.env.interfaces import Clock
 from quire.storage.damages import Damages
@@ -135,7 +136,10 @@ class TakingUp:
             scan = yield from self._scan(files, segment)
             read = yield partial(segment_of, segment.header, scan)
         except Exception as error:  # noqa: BLE001 - whatever stands in its way, what the footer does not show stays unknown
-            self._damages.found(Damage(path, 0, -1, -1, -1, f"its records cannot be read again: {error}"))
+            if is_shortage(error):
+                self._again.discard(sequence)  # the next read of it tries again
+            else:
+                self._damages.found(Damage(path, 0, -1, -1, -1, f"its records cannot be read again: {error}"))
             return
         finally:
             files.close()
@@ -158,8 +162,8 @@ class TakingUp:
             sealed = yield partial(self._seal, read)
             if isinstance(sealed, tuple):
                 yield from self._take_up(read, *sealed)
-            elif isinstance(sealed, BaseException):
-                self._journal.fail(sealed)
+            elif isinstance(sealed, BaseException) and not is_shortage(sealed):
+                self._journal.fail(sealed)  # else the records are read again at the next start
 
     def _scan(self, files: SegmentFiles, segment: Segment) -> Generator[Callable[[], Any], Any, Scan]:
         """Read all records, each group a job of its own."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from quire.core.answers import Answer
+from quire.core.silence import SILENT_MS
 from quire.net.channel import Channel
 from quire.net.framing import ReceiveBudget, Scratch
+from quire.wire import native
 from quire.wire.native import Kind
 
 
@@ -52,3 +54,77 @@ def test_a_sender_may_drop_its_requests_while_they_expire():
     queue.expire(5.0)
     assert sender.answers == [(0, Answer.TIMED_OUT)]
     assert other.answers == [(0, Answer.TIMED_OUT)]
+
+
+class Wire:
+    """A transport of which nothing comes back by itself."""
+
+    def __init__(self):
+        self.written = 0
+        self.aborted = False
+
+    def get_extra_info(self, name, default=None):
+        return default
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def write(self, data):
+        self.written += 1
+
+    def writelines(self, parts):
+        self.written += 1
+
+    def abort(self):
+        self.aborted = True
+
+
+def open_channel():
+    queue = channel()
+    queue.connection_made(Wire())
+    queue.opened()
+    return queue
+
+
+def answer(queue, number):
+    frame = native.encode_answer(
+        Kind.ADD, Answer.OK, number, flags=0, ledger_id=1, term=0, lac=-1, durable_lsn=0, body=(), runs=()
+    )
+    queue.heard = True  # as it is where bytes come from a socket
+    queue.frame_received(memoryview(b"".join(frame)))
+
+
+def test_a_channel_that_swallows_a_request_is_closed():
+    queue, sender = open_channel(), Sender()
+    send(queue, sender, 1)
+    written = queue.transport.written
+    queue.expire(1.0)
+    assert sender.answers == [(0, Answer.TIMED_OUT)]
+    assert queue.transport.written == written + 1, "it is asked for a sign of life"
+    for tick in range(1, SILENT_MS // 250):
+        queue.expire(1.0 + 0.25 * tick)
+    assert not queue.transport.aborted
+    queue.expire(1.0 + SILENT_MS / 1000)
+    assert queue.transport.aborted
+
+
+def test_a_channel_is_closed_although_its_senders_wait_no_more():
+    queue, sender = open_channel(), Sender()
+    send(queue, sender, 1)
+    queue.drop(sender)
+    queue.expire(1.0)
+    queue.expire(1.0 + SILENT_MS / 1000)
+    assert queue.transport.aborted
+
+
+def test_an_hour_of_stalls_closes_no_channel():
+    """A bookie stalls for 100 ms ten times in two seconds, and its client waits for 50: each request expires."""
+    queue, sender = open_channel(), Sender()
+    for number in range(1, 3600 * 5 + 1):
+        now = number / 5
+        queue.send(Kind.ADD, (b"x",), sender, number, deadline=now + 0.05)
+        queue.expire(now + 0.06)
+        answer(queue, number)  # 40 ms later: too late for its sender, but it came
+        queue.expire(now + 0.1)
+    assert [answered for _, answered in sender.answers] == [Answer.TIMED_OUT] * (3600 * 5)
+    assert not queue.transport.aborted

@@ -191,3 +191,17 @@ def test_little_memory_of_long_frames_is_kept() -> None:
     again = [scratch.frame(LONG_FRAMES_BYTES_MAX // 4) for _ in range(5)]
     assert [any(frame.obj is one for one in memory) for frame in again] == [True, True, True, True, False]
     assert len(scratch.frame(2 * LONG_FRAMES_BYTES_MAX)) == 2 * LONG_FRAMES_BYTES_MAX
+
+
+def test_memory_of_frames_that_nobody_looks_at_is_not_kept():
+    scratch = Scratch(frames_bytes_max=1 << 24)
+    kept = scratch.frame(1 << 20)
+    gone = scratch.frame(1 << 20)
+    del gone
+    scratch.give_back()
+    assert scratch._frames_bytes == 1 << 20
+    assert len(kept) == 1 << 20
+    del kept
+    scratch.give_back()
+    assert scratch._frames_bytes == 0
+    assert len(scratch.frame(1 << 20)) == 1 << 20

@@ -1,0 +1,51 @@
+"""Which connections a bookie has, and which of them make room when there are many: newcomers, the oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from quire.core.descriptors import Entry, Shares, admit
+
+if TYPE_CHECKING:
+    from quire.bookie.client_connection import ClientConnection
+
+
+class Admission:
+    """The connections of one bookie.
+
+    Args:
+        shares: how many there may be.
+        say: logs that one is refused, or closed.
+
+    Attributes:
+        connections: all, in the order in which they came: what is done to all of them is done in one order in every run.
+    """
+
+    def __init__(self, shares: Shares, say: Callable[..., None]) -> None:
+        self.connections: dict[ClientConnection, None] = {}
+        self._shares = shares
+        self._say = say
+        self._newcomers: dict[ClientConnection, None] = {}
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """A client came; False when there are too many already."""
+        entry = admit(self._shares, len(self.connections), len(self._newcomers))
+        if entry is Entry.REFUSED:
+            self._say("refused a connection: %d are open already", len(self.connections))
+            return False
+        if entry is Entry.DISPLACES:
+            oldest = next(iter(self._newcomers))
+            self.leave(oldest)
+            oldest.make_room()
+        self.connections[connection] = self._newcomers[connection] = None
+        return True
+
+    def has_asked(self, connection: ClientConnection) -> None:
+        """A client has shown who it is, where that is asked, and made a request: it is no newcomer any more."""
+        self._newcomers.pop(connection, None)
+
+    def leave(self, connection: ClientConnection) -> None:
+        """A client is gone, or about to be."""
+        self.connections.pop(connection, None)
+        self._newcomers.pop(connection, None)

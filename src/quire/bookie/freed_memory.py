@@ -1,0 +1,40 @@
+"""What a crowd of clients took goes back to the system some seconds after it has gone."""
+
+from __future__ import annotations
+
+from quire.bookie.unread import UnreadAnswers
+from quire.core.memory import MemoryPeakMachine
+from quire.env.interfaces import Worker
+from quire.env.real import give_back_memory
+from quire.net.framing import ReceiveBudget, Scratch
+
+
+class FreedMemory:
+    """Watches how much memory a bookie holds for its clients.
+
+    Args:
+        scratch: keeps memory of frames to use it again.
+        unread: the answers that are not read.
+        unfinished: the frames that are not finished.
+    """
+
+    def __init__(self, scratch: Scratch, unread: UnreadAnswers, unfinished: ReceiveBudget) -> None:
+        self._scratch = scratch
+        self._unread = unread
+        self._unfinished = unfinished
+        self._peak = MemoryPeakMachine()
+
+    def look(self, now_ms: int, worker: Worker) -> None:
+        """Once a second: give memory back if it is time, on the worker.
+
+        Args:
+            now_ms: the time.
+            worker: the bookie's.
+        """
+        if self._peak.look(now_ms, self._unread.held_bytes + self._unfinished.taken):
+            self._scratch.give_back()
+            worker.submit(give_back_memory, _done)
+
+
+def _done(result: object) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,143 @@
+"""However many stores of a process watch a file: one of them looks for changes, all are told, the others sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.store import Create, Watch
+from support.process import descriptors
+from support.rounds import PROOF, keep_figures, rounds
+from support.waiting import until_async
+
+CLIENTS = rounds(8, 200)
+COMMITS = rounds(50, 300)
+
+
+REGISTERS = """
+import asyncio, sys
+from quire.metadata.sqlite import SqliteStore
+
+async def work():
+    stores = [await SqliteStore.open(sys.argv[1], create=True) for _ in range(int(sys.argv[2]))]
+    for number, store in enumerate(stores):
+        await store.register(f"bookies/{number}", b"")
+    print("registered", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for store in stores:
+        await store.close()
+
+asyncio.run(work())
+"""
+"""Another process, with as many sessions."""
+
+
+def woken(store: SqliteStore) -> int:
+    """How often a store's thread has slept and gone on."""
+    status = Path(f"/proc/self/task/{store._thread.native_id}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches")]
+    return int(line.split()[1])
+
+
+async def idle_clients(
+    stack: AsyncExitStack, path: Path, count: int
+) -> tuple[list[SqliteStore], list[Watch]]:
+    """Stores that have a watch and do nothing else."""
+    stores = [
+        await stack.enter_async_context(await SqliteStore.open(path, create=True)) for _ in range(count)
+    ]
+    return stores, [await stack.enter_async_context(store.watch("seen/")) for store in stores]
+
+
+async def commit(store: SqliteStore, prefix: str, count: int) -> float:
+    """Make keys one after another; how many a second."""
+    began = time.perf_counter()
+    for number in range(count):
+        await store.multi([Create(f"{prefix}/{number}", b"")])
+    return count / (time.perf_counter() - began)
+
+
+def test_a_commit_wakes_no_idle_client(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            path = tmp_path / "metadata.db"
+            stores, watches = await idle_clients(stack, path, CLIENTS)
+            busy = await stack.enter_async_context(await SqliteStore.open(path))
+            sleeping = stores[1:]  # the first one looks for changes of other processes
+            before = [woken(store) for store in sleeping]
+            await commit(busy, "seen", COMMITS)
+            for watch in watches:
+                async with asyncio.timeout(30):
+                    await anext(aiter(watch))
+            assert [woken(store) for store in sleeping] == before
+
+    asyncio.run(work())
+
+
+def test_an_idle_client_keeps_open_what_the_database_needs(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            await idle_clients(stack, path, 1)
+            before = descriptors(os.getpid())
+            stores, _ = await idle_clients(stack, path, CLIENTS)
+            for store in stores:
+                assert len(await store.list("bookies/")) == 3
+            await until_async(
+                lambda: descriptors(os.getpid()) <= before + 3 * CLIENTS, "the sessions' files to be closed"
+            )
+
+    program = [sys.executable, "-c", REGISTERS, str(path), "3"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"registered\n"
+        asyncio.run(work())
+        other.stdin.close()
+
+
+def test_when_the_store_that_looks_is_closed_another_one_looks(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            path = tmp_path / "metadata.db"
+            looks = await SqliteStore.open(path, create=True)
+            first = looks.watch("seen/")
+            await first.__aenter__()
+            _, watches = await idle_clients(stack, path, 3)
+            # With other options it is to the rest as one of another process: only who looks finds its changes.
+            far = await stack.enter_async_context(
+                await SqliteStore.open(path, options=SqliteOptions(poll_ms=21))
+            )
+            await looks.close()
+            await commit(far, "seen", 1)
+            for watch in watches:
+                async with asyncio.timeout(30):
+                    await anext(aiter(watch))
+
+    asyncio.run(work())
+
+
+@pytest.mark.skipif(not PROOF, reason="a rate of a loaded machine says nothing")
+def test_idle_clients_do_not_slow_a_busy_one(tmp_path: Path) -> None:
+    async def work() -> dict[str, float]:
+        async with AsyncExitStack() as stack:
+            path = tmp_path / "metadata.db"
+            busy = await stack.enter_async_context(await SqliteStore.open(path, create=True))
+            alone = await commit(busy, "alone", COMMITS)
+            await idle_clients(stack, path, CLIENTS)
+            beside = await commit(busy, "beside", COMMITS)
+        return {"idle_clients": CLIENTS, "commits_a_second_alone": round(alone), "beside": round(beside)}
+
+    figures = asyncio.run(work())
+    keep_figures("sqlite_idle_clients", figures, seed=0)
+    assert figures["beside"] >= 0.7 * figures["commits_a_second_alone"]
