@@ -641,8 +641,10 @@ class LogWriter:
         if not self._opened.done():
             self._opened.set_exception(self._unsent_error)
             self._opened.exception()  # nobody hears it if the opening was cancelled
-        # Whoever lost the log may never close this handle: its place in the election is not to wait for that.
-        self._end_all()
+        # Whoever lost the log may never close this handle: its place in the election is not to wait for that. What else
+        # is under way, as the deletion of a ledger that was created in vain, goes on.
+        if self._ending is None:
+            self._start(self._give_place_up())
 
     def _sent_failure(self, failure: QuireError | None) -> QuireError:
         """What the callers of appends that were sent are told: it may or may not have happened."""
@@ -674,6 +676,12 @@ class LogWriter:
         if self._ending is None:
             self._ending = self._loop.create_task(self._finish(), name=f"end the writer of log {self.name}")
         return self._ending
+
+    async def _give_place_up(self) -> None:
+        try:
+            await self._resign()
+        except QuireError as error:
+            log.warning("log %s: the lead is given back when its session ends: %s", self.name, error)
 
     async def _finish(self) -> None:
         if self._roll_timer is not None:
