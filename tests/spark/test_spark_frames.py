@@ -220,15 +220,15 @@ def test_a_part_of_a_log_that_is_not_there(cluster):
 
 
 def test_what_was_there_then_and_is_trimmed_now(spark, cluster):
-    cluster.fill("cut", [(None, b"v%d" % i, None, T0 + i) for i in range(3_000)], roll_bytes=10_000)
-    options = read_options("cut", cluster=cluster.uri)
-    early = position(cluster, "cut", offset=100)
+    cluster.fill("cut-early", [(None, b"v%d" % i, None, T0 + i) for i in range(3_000)], roll_bytes=10_000)
+    options = read_options("cut-early", cluster=cluster.uri)
+    early = position(cluster, "cut-early", offset=100)
 
     async def truncate(client):
-        await client.log("cut").truncate(before=1_234)
+        await client.log("cut-early").truncate(before=1_234)
 
     cluster.run(truncate)
     assert reader(spark, cluster, **options).load().count() == 3_000 - 1_234
     with pytest.raises(AnalysisException, match="asOf ends it at 100, its earliest record is now 1234"):
-        reader(spark, cluster, asOf=early).load("cut").count()
-    assert reader(spark, cluster, asOf=early, failOnDataLoss=False).load("cut").count() == 0
+        reader(spark, cluster, asOf=early).load("cut-early").count()
+    assert reader(spark, cluster, asOf=early, failOnDataLoss=False).load("cut-early").count() == 0
