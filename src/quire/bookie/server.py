@@ -59,14 +59,8 @@ from quire.net.framing import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
+from quire.wire import bookie_service_info as service
 from quire.wire import ledger_metadata, native_hello, native_info
-from quire.wire.bookie_service_info import (
-    DIRECTORY_PROPERTY,
-    FEATURES_PROPERTY,
-    NATIVE_PROPERTY,
-    features_property,
-    native_property,
-)
 from quire.wire.entry import Buffer, master_key
 
 log = logging.getLogger(__name__)
@@ -83,8 +77,7 @@ class BookieServer:
     Args:
         config: where it lives and what it may use.
         store: the cluster's metadata.
-        clock, files, worker, chance, process_id, descriptors: the machine, and how many files and connections it
-            lets this process open; the real one unless a simulator says otherwise.
+        clock, files, worker, chance, process_id, descriptors: the machine, and how much it lets this process open.
         rules: the judgements; production passes the one true set.
 
     Attributes:
@@ -92,8 +85,7 @@ class BookieServer:
         vigil: whether it may speak for its identity.
 
     Raises:
-        MisuseError: a file of `config.security` is missing or is not what it should be, or there are too few
-            descriptors.
+        MisuseError: a file of `config.security` is not what it should be, or there are too few descriptors.
     """
 
     def __init__(
@@ -304,17 +296,15 @@ class BookieServer:
         self._address = (host, self._server.sockets[0].getsockname()[1])
 
     async def _register(self) -> None:
-        info = BookieInfo(
-            bookie_id=self.bookie_id,
-            host=self._address[0],
-            port=self._address[1],
-            writable=self._writable(),
-            properties={
-                NATIVE_PROPERTY: native_property(self._address[1], native_hello.VERSION),
-                FEATURES_PROPERTY: features_property(native_hello.feature_names(native_hello.OFFERED)),
-            }
-            | ({DIRECTORY_PROPERTY: offered} if (offered := self.config.offered_directory) else {}),
-        )
+        host, port = self._address
+        features = native_hello.feature_names(native_hello.OFFERED)
+        properties = {
+            service.NATIVE_PROPERTY: service.native_property(port, native_hello.VERSION),
+            service.FEATURES_PROPERTY: service.features_property(features),
+        }
+        if offered := self.config.offered_directory:
+            properties[service.DIRECTORY_PROPERTY] = offered
+        info = BookieInfo(self.bookie_id, host, port, writable=self._writable(), properties=properties)
         wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms
         self._registration = await self._registry.register(info, wait_ms=wait_ms)
         self._registration.tell(self.vigil.registration_gone)

@@ -67,6 +67,12 @@ def by_rename(backup, path):
     os.rename(copy, path)
 
 
+@pytest.fixture(autouse=True)
+def only_what_stores_say(monkeypatch):
+    """Clients of other tests, in threads of this process, still look for clusters that are gone."""
+    monkeypatch.setattr(logging.getLogger("quire.client"), "propagate", False)
+
+
 # --- a backup that is put back ----------------------------------------------------------------------------------
 
 
