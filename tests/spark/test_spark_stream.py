@@ -83,22 +83,22 @@ def test_each_record_once_within_the_limits_through_a_failure(spark, cluster, tr
 @pytest.mark.slow
 def test_a_stream_beside_its_writer_and_new_logs(spark, cluster, tmp_path):
     async def begin(client):
-        await client.log("live/a").create()
-        writer = await client.log("live/a", config=LogConfig(batch_bytes_max=500)).open_writer()
+        await client.log("beside/a").create()
+        writer = await client.log("beside/a", config=LogConfig(batch_bytes_max=500)).open_writer()
         await writer.append_many([b"first %d" % i for i in range(100)])
         await writer.append(b"tells that the hundred are confirmed")
         return writer
 
     writer = cluster.run(begin)
-    sink, frame = Sink(), stream(spark, cluster, "live/*")
+    sink, frame = Sink(), stream(spark, cluster, "beside/*")
     drain(frame, sink, tmp_path)
     seen = len(sink.rows)
     assert 100 <= seen <= 101
-    cluster.fill("live/b", records(0, 30))
+    cluster.fill("beside/b", records(0, 30))
     cluster.run(lambda client: writer.append_many([b"second %d" % i for i in range(50)]))
     cluster.run(lambda client: writer.close())
     drain(frame, sink, tmp_path)
-    expected = [("live/a", offset) for offset in range(151)] + [("live/b", offset) for offset in range(30)]
+    expected = [("beside/a", offset) for offset in range(151)] + [("beside/b", offset) for offset in range(30)]
     assert sorted(sink.rows) == expected
 
 
