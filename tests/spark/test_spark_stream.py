@@ -98,7 +98,9 @@ def test_a_stream_beside_its_writer_and_new_logs(spark, cluster, tmp_path):
     cluster.run(lambda client: writer.append_many([b"second %d" % i for i in range(50)]))
     cluster.run(lambda client: writer.close())
     drain(frame, sink, tmp_path)
-    expected = [("beside/a", offset) for offset in range(151)] + [("beside/b", offset) for offset in range(30)]
+    expected = [("beside/a", offset) for offset in range(151)] + [
+        ("beside/b", offset) for offset in range(30)
+    ]
     assert sorted(sink.rows) == expected
 
 
