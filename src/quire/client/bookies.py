@@ -318,7 +318,7 @@ class BookieClient(Inquiries):
 
     def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
         """Send encoded items of a WRITE_LACS, `LACS_MAX` at most; nobody waits for the answer."""
-        self._ask(bookie, Kind.WRITE_LACS, shapes.packed_lacs(items), timeout_ms, access=None)
+        self._ask(bookie, Kind.WRITE_LACS, shapes.lacs(items), timeout_ms, access=None)
 
     async def write_lacs(
         self, bookie: BookieId, items: Sequence[LacItem], *, timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -328,7 +328,8 @@ class BookieClient(Inquiries):
         Returns:
             The answer, and of what was refused (ledger id, answer). BAD_REQUEST: the bookie does not announce `LACS`.
         """
-        frame, _ = await self._request(bookie, Kind.WRITE_LACS, shapes.lacs(items), timeout_ms)
+        shape = shapes.lacs([native_bodies.encode_lac_item(*item) for item in items])
+        frame, _ = await self._request(bookie, Kind.WRITE_LACS, shape, timeout_ms)
         if frame.answer is not Answer.OK:
             return frame.answer, []
         try:

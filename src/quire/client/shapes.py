@@ -13,7 +13,7 @@ from quire.core.errors import MalformedFrameError
 from quire.net.channel import Shape
 from quire.wire import native_bodies, native_hello, native_info
 from quire.wire.native import AnswerFrame
-from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS, WHOLE_LIST, LacItem
+from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS, WHOLE_LIST
 from quire.wire.run import HeldInterval
 
 LISTED_MAX: Final = 1 << 19
@@ -53,15 +53,8 @@ def end_of_doubt(lsn: int) -> Shape:
     return lambda version, _features: native_bodies.encode_clear_limbo(lsn, version=version)
 
 
-def lacs(items: Sequence[LacItem]) -> Shape:
-    """The body of a WRITE_LACS; only bookies that announce `LACS` take it."""
-    return lambda _version, features: (
-        native_bodies.encode_lacs(items) if features & native_hello.LACS else None
-    )
-
-
-def packed_lacs(items: Sequence[bytes]) -> Shape:
-    """The body of a WRITE_LACS of items that are encoded already."""
+def lacs(items: Sequence[bytes]) -> Shape:
+    """The body of a WRITE_LACS of encoded items; only bookies that announce `LACS` take it."""
     return lambda _version, features: native_bodies.join_lacs(items) if features & native_hello.LACS else None
 
 
