@@ -335,17 +335,7 @@ class Workload:
         waiting: list[asyncio.Future[int]] = []
         try:
             for number in range(self.settings.entries):
-                payload = b"%s/%d/%d" % (process.name.encode(), time, number)
-                operation = self.history.invoke(
-                    process.name, "log_append", log=LOG_NAME, hashes=entry_hash(payload), leader=writer.epoch
-                )
-                try:
-                    future = writer.append_nowait(payload)
-                except QuireError as error:
-                    answer(operation, error)
-                    raise
-                future.add_done_callback(partial(self._appended, process, operation))
-                waiting.append(future)
+                waiting.append(self._append_as_leader(process, writer, time, number))
                 if len(waiting) >= self.settings.burst:
                     await waiting.pop(0)
                 if number == self.settings.takeover_at:
@@ -361,6 +351,26 @@ class Workload:
                 await writer.abandon()
             return False
         return True
+
+    def _append_as_leader(
+        self, process: SimClient, writer: Any, time: int, number: int
+    ) -> asyncio.Future[int]:
+        """Append one record as the leader, and note what comes of it.
+
+        Raises:
+            QuireError: it was refused at once.
+        """
+        payload = b"%s/%d/%d" % (process.name.encode(), time, number)
+        operation = self.history.invoke(
+            process.name, "log_append", log=LOG_NAME, hashes=entry_hash(payload), leader=writer.epoch
+        )
+        try:
+            future: asyncio.Future[int] = writer.append_nowait(payload)
+        except QuireError as error:
+            answer(operation, error)
+            raise
+        future.add_done_callback(partial(self._appended, process, operation))
+        return future
 
     async def hasty_leader(self, process: SimClient, number: int) -> None:
         """Wait for the lead, append and close, four times; give up each of these calls after a random time."""
@@ -379,16 +389,10 @@ class Workload:
             self.world.say(process.name, f"leads, epoch {writer.epoch}")
             self.world.saw("a leader serves")
             for entry in range(chance.randint(0, self.settings.entries)):
-                payload = b"%s/%d/%d" % (process.name.encode(), time, entry)
-                operation = self.history.invoke(
-                    process.name, "log_append", log=LOG_NAME, hashes=entry_hash(payload), leader=writer.epoch
-                )
                 try:
-                    future = writer.append_nowait(payload)
-                except QuireError as error:
-                    answer(operation, error)
+                    self._append_as_leader(process, writer, time, entry)
+                except QuireError:
                     break
-                future.add_done_callback(partial(self._appended, process, operation))
             await self._hastily(chance, writer.drain())
             await self._hastily(chance, writer.close())
 
