@@ -40,7 +40,6 @@ class Attention:
 
     Attributes:
         searching: it does not know yet which ledgers it may have lost.
-        told_read_only: it is registered as something else than it is; why.
     """
 
     def __init__(
