@@ -8,12 +8,10 @@ import contextlib
 import pytest
 
 import quire
-from quire.blocking import loop
-from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.log.config import LogConfig
-from quire.metadata.connect import open_store
 from quire.spark.local import session
+from support.local_bookies import LocalBookies
 
 
 @pytest.fixture(scope="session")
@@ -55,23 +53,11 @@ def setting(spark):
             spark.conf.set(name, value)
 
 
-class LocalCluster:
+class LocalCluster(LocalBookies):
     """Bookies, a metadata store and a client of this process; `run` runs a coroutine function with the client."""
 
-    def __init__(self, directory, bookies):
-        self.uri = f"sqlite:{directory}/metadata.db"
-        self._directory = directory
-        self._background = loop.current()
-        self._background.run(self._start, bookies)
-
-    async def _start(self, bookies):
-        self._store = await open_store(self.uri, create=True)
-        self.bookies = [
-            BookieServer(BookieConfig(self._directory / f"b{i}", name=f"b{i}"), self._store)
-            for i in range(bookies)
-        ]
-        for bookie in self.bookies:
-            await bookie.start()
+    async def _start(self, count):
+        await super()._start(count)
         self.client = await quire.connect(self.uri)
 
     def run(self, function, *args, **kwargs):
@@ -85,7 +71,7 @@ class LocalCluster:
 
         async def start():
             for config in configs:
-                self.bookies.append(BookieServer(config, self._store))
+                self.bookies.append(BookieServer(config, self.store))
                 await self.bookies[-1].start()
 
         self._background.run(start)
@@ -97,7 +83,7 @@ class LocalCluster:
             for bookie in self.bookies:
                 await bookie.stop()
             change([bookie.config.directory for bookie in self.bookies])
-            self.bookies = [BookieServer(bookie.config, self._store) for bookie in self.bookies]
+            self.bookies = [BookieServer(bookie.config, self.store) for bookie in self.bookies]
             for bookie in self.bookies:
                 await bookie.start()
 
@@ -108,7 +94,7 @@ class LocalCluster:
             await self.client.close()
             for bookie in self.bookies:
                 await bookie.stop()
-            await self._store.close()
+            await self.store.close()
 
         self._background.run(stop)
 

@@ -7,12 +7,9 @@ are killed and stopped.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -23,6 +20,7 @@ from pyspark import cloudpickle
 from support import spark_streams
 from support.rounds import PROOF, keep_figures, rounds
 from support.sink_cluster import SinkCluster
+from support.spark_driver_process import SparkDriverProcess
 from support.spark_schedules import FAULTS, KINDS, Event, Player, Schedule, schedule_of
 from support.spark_streams import Streams
 
@@ -122,49 +120,6 @@ class Processes(Logs):
         return left
 
 
-class Driver:
-    """A Spark driver in a process of its own, started when it is needed."""
-
-    def __init__(self, said, **facts):
-        self._said, self._facts = said, facts
-        self._process = None
-
-    def run(self, fate):
-        """How it went; None when the driver, or its JVM, is gone before it can say."""
-        if self._process is None:
-            self._start()
-        try:
-            self._process.stdin.write(json.dumps(fate) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        else:
-            for line in self._process.stdout:
-                if line.startswith("{"):
-                    return json.loads(line)
-        self.end()
-        return None
-
-    def _start(self):
-        path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
-        with self._said.open("a") as said:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.spark_streams", json.dumps(self._facts)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                env=os.environ | {"PYTHONPATH": path.rstrip(os.pathsep)},
-                text=True,
-            )
-
-    def end(self):
-        """The end of its input is its end."""
-        if self._process is not None:
-            self._process.stdout.close()
-            self._process.communicate()
-            self._process = None
-
-
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -180,9 +135,12 @@ def test_random_schedules_end_with_every_row_once_or_an_error_that_says_why_not(
     total = rounds(3, 200)
     faults = tuple(os.environ.get("QUIRE_FAULTS", ",".join(FAULTS)).split(","))
     with SinkCluster(tmp_path) as cluster:
+        path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
         drivers = {
-            speculates: Driver(
+            speculates: SparkDriverProcess(
+                ["-m", "support.spark_streams"],
                 tmp_path / f"driver-{speculates}.log",
+                {"PYTHONPATH": path.rstrip(os.pathsep)},
                 cluster=cluster.uri,
                 # Spark speculates only where executors are processes; there they are what is killed.
                 master="local-cluster[2,1,1024]" if speculates else "local[2,4]",
@@ -195,7 +153,9 @@ def test_random_schedules_end_with_every_row_once_or_an_error_that_says_why_not(
             range(SEED, SEED + total), key=lambda seed: (seed - SEED) * 2 > total
         ):
             for seed in seeds:
-                player = Player(Processes(cluster), drivers[speculates].run, tmp_path)
+                player = Player(
+                    Processes(cluster), lambda fate, driver=drivers[speculates]: driver.ask(**fate), tmp_path
+                )
                 this = player.play(schedule_of(seed, faults))
                 assert this.wrong == [], this
                 played.append(this)

@@ -5,11 +5,8 @@ A JVM takes seconds to start, so this is for `make proof`; the mass of seeds is 
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -20,57 +17,17 @@ from support import etcd_server, kafka_server
 from support.rounds import keep_figures, rounds
 from support.shared_server import or_skip
 from support.sink_cluster import SinkCluster
+from support.spark_driver_process import SparkDriverProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(7200)]
 
-PROGRAM = Path(__file__).resolve().parents[1] / "support" / "spark_sink_driver.py"
+PROGRAM = [str(Path(__file__).resolve().parents[1] / "support" / "spark_sink_driver.py")]
 SEED = int(os.environ.get("QUIRE_SEED", "20261121"))
 FILES = 3
 LINES = 10
 STEPS = 57
 """So many steps a query of three batches and two tasks has that nothing befalls."""
 LIVES_MAX = 5
-
-
-class Driver:
-    """A Spark driver in a process of its own, started when it is needed."""
-
-    def __init__(self, log, **facts):
-        self._log, self._facts = log, facts
-        self._process = None
-
-    def ask(self, **asked):
-        """What it answers; None when it, or its JVM, is gone before it can."""
-        if self._process is None:
-            self._start()
-        try:
-            self._process.stdin.write(json.dumps(asked) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        else:
-            for line in self._process.stdout:
-                if line.startswith("{"):
-                    return json.loads(line)
-        self.end()
-        return None
-
-    def _start(self):
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, PROGRAM, json.dumps(self._facts)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-
-    def end(self):
-        """The end of its input is its end."""
-        if self._process is not None:
-            self._process.stdout.close()
-            self._process.communicate()
-            self._process = None
 
 
 @pytest.fixture
@@ -112,7 +69,7 @@ def test_each_line_is_in_the_log_once_after_a_kill(processes, tmp_path):
     killed = Counter()
     total = rounds(2, 30)
     victims = ["jvm", "self", "self", "bookie", *(["store"] if "store" in processes.pids() else [])]
-    driver = Driver(tmp_path / "driver.log", cluster=processes.uri, master="local[2,2]")
+    driver = SparkDriverProcess(PROGRAM, tmp_path / "driver.log", cluster=processes.uri, master="local[2,2]")
     for number in range(total):
         folder = tmp_path / str(number)
         wanted = input_of(folder)
@@ -160,7 +117,8 @@ def kafka(tmp_path):
 
 def test_the_kafka_sink_writes_twice_what_the_log_has_once(kafka, processes, tmp_path):
     """One task after the other, so that what is written at the kill is known."""
-    driver = Driver(
+    driver = SparkDriverProcess(
+        PROGRAM,
         tmp_path / "driver.log",
         cluster=processes.uri,
         master="local[1,2]",

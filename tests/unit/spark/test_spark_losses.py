@@ -12,8 +12,6 @@ import pytest
 from pyspark.sql.types import StructField, StructType
 
 import quire
-from quire.blocking import loop
-from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.config import ClientConfig
 from quire.core.errors import QuireError, ReadUnavailableError
@@ -21,7 +19,6 @@ from quire.log.archive import ArchivePlace
 from quire.log.config import LogConfig
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
-from quire.metadata.connect import open_store
 from quire.spark import cluster as cluster_of_process
 from quire.spark import planning, tasks
 from quire.spark.decode import Origin
@@ -32,6 +29,7 @@ from quire.spark.packing import Piece
 from quire.spark.pushdown import Wanted
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Stream
+from support.local_bookies import LocalBookies
 
 QUICK = ClientConfig(read_timeout_ms=300)
 ENTRIES, RECORDS = 40, 10
@@ -42,22 +40,11 @@ def value(number):
     return b"<record %d>" % number * 100
 
 
-class Cluster:
+class Cluster(LocalBookies):
     """Three bookies and a log of forty entries of ten records; tasks of this process read it."""
 
-    def __init__(self, folder):
-        self.uri = f"sqlite:{folder}/metadata.db"
-        self._folder = folder
-        self._background = loop.current()
-        self._background.run(self._start)
-
-    async def _start(self):
-        self.store = await open_store(self.uri, create=True)
-        self.bookies = [
-            BookieServer(BookieConfig(self._folder / f"b{n}", name=f"b{n}"), self.store) for n in range(3)
-        ]
-        for bookie in self.bookies:
-            await bookie.start()
+    async def _start(self, count):
+        await super()._start(count)
         await self._connect()
         await self.client.log("orders").create()
         async with await self.client.log(

@@ -9,16 +9,13 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from quire.blocking import loop
-from quire.bookie.config import BookieConfig
-from quire.bookie.server import BookieServer
 from quire.core.errors import StagedLedgerGoneError
-from quire.metadata.connect import open_store
 from quire.spark import cluster as cluster_of_process
 from quire.spark.given import Given
 from quire.spark.options import READ_OPTIONS
 from quire.spark.sink import BatchSink, batch_sink
 from quire.spark.write_options import WRITE_OPTIONS
+from support.local_bookies import LocalBookies
 
 SCHEMA = StructType(
     [
@@ -29,22 +26,8 @@ SCHEMA = StructType(
 )
 
 
-class Cluster:
+class Cluster(LocalBookies):
     """Three bookies and a metadata file; the sink's own client of this process asks."""
-
-    def __init__(self, folder):
-        self.uri = f"sqlite:{folder}/metadata.db"
-        self._folder = folder
-        self._background = loop.current()
-        self._background.run(self._start)
-
-    async def _start(self):
-        self._store = await open_store(self.uri, create=True)
-        self.bookies = [
-            BookieServer(BookieConfig(self._folder / f"b{n}", name=f"b{n}"), self._store) for n in range(3)
-        ]
-        for bookie in self.bookies:
-            await bookie.start()
 
     def run(self, function, *args):
         return cluster_of_process.call(self.uri, function, *args)
@@ -60,7 +43,7 @@ class Cluster:
             await cluster_of_process._clients.pop((__import__("os").getpid(), self.uri)).close()
             for bookie in self.bookies:
                 await bookie.stop()
-            await self._store.close()
+            await self.store.close()
 
         self._background.run(stop)
 
