@@ -67,21 +67,24 @@ class RecordReads:
         if len(self._readers) < READING_MAX:
             reader = loop.create_task(self._work(), name="read ledgers' records")
             self._readers.add(reader)
-            reader.add_done_callback(self._readers.discard)
 
     def close(self) -> None:
         """The bookie stops: nobody is told any more."""
         self._waiting.clear()
         self._asked.clear()
-        for reader in self._readers:
+        for reader in list(self._readers):
             reader.cancel()
 
     async def _work(self) -> None:
-        while self._waiting:
-            ledger_id, until = self._waiting.popleft()
-            told = await self._read(ledger_id, until)
-            for tell in (*self.listeners, *self._asked.pop(ledger_id, ())):
-                tell(ledger_id, told)
+        try:
+            while self._waiting:
+                ledger_id, until = self._waiting.popleft()
+                told = await self._read(ledger_id, until)
+                for tell in (*self.listeners, *self._asked.pop(ledger_id, ())):
+                    tell(ledger_id, told)
+        finally:
+            # In the turn that found nothing to read: what is asked for in the next one needs another reader.
+            self._readers -= {asyncio.current_task()}
 
     async def _read(self, ledger_id: int, until: float) -> Told:
         self.reads += 1
