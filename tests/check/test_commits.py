@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from quire.core.log_commit import COMMIT_RULES
-from support.commit_world import Config, walk
+from support.commit_world import UNMARKED, Config, walk
 
 WORLDS = {
-    "two batches, a driver that lingers": (Config(deaths=1, gives_up=0, others=0), 3150),
+    "two batches, a driver that lingers": (Config(deaths=1, gives_up=0, others=0), 2930),
     "two batches, a driver that gives up": (Config(deaths=1, lingers=False, others=0), 1957),
     "two lost answers": (Config(batches=1, lost=2, deaths=0), 876),
     "a collector": (Config(batches=1, gives_up=0, others=0, collects=1), 13_920),
@@ -30,7 +30,7 @@ def test_every_interleaving_keeps_each_batch_once(name):
 
 MUTANTS = {
     "no mark": (
-        Config(batches=1, rules=replace(COMMIT_RULES, is_replay=lambda *_: False)),
+        Config(batches=1, rules=replace(COMMIT_RULES, marks=UNMARKED)),
         "batch 0 has 4 of 2 ledgers in the list",
     ),
     "an abort that does not look": (Config(batches=1, looks=False, deaths=0), "is listed and deleted"),

@@ -55,6 +55,7 @@ WORLDS = (
     Configuration(3, 2, 2, 2, entries=2, timeouts=1, deletions=1, recoverers=0, closes=True),
     Configuration(2, 2, 2, 1, away=1),
     Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
+    Configuration(2, 2, 2, 2, timeouts=1, waits=True),
 )
 LOGS = (
     LogConfiguration(2, 3, 1),
@@ -68,7 +69,7 @@ COLLECTORS = (
     CollectorConfiguration(mixed=True, full=1),
 )
 KINDS = {
-    "writer creates", "writer append", "writer close", "writer timeout", "writer timer", "writer found", "writer hears add",
+    "writer creates", "writer append", "writer close", "writer timeout", "writer timer", "writer waits", "writer found", "writer hears add",
     "writer hears written", "writer hears conflict", "writer reads", "writer lost swap", "writer break",
     "recoverer starts", "recoverer hears fence", "recoverer hears read", "recoverer hears put",
     "recoverer hears written", "recoverer hears conflict", "recoverer reads", "recoverer timeout", "recoverer finds",
@@ -312,12 +313,50 @@ def test_a_leader_ends_in_every_way_that_these_worlds_have(seen):
         Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
         Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1, named=True),
         Configuration(2, 2, 2, 2, entries=2),
+        Configuration(2, 2, 2, 2, timeouts=1, reruns=1, waits=True),
     ],
     ids=lambda each: each.name,
 )
 def test_a_recovery_can_always_still_be_done(configuration):
     world = World(configuration)
     assert stranded(world, recovery_is_done(world), Symmetry(world)) == []
+
+
+def all_is_told(world):
+    """Whether the writer's callers have been told of all their entries."""
+    last = world.configuration.entries_written - 1
+    return lambda state: next(world.clients_of(state)).told == last
+
+
+def below_its_quorum(world, state):
+    machine = next(world.clients_of(state)).machine
+    return machine.status is Status.WRITING and machine.below_quorum
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration(2, 2, 2, 2, entries=2, timeouts=2, recoverers=0, drops=True, waits=True),
+        Configuration(3, 3, 3, 2, timeouts=3, recoverers=0, waits=True),
+        Configuration(3, 2, 2, 2, timeouts=2, lost_swaps=1, recoverers=0, absent=True, waits=True),
+    ],
+    ids=lambda each: each.name,
+)
+def test_a_writer_that_waits_for_its_quorum_can_still_confirm_everything(configuration):
+    world = World(configuration)
+    symmetry = Symmetry(world)
+    waiting = [state for state in visited(world, symmetry) if below_its_quorum(world, state)]
+    assert len(waiting) > 100
+    assert not {*waiting} & {*stranded(world, all_is_told(world), symmetry)}
+
+
+def visited(world, canonical):
+    """Every state of a world."""
+    seen = level = {canonical(world.initial())}
+    while level:
+        level = {canonical(after) for state in level for _, after in world.successors(state)} - seen
+        seen = seen | level
+    return seen
 
 
 def test_a_recovery_whose_adds_are_refused_is_stranded():

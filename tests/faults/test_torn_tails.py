@@ -61,23 +61,29 @@ async def all_move(loaders: Sequence[Loader], by: int) -> None:
     assert [loader.failures for loader in loaders if loader.failures] == []
 
 
-async def power_cut(local: LocalCluster, client: Any, victim: int, named: Sequence[int] | None) -> float:
-    """Kill a bookie, tear the end of its newest segment, start it again; how long it was away."""
+async def power_cut(
+    local: LocalCluster, client: Any, victims: Sequence[int], named: Sequence[int] | None
+) -> float:
+    """Kill bookies together, tear the end of each one's newest segment, start them; how long the last was away."""
     began = time.monotonic()
-    bookie = local.bookies[victim]
-    await asyncio.to_thread(local.kill, victim)
-    await asyncio.to_thread(tear, bookie.directory, named, (client.store.instance_id, bookie.id))
-    await asyncio.to_thread(local.restart, victim)
+    bookies = [local.bookies[victim] for victim in victims]
+    for bookie in bookies:
+        assert bookie.process is not None
+        bookie.process.kill()
+    for victim, bookie in zip(victims, bookies, strict=True):
+        await asyncio.to_thread(local.kill, victim)
+        await asyncio.to_thread(tear, bookie.directory, named, (client.store.instance_id, bookie.id))
+    for bookie in bookies:
+        await asyncio.to_thread(local._launch, bookie)
+    await asyncio.to_thread(local._await_ready, bookies)
     return time.monotonic() - began
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
-@pytest.mark.parametrize("victims", [1, 3])
+@pytest.mark.parametrize("victims", [1, 3], ids=["one", "one-after-another"])
 def test_a_power_cut_with_a_torn_tail_ends_no_writer(
     victims: int, named: bool, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
 ) -> None:
-    """Three one after another: without two of its three bookies a writer ends, torn tails or not (decision 004)."""
-
     async def work() -> None:
         figures = {"writers": WRITERS, "victims": victims, "rounds": rounds(20, 1), "ended": 0}
         longest = 0.0
@@ -88,10 +94,9 @@ def test_a_power_cut_with_a_torn_tail_ends_no_writer(
                     await pause(chance)
                     torn = [int(loader._handle.ledger_id) for loader in loaders] if named else None
                     for victim in chance.sample(range(3), victims):
-                        longest = max(longest, await power_cut(local, client, victim, torn))
+                        longest = max(longest, await power_cut(local, client, [victim], torn))
                         bookie = local.bookies[victim].id
                         found = await info(client, bookie, loaders[0]._handle._access)
-                        assert found is not None
                         assert found["limbo"], "the torn tail was not noticed"
                         await takes_adds(client, bookie, loaders)
                         await all_move(loaders, 50)
@@ -99,6 +104,36 @@ def test_a_power_cut_with_a_torn_tail_ends_no_writer(
         assert longest < BACK_SECONDS, "the machine is too slow for what this test is about"
         kind = "named" if named else "unnamed"
         record(f"torn_tail_{kind}_on_{victims}", figures)
+
+    run(work())
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_a_power_cut_of_all_bookies_at_once_ends_no_writer(
+    named: bool, tmp_path: Path, chance: random.Random, rounds: Rounds, record: Record
+) -> None:
+    """Their writers wait below the ack quorum (`ClientConfig.quorum_wait_ms`), and nothing is acknowledged meanwhile."""
+
+    async def work() -> None:
+        figures = {"writers": WRITERS, "victims": 3, "rounds": rounds(20, 1), "ended": 0}
+        longest = 0.0
+        async with cluster(tmp_path / "cluster", 3) as local, quire.connect(local.uri) as client:
+            for _ in range(rounds(20, 1)):
+                async with writers(client, WRITERS) as loaders:
+                    await all_move(loaders, 50)
+                    await pause(chance)
+                    torn = [int(loader._handle.ledger_id) for loader in loaders] if named else None
+                    longest = max(longest, await power_cut(local, client, range(3), torn))
+                    for bookie in local.bookies:
+                        found = await info(client, bookie.id, loaders[0]._handle._access)
+                        assert found["limbo"], "the torn tail was not noticed"
+                    await all_move(loaders, 50)
+                    for bookie in local.bookies:
+                        await takes_adds(client, bookie.id, loaders)
+        figures["longest_away_ms"] = round(longest * 1000)
+        assert longest < BACK_SECONDS, "the machine is too slow for what this test is about"
+        kind = "named" if named else "unnamed"
+        record(f"torn_tail_{kind}_on_all_at_once", figures)
 
     run(work())
 
@@ -140,19 +175,23 @@ def test_a_kill_leaves_in_doubt_what_a_torn_group_names_and_nothing_else(
     run(work())
 
 
-async def info(client: Any, bookie: str, access: Any) -> dict[str, Any] | None:
-    """What a bookie says of a ledger."""
-    answer, found = await client.bookies.info(BookieId(bookie), access)
-    return found if answer is Answer.OK else None
+async def info(client: Any, bookie: str, access: Any) -> dict[str, Any]:
+    """What a bookie says of a ledger, as soon as the client is connected to it again."""
+    async with asyncio.timeout(60):
+        while True:
+            answer, found = await client.bookies.info(BookieId(bookie), access)
+            if answer is Answer.OK:
+                return found
+            await asyncio.sleep(0.01)
 
 
 async def takes_adds(client: Any, bookie: str, loaders: Sequence[Loader]) -> None:
     """Wait until a bookie has newer entries of each ledger than it had."""
     for loader in loaders:
         access = loader._handle._access
-        before = (await info(client, bookie, access) or {}).get("last_entry", -1)
+        before = (await info(client, bookie, access))["last_entry"]
         async with asyncio.timeout(60):
-            while (await info(client, bookie, access) or {}).get("last_entry", -1) <= before:
+            while (await info(client, bookie, access))["last_entry"] <= before:
                 assert not loader.failures, loader.failures
 
 
@@ -165,7 +204,7 @@ def test_new_ledgers_are_taken_after_a_loss_without_a_name(
             async with await client.create_ledger() as ledger:
                 await ledger.append(b"something to be lost")
             for victim in range(3):
-                await power_cut(local, client, victim, None)
+                await power_cut(local, client, [victim], None)
             seen = [await reads_of(client, bookie.id) for bookie in local.bookies]
             async with asyncio.timeout(60):
                 registry = BookieRegistry(client.store)

@@ -18,6 +18,7 @@ from quire.core.ids import EntryId
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
 from quire.core.transcript import block, effect_lines
 from quire.core.writer import WriterMachine
+from quire.core.writer_state import WriterLimits
 
 FILES = sorted((Path(__file__).parent / "writer").glob("*.txt"))
 ENTRY_BYTES = 100
@@ -34,7 +35,8 @@ class Dialogue:
     def say(self, command: str) -> list[str]:
         word, *rest = command.split()
         if word == "ledger":
-            E, Qw, Qa, *bookies = rest
+            E, Qw, Qa, *bookies = [each for each in rest if "=" not in each]
+            limits = {name: int(value) for name, value in (each.split("=") for each in rest if "=" in each)}
             assert int(E) == len(bookies)
             record = new_ledger(
                 7,
@@ -44,7 +46,7 @@ class Dialogue:
                 digest_type=DigestType.CRC32C,
                 password=b"",
             )
-            self.machine = WriterMachine(record, 0)
+            self.machine = WriterMachine(record, 0, limits=WriterLimits(**limits))
             return effect_lines(self.machine.out, bookies)
         machine = self.machine
         assert machine is not None
@@ -91,8 +93,10 @@ class Dialogue:
         return [ensemble.index(bookie)] if bookie in ensemble else [0]
 
     def do_chosen(self, *pairs: str) -> None:
-        chosen = {int(slot): bookie for slot, bookie in (pair.split("=") for pair in pairs if pair != "none")}
-        self.machine.replacements_chosen(chosen, self.now_ms)
+        refused = [self.machine.ensemble.index(pair[1:]) for pair in pairs if pair.startswith("!")]
+        pairs = [pair.split("=") for pair in pairs if "=" in pair]
+        chosen = {int(slot): bookie for slot, bookie in pairs}
+        self.machine.replacements_chosen(chosen, self.now_ms, refused=refused)
 
     def do_found(self, what: str, *bookies: str) -> None:
         returned = [self.machine.ensemble.index(bookie) for bookie in bookies]

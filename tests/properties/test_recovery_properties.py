@@ -139,6 +139,7 @@ def in_status(status: RecoveryStatus) -> RecoveryMachine:
     if status is RecoveryStatus.READING:
         return machine
     machine.read_answered(0, Answer.NO_LEDGER, {}, -1, [])
+    machine.waited()
     if status in {RecoveryStatus.MEASURING, RecoveryStatus.CLOSING}:
         return machine
     machine.metadata_written(record.in_recovery().closed(-1, 0), 3)

@@ -29,13 +29,17 @@ from quire.core.writer_state import Asked, Status, WriterLimits
 TRIPLES = [
     (size, write, ack) for size in range(1, 8) for write in range(1, size + 1) for ack in range(1, write + 1)
 ]
+WAITS = (0, 50, 10_000)
+"""Milliseconds below the ack quorum."""
 FAILURES = [Answer.TIMED_OUT, Answer.UNREACHABLE, Answer.READ_ONLY, Answer.DAMAGED_IN_TRANSIT, Answer.ERROR]
 
 
 class World:
     """One writer, its bookies, its store and perhaps a recoverer."""
 
-    def __init__(self, triple: tuple[int, int, int], rules: Rules, *, spares: int, recoverer: bool) -> None:
+    def __init__(
+        self, triple: tuple[int, int, int], rules: Rules, *, spares: int, recoverer: bool, wait_ms: int = 0
+    ) -> None:
         self.E, self.Qw, self.Qa = triple
         names = [f"b{number}" for number in range(1, self.E + spares + 1)]
         record = new_ledger(
@@ -46,7 +50,7 @@ class World:
             digest_type=DigestType.CRC32C,
             password=b"",
         )
-        self.machine = WriterMachine(record, 1, rules=rules, limits=WriterLimits(10, 100, 6))
+        self.machine = WriterMachine(record, 1, rules=rules, limits=WriterLimits(10, 100, 6, wait_ms))
         self.names = names
         self.stored: dict[str, set[int]] = {name: set() for name in names}
         self.fenced: set[str] = set()
@@ -98,9 +102,9 @@ class World:
         if self.choice is not None:
             actions += [lambda: self.choose(all_of_them=True), lambda: self.choose(all_of_them=False)]
         if self.look is not None:
-            actions += [self.find]
+            actions += [self.find, lambda: self.find(everyone=False)]
         if self.timer is not None:
-            actions.append(self.fire)
+            actions += [self.fire, lambda: self.fire(late_ms=70)]
         if self.recovery == "none":
             actions.append(self.announce)
         elif self.recovery == "announced":
@@ -176,13 +180,14 @@ class World:
         slots = choice.slots if all_of_them else choice.slots[:-1]
         self.machine.replacements_chosen(dict(zip(slots, free, strict=False)), self.now_ms)
 
-    def find(self) -> None:
+    def find(self, *, everyone: bool = True) -> None:
         look, self.look = self.look, None
         spare = len(self.names) > self.E and self.now_ms % 20 == 0
-        self.machine.bookies_found(list(look.slots), self.now_ms, spare=spare)
+        returned = list(look.slots) if everyone else list(look.slots[1:])
+        self.machine.bookies_found(returned, self.now_ms, spare=spare)
 
-    def fire(self) -> None:
-        self.now_ms, self.timer = max(self.now_ms, self.timer), None
+    def fire(self, late_ms: int = 0) -> None:
+        self.now_ms, self.timer = max(self.now_ms, self.timer) + late_ms, None
         self.machine.timer_fired(self.now_ms)
 
     def announce(self) -> None:
@@ -264,7 +269,9 @@ class World:
             assert self.record.last_entry >= self.confirmed, "I1: nothing acknowledged is lost"
         if self.machine.status is Status.CLOSED:
             assert self.record.state is LedgerState.CLOSED
-        if self.machine.status is Status.WRITING:
+        if self.machine.below_quorum:
+            assert self.machine.limits.quorum_wait_ms, "without a wait it ends"
+        elif self.machine.status is Status.WRITING:
             for entry in range(self.E):
                 present = [
                     slot for slot in write_set(entry, self.E, self.Qw) if slot not in self.machine.absent
@@ -317,10 +324,13 @@ class World:
     st.integers(0, 3),
     st.booleans(),
     st.integers(0, 3),
+    st.sampled_from(WAITS),
     st.lists(st.integers(0, 1 << 16), max_size=120),
 )
-def test_nothing_acknowledged_is_lost_whatever_happens_next(triple, spares, recoverer, away, choices) -> None:
-    world = World(triple, RULES, spares=spares, recoverer=recoverer)
+def test_nothing_acknowledged_is_lost_whatever_happens_next(
+    triple, spares, recoverer, away, wait_ms, choices
+) -> None:
+    world = World(triple, RULES, spares=spares, recoverer=recoverer, wait_ms=wait_ms)
     world.begin_without(away)
     world.play(choices)
     world.settle()
@@ -330,7 +340,10 @@ def test_nothing_acknowledged_is_lost_whatever_happens_next(triple, spares, reco
 @given(st.integers(0, 1 << 32), st.sampled_from(TRIPLES))
 def test_long_random_lives_end_well(seed, triple) -> None:
     chance = random.Random(seed)
-    world = World(triple, RULES, spares=chance.randrange(4), recoverer=chance.randrange(3) == 0)
+    wait_ms = chance.choice(WAITS)
+    world = World(
+        triple, RULES, spares=chance.randrange(4), recoverer=chance.randrange(3) == 0, wait_ms=wait_ms
+    )
     world.begin_without(chance.randrange(4))
     world.play(chance.randrange(1 << 16) for _ in range(300))
     world.settle()
@@ -376,7 +389,8 @@ def test_every_fix_that_is_taken_out_is_noticed(name) -> None:
     for seed in range(4000):
         chance = random.Random(seed)
         triple = chance.choice([(2, 2, 2), (3, 3, 2), (2, 2, 1), (3, 2, 2), (3, 3, 3)])
-        world = World(triple, rules, spares=chance.randrange(3), recoverer=chance.randrange(2) == 0)
+        spares, recoverer, wait_ms = chance.randrange(3), chance.randrange(2) == 0, WAITS[seed % 3]
+        world = World(triple, rules, spares=spares, recoverer=recoverer, wait_ms=wait_ms)
         try:
             world.begin_without(chance.randrange(3))
             world.play(chance.randrange(1 << 16) for _ in range(60))

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.mutants import BY_NAME
 from quire.proof.parts import Label
 from quire.proof.switches import SHIPPED
-from quire.replay.check import WALKS, counterexample, from_transcript, random_walk
+from quire.replay.check import REPLAYED, WALKS, counterexample, from_transcript, random_walk
 from quire.replay.play import ImpossibleStepError
 from quire.replay.recording import DriverDiffersError
 from quire.replay.replay import replay
@@ -34,7 +33,7 @@ def saved(name):
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", REPLAYED)
 def test_a_counterexample_replays(name, stage):
     found = saved(name)
     played = found.replay(stage)
@@ -45,13 +44,13 @@ def test_a_counterexample_replays(name, stage):
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", REPLAYED)
 def test_with_what_ships_the_same_schedule_breaks_nothing(name, stage):
     played = saved(name).replay_shipped(stage)
     assert played.violation is None
 
 
-@pytest.mark.parametrize("name", BY_NAME if PROOF else QUICKLY_FOUND)
+@pytest.mark.parametrize("name", REPLAYED if PROOF else QUICKLY_FOUND)
 def test_the_saved_counterexamples_are_the_explorers(name):
     text = counterexample(name).text
     if os.environ.get("QUIRE_GOLDEN_REWRITE") == "1":

@@ -15,6 +15,7 @@ from quire.core.effects import (
     SendLacRead,
     SendRead,
     SendRecoveryRead,
+    WaitForAnswers,
     WriteMetadata,
 )
 from quire.core.ids import LedgerId
@@ -126,7 +127,9 @@ def test_uncommitted_needs_coverage_of_negatives() -> None:
     machine.read_answered(0, Answer.NO_ENTRY, {}, -1, [])
     assert not machine.out
     machine.read_answered(1, Answer.NO_ENTRY, {}, -1, [])
-    (write,) = machine.out
+    machine.waited()
+    wait, write = machine.out
+    assert wait == WaitForAnswers(("b3",)), "for a moment, and once"
     assert isinstance(write, WriteMetadata)
     assert (write.record.state, write.record.last_entry) == (LedgerState.CLOSED, -1)
 
@@ -154,6 +157,7 @@ def test_recovery_can_be_run_again() -> None:
     again.read_answered(0, Answer.OK, {}, 9, [])
     for slot in (0, 2):
         again.adds_answered(slot, NAMES[slot], 0, 0, Answer.OK)
+    again.waited()
     write = again.out[-1]
     assert isinstance(write, WriteMetadata)
     assert write.record.last_entry == 0

@@ -162,6 +162,7 @@ def test_recovery_finds_what_was_written_and_puts_it_on_a_quorum() -> None:
     assert said(machine, WriteMetadata) == [], "5 is not on a quorum yet"
     for slot, name in ((0, "b1"), (2, "b3")):
         machine.adds_answered(slot, name, 5, 5, Answer.OK)
+    machine.waited()
     swap = said(machine, WriteMetadata)[0]
     assert (swap.record.state, swap.record.last_entry) == (LedgerState.CLOSED, 5)
 
@@ -176,6 +177,7 @@ def test_of_two_recoveries_the_first_to_write_the_end_succeeds() -> None:
         machine.fence_answered(slot, Answer.NO_LEDGER, -1)
     for slot in (0, 1):
         machine.read_answered(slot, Answer.NO_LEDGER, {}, 9, ())
+    machine.waited()
     assert said(machine, WriteMetadata)
     machine.metadata_conflicted()
     machine.metadata_read(ledger().in_recovery().closed(-1, 0), 2)

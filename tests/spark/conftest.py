@@ -80,6 +80,16 @@ class LocalCluster:
     def stop_bookie(self, index):
         self._background.run(self.bookies.pop(index).stop)
 
+    def start_bookies(self, configs):
+        """Start bookies that were stopped, with their directories."""
+
+        async def start():
+            for config in configs:
+                self.bookies.append(BookieServer(config, self._store))
+                await self.bookies[-1].start()
+
+        self._background.run(start)
+
     def with_bookies_stopped(self, change):
         """Stop all bookies, call `change` with their directories, start them again."""
 

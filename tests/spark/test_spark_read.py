@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 from quire.log.config import LogConfig
+from quire.spark import read_options
 
 pytestmark = pytest.mark.spark
 
@@ -113,11 +114,17 @@ def test_filters_give_the_same_with_push_down_and_without(
     assert offsets(reader(spark, cluster).load(orders).where(condition)) == list(expected)
 
 
-def test_pushed_offsets_leave_little_to_read(spark, cluster, orders):
-    frame = reader(spark, cluster, splitBytes="20k").load(orders)
-    assert frame.rdd.getNumPartitions() > 30
-    assert frame.where("offset >= 19990").rdd.getNumPartitions() == 1
-    assert frame.where(f"timestamp >= timestamp_millis({T0 + 19_999})").rdd.getNumPartitions() == 1
+def test_options_leave_little_to_read(spark, cluster, orders):
+    def tasks(**options):
+        frame = reader(spark, cluster, splitBytes="20k", **options).load(orders)
+        return frame.rdd.getNumPartitions()
+
+    assert tasks() > 30
+    assert tasks(startingOffsets='{"orders": 19990}') == 1
+    assert tasks(startingTimestamp=T0 + 19_999) == 1
+    part = read_options(orders, cluster=cluster.uri, offsets=(19_000, 19_003), splitBytes="20k")
+    frame = spark.read.format("quire").options(**part).load()
+    assert (frame.rdd.getNumPartitions(), offsets(frame)) == (1, [19_000, 19_001, 19_002])
 
 
 def test_times_that_go_back_are_found_as_well(spark, cluster):
@@ -249,16 +256,6 @@ def test_the_sentence_that_a_user_sees(spark, cluster, orders, path, options, te
     assert "planning.py" not in said
 
 
-def test_bookies_that_are_all_gone_are_an_error_or_a_gap(spark, own_cluster):
-    cluster = own_cluster
-    cluster.fill("orders", [(None, b"v%d" % i, None, T0 + i) for i in range(5000)], batch_bytes_max=5000)
-    for index in (2, 1, 0):
-        cluster.stop_bookie(index)
-    with pytest.raises(PythonException, match=r"quire: log 'orders': ledger .* failOnDataLoss=false skips"):
-        reader(spark, cluster).load("orders").collect()
-    assert reader(spark, cluster, failOnDataLoss=False).load("orders").collect() == []
-
-
 def test_an_entry_that_no_bookie_holds_is_named_or_stepped_over(spark, cluster):
     async def write(client):
         async with await client.create_ledger() as ledger:
@@ -269,7 +266,8 @@ def test_an_entry_that_no_bookie_holds_is_named_or_stepped_over(spark, cluster):
 
     ledger_id = cluster.run(write)
     with pytest.raises(
-        PythonException, match=f"quire: log 'ledger:{ledger_id}': ledger {ledger_id}, entry 10: no bookie"
+        PythonException,
+        match=f"quire: log 'ledger:{ledger_id}': entries 10 to 12 of ledger {ledger_id}, gone from every bookie",
     ):
         reader(spark, cluster).load(f"ledger:{ledger_id}").collect()
     assert reader(spark, cluster, failOnDataLoss=False).load(f"ledger:{ledger_id}").count() == 10

@@ -128,3 +128,32 @@ def test_what_spark_asks_a_stream(run, tmp_path):
     assert ["latest", at(4), "all"] in asked
     assert [what for what in asked if what[0] == "partitions"] == [["partitions", at(4), at(9)]]
     assert ["initial"] not in asked
+
+
+def test_what_a_checkpoint_says_of_a_batch(spark, tmp_path):
+    """The sink compares these files with a log's mark: one line a source behind two, never changed by a replay."""
+    checkpoint = tmp_path / "checkpoint"
+    (tmp_path / "in").mkdir()
+
+    def run():
+        rows = spark.readStream.text(str(tmp_path / "in"))
+        query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    for number in range(2):
+        (tmp_path / "in" / f"{number}.txt").write_text("x")
+        run()
+    noted = (checkpoint / "offsets" / "1").read_text()
+    version, times, *sources = noted.splitlines()
+    assert version.startswith("v")
+    assert json.loads(times)["batchTimestampMs"] > 0
+    assert sources == ['{"logOffset":1}']
+    # Which files the count means stands beside; lines of several batches are in one file after a while.
+    [entry] = (checkpoint / "sources" / "0" / "1").read_text().splitlines()[1:]
+    assert json.loads(entry)["batchId"] == 1
+    assert json.loads(entry)["path"].endswith("/in/1.txt")
+    assert json.loads((checkpoint / "metadata").read_text())["id"]
+    for name in ("1", ".1.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    run()
+    assert (checkpoint / "offsets" / "1").read_text() == noted

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from quire.core import log_commit as c
+from quire.core.fingerprints import Fingerprint, of_input
 from quire.core.ids import LedgerId
 from quire.core.log_commit import (
     COMMIT_RULES,
@@ -25,10 +26,13 @@ from quire.core.log_commit import (
     Part,
 )
 from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
+from quire.core.log_marks import MARK_RULES
 from quire.history.logs import follows
 from quire.proof.snapshot import clone, state_of
 
 LOG = b"\x03" * 16
+UNMARKED = replace(MARK_RULES, is_replay=lambda *_: False, is_behind=lambda *_: False)
+"""As if no mark said anything."""
 OTHERS = 1000
 """Ledgers of others begin here."""
 
@@ -160,8 +164,8 @@ class CommitWorld:
         ids = (first, first + 1)
         items = tuple(LogItem(LedgerId(each), count=1, state=ItemState.CLOSED) for each in ids)
         query = "q" if self.config.marked else ""
-        batch = Batch((Part(LOG, items),), query, driver.batch)
-        machine = CommitMachine(batch, name_page=_page_name, rules=self.config.rules)
+        batch = Batch((Part(LOG, items, _input_of(driver.batch)),), query, driver.batch)
+        machine = CommitMachine(batch, name_page=page_name, rules=self.config.rules)
         machine.start()
         made = (*state.made, (driver.batch, True), (driver.batch, True))
         after = self._told(Driver(machine, driver.batch, ids), machine)
@@ -196,7 +200,9 @@ class CommitWorld:
     ) -> Iterator[tuple[str, State]]:
         kind = work[0]
         if kind == "read":
-            found = [FoundHead(state.head, state.version)]
+            mark = state.head.mark("q")
+            own = None if mark is None else _input_of(mark.batch_id)  # every driver has the same checkpoint
+            found = [FoundHead(state.head, state.version, own=own)]
             yield "reads", self._with(state, who, self._put(rest, lambda m: m.heads_read(found)))
             if state.gives_up and rest.machine is not None and rest.machine._sent:
                 spent = state._replace(gives_up=state.gives_up - 1)
@@ -241,6 +247,9 @@ class CommitWorld:
         if not driver.alive:
             return "is gone", self._with(state, who, Driver(None, driver.batch, (), alive=False))
         if outcome not in {CommitOutcome.COMMITTED, CommitOutcome.ALREADY}:
+            assert outcome not in {CommitOutcome.IS_BEHIND, CommitOutcome.OTHER_HISTORY}, (
+                "the checkpoint is whole"
+            )
             return f"raises {outcome.value}", self._with(state, who, self._aborting(driver))
         recorded = driver.batch + 1
         after = self._with(state, who, Driver(None, recorded, ()))
@@ -298,6 +307,10 @@ class CommitWorld:
 
     # --- what must hold ----------------------------------------------------------------------------------------
 
+    def is_ended(self, state: State) -> bool:
+        """Whether all is written."""
+        return state.recorded == self.config.batches
+
     def broken(self, state: State) -> str:
         """What is wrong, "" if nothing."""
         listed = [int(item.ledger_id) for item in state.head.items]
@@ -332,7 +345,16 @@ class Walked:
 
 def walk(config: Config, states_max: int = 300_000) -> Walked:
     """Every state that a configuration can come to, or the first that is wrong."""
-    world = CommitWorld(config)
+    return search(CommitWorld(config), states_max)
+
+
+def search(world: Any, states_max: int) -> Walked:
+    """Every state of a world, breadth first.
+
+    Args:
+        world: has `initial`, `successors`, `broken` and `is_ended`; its states have a `key`.
+        states_max: more are a mistake.
+    """
     first = world.initial()
     came: dict[Any, tuple[Any, str]] = {first.key: (None, "")}
     waiting = deque([first])
@@ -342,7 +364,7 @@ def walk(config: Config, states_max: int = 300_000) -> Walked:
         wrong = world.broken(state)
         if wrong:
             return Walked(len(came), wrong, _path(came, state.key))
-        ended += state.recorded == config.batches
+        ended += world.is_ended(state)
         for label, after in world.successors(state):
             key = after.key
             if key not in came:
@@ -360,10 +382,14 @@ def _path(came: dict[Any, tuple[Any, str]], key: Any) -> tuple[str, ...]:
     return tuple(reversed(steps))
 
 
+def _input_of(batch: int) -> Fingerprint:
+    return of_input(batch, [f"{batch}"])
+
+
 def _names(head: LogHead, ledger: int) -> bool:
     adopted = (item for adoption in head.adoptions for item in adoption.items)
     return any(int(item.ledger_id) == ledger for item in (*head.items, *adopted))
 
 
-def _page_name(page: LogPage) -> str:
+def page_name(page: LogPage) -> str:
     return ",".join(str(item.ledger_id) for item in page.items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from crc32c import crc32c
@@ -17,6 +17,7 @@ from quire.core.effects import (
     SendLacRead,
     SendRecoveryAdds,
     SendRecoveryRead,
+    WaitForAnswers,
     WriteMetadata,
 )
 from quire.core.ids import BookieId, LedgerId
@@ -161,9 +162,9 @@ class OneBookie:
 
 
 def recovered(
-    bookies: list[OneBookie], quorums: tuple[int, int, int], *, slow: str = ""
+    bookies: list[OneBookie], quorums: tuple[int, int, int], *, slow: Collection[str] = ()
 ) -> LedgerMetadata | None:
-    """Recover ledger 1 from these bookies, without the slow one; the closed record, None if nothing was decided."""
+    """Recover ledger 1 from these bookies, without the slow ones; the closed record, None if nothing was decided."""
     names = {bookie.name: bookie for bookie in bookies}
     record = new_ledger(
         LedgerId(1),
@@ -179,8 +180,14 @@ def recovered(
     for _ in range(1000):
         if not machine.out:
             break
+        # Whoever has not answered by then is slower than the wait.
+        wait = next((each for each in machine.out if isinstance(each, WaitForAnswers)), None)
+        if wait is not None:
+            machine.out.remove(wait)
+            machine.waited()
+            continue
         effect = machine.out.pop(0)
-        late = getattr(effect, "bookie", "") == slow
+        late = getattr(effect, "bookie", "") in slow
         if isinstance(effect, WriteMetadata):
             version += 1
             machine.metadata_written(effect.record, version)

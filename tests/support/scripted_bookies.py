@@ -100,6 +100,9 @@ class ScriptedBookies:
     async def info(self, bookie, access=None, *, timeout_ms=0):
         return (Answer.OK if self.mode[bookie] in ("ok", "fenced") else Answer.TIMED_OUT), {}
 
+    def are_refused(self, bookies):
+        return False
+
     def troubles(self):
         return ""
 

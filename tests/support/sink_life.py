@@ -9,6 +9,7 @@ it forks, and forks again when they have died. The sink, the client, the bookies
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import signal
@@ -33,6 +34,7 @@ from quire.spark.options import READ_OPTIONS
 from quire.spark.sink import BATCH_ID, QUERY_ID, Message, StreamSink, stream_sink
 from quire.spark.staged import Seams
 from quire.spark.write_options import WRITE_OPTIONS
+from support.commit_world import UNMARKED
 from support.sink_faults import OUTSIDE, Fault, Life, process_of
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -64,6 +66,11 @@ class Query:
     inline: str = "0"
     takeover: bool = False
     sink: str = "shipped"
+
+    @property
+    def id(self) -> str:
+        """As its checkpoint has it."""
+        return f"query of {self.log}"
 
 
 def value(batch: int, partition: int, row: int) -> str:
@@ -231,16 +238,17 @@ def _writer(query: Query, steps: Steps, partition: int = 0, attempt: int = 0) ->
         "log": query.log,
         "inlineBytes": query.inline,
         "takeover": str(query.takeover).lower(),
+        "checkpointLocation": query.folder,
     }
     TaskContext._setTaskContext(None)
     TaskContext(
         partitionId=partition,
         taskAttemptId=attempt,
-        localProperties={QUERY_ID: f"query of {query.log}", BATCH_ID: str(steps.batch)},
+        localProperties={QUERY_ID: query.id, BATCH_ID: str(steps.batch)},
     )
     seams = Seams(steps)
     if query.sink == "no mark":
-        seams = replace(seams, rules=replace(COMMIT_RULES, is_replay=lambda *_: False))
+        seams = replace(seams, rules=replace(COMMIT_RULES, marks=UNMARKED))
     elif query.sink == "unsafe abort":
         seams = replace(seams, looks=False)
     given = Given(options, (*READ_OPTIONS, *WRITE_OPTIONS))
@@ -276,9 +284,12 @@ def live(query: Query, life: Life) -> None:
     worker, planner = Helper(query, life), Helper(query, life)
     steps = Steps(query, life, os.getpid())
     notes = Path(query.folder) / "commits"
+    _write(Path(query.folder) / "metadata", json.dumps({"id": query.id}))
     try:
         begin = 1 + max((int(path.name) for path in notes.iterdir()), default=-1)
         for steps.batch in range(begin, query.batches):
+            # Spark notes the end of a batch's input before it runs the batch, and does not change it at a replay.
+            _write(notes.with_name("offsets") / f"{steps.batch}", f"v1\n{{}}\n{steps.batch + 1}")
             _batch(steps.batch, worker, planner)
             steps("noting")
             (notes / str(steps.batch)).touch()
@@ -289,6 +300,13 @@ def live(query: Query, life: Life) -> None:
     finally:
         worker.end()
         planner.end()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file of the checkpoint as Spark does: it is whole or not there."""
+    if not path.exists():
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").replace(path)
 
 
 def _batch(batch: int, worker: Helper, planner: Helper) -> None:

@@ -146,7 +146,7 @@ class Rounds:
         """Play a round and look at the log."""
         name = f"log-{this.seed}-{this.sink.replace(' ', '-')}"
         folder = self._folder / name
-        for part in ("struck", "helpers", "commits"):
+        for part in ("struck", "helpers", "offsets", "commits"):
             _made(folder / part)
         query = Query(self._cluster.uri, str(folder), name, BATCHES, this.inline, this.takeover, this.sink)
         self._cluster.run(self._cluster.client.log(name).create)

@@ -143,6 +143,7 @@ class SqliteRecorder:
         vfs.open, vfs.delete = address(self._hooks[0]), address(self._hooks[1])
         SET_CALL(vfs.set_call)(ctypes.addressof(vfs), b"openDirectory", address(self._hooks[5]))
         ours = {
+            "mknod": self._python_made,
             "open": self._python_opened,
             "close": self._python_closed,
             "pwrite": self._python_written,
@@ -222,6 +223,13 @@ class SqliteRecorder:
         return self._call_open_directory(name, descriptor)
 
     # --- what the store does itself -----------------------------------------------------------------------------
+
+    def _python_made(self, path, mode):
+        self._os["mknod"](path, mode)
+        if Path(path).is_relative_to(self.root):
+            self._next += 1
+            self._numbers[str(path)] = self._next
+            self._keep(Create(str(path), self._next))
 
     def _python_opened(self, path, flags, mode=0o777):
         name = str(path)

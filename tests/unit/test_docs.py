@@ -1,6 +1,7 @@
 """The documents: their snippets run, their links lead somewhere, their generated regions are up to date.
 
-Before each `python` or `console` block stands `<!-- run -->`, `<!-- run: spark -->` or `<!-- not run: reason -->`.
+Before each `python` or `console` block stands `<!-- run -->`, `<!-- run: spark -->`, `<!-- run: after the one above -->`,
+which is run in the same process, or `<!-- not run: reason -->`.
 """
 
 import json
@@ -22,28 +23,26 @@ BLOCK = re.compile(
 )
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 BIN = Path(sys.executable).parent
-SECONDS = 120
+SECONDS = 300
+GOES_ON = "run: after the one above"
 
 
 def name(path):
     return str(path.relative_to(ROOT))
 
 
-def blocks():
+def runnable():
+    """Every block that is run, with those that go on in its process."""
     for path in DOCUMENTS:
+        found = []
         for number, match in enumerate(BLOCK.finditer(path.read_text()), 1):
-            yield (
-                pytest.param(
-                    match["kind"],
-                    match["text"],
-                    id=f"{name(path)}-{number}",
-                    marks=[pytest.mark.spark] if match["mark"] == "run: spark" else [],
-                ),
-                match["mark"],
-            )
-
-
-RUNNABLE = [block for block, mark in blocks() if mark and mark.startswith("run")]
+            if match["mark"] == GOES_ON:
+                found[-1][2] += match["text"]
+            elif (match["mark"] or "").startswith("run"):
+                found.append([number, match["mark"], match["text"], match["kind"]])
+        for number, mark, text, kind in found:
+            marks = [pytest.mark.spark] if mark == "run: spark" else []
+            yield pytest.param(kind, text, id=f"{name(path)}-{number}", marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +68,10 @@ def cluster(tmp_path_factory):
 def test_every_snippet_is_marked(path):
     for match in BLOCK.finditer(path.read_text()):
         mark = match["mark"] or ""
-        assert mark in {"run", "run: spark"} or re.match(r"not run: \S+ \S+", mark), match["text"]
+        assert mark in {"run", "run: spark", GOES_ON} or re.match(r"not run: \S+ \S+", mark), match["text"]
 
 
-@pytest.mark.parametrize(("kind", "text"), RUNNABLE)
+@pytest.mark.parametrize(("kind", "text"), list(runnable()))
 def test_snippets_run(kind, text, cluster, tmp_path):
     env = {**os.environ, "QUIRE_CLUSTER": cluster, "PATH": f"{BIN}:{os.environ['PATH']}"}
     if kind == "python":

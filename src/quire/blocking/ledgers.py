@@ -7,7 +7,7 @@ import concurrent.futures
 from quire.blocking.handles import Appending, Closing, awaited, iterated
 from quire.client.reader import LedgerReader as AsyncLedgerReader
 from quire.client.writer import LedgerWriter as AsyncLedgerWriter
-from quire.core.ids import EntryId, LedgerId
+from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 
 
@@ -67,6 +67,11 @@ class LedgerReader(Closing[AsyncLedgerReader]):
     def last_add_confirmed(self) -> EntryId:
         """How far entries can be read now; the last entry of a closed ledger."""
         return self._inner.last_add_confirmed
+
+    @property
+    def silent(self) -> tuple[BookieId, ...]:
+        """Bookies for want of whose answer the ledger may be confirmed further than is known; none when it is closed."""
+        return self._inner.silent
 
     @property
     def length(self) -> int:

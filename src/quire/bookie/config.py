@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -86,6 +87,19 @@ class BookieConfig:
             f": an entry must fit a segment of {self.storage.segment_bytes} bytes (segment_bytes) and the memory for "
             f"unfinished frames, {self.receive_budget_bytes} bytes (receive_budget_bytes); raise them first",
         )
+
+    @property
+    def offered_directory(self) -> str:
+        """The directory that clients on this machine may read segments of, an absolute path; "" if they may not.
+
+        A path that is not UTF-8 cannot be sent to anybody.
+        """
+        directory = os.path.abspath(self.directory)  # noqa: PTH100 - as the places of runs are named
+        try:
+            directory.encode()
+        except UnicodeEncodeError:
+            return ""
+        return directory if self.short_circuit_reads else ""
 
     @property
     def frame_limits(self) -> FrameLimits:

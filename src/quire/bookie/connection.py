@@ -20,6 +20,7 @@ from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
+from quire.net.ends import has_one_address
 from quire.net.sasl import PLUGIN
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
@@ -140,18 +141,8 @@ class Connection(ClientConnection):
             self.opened()
 
     def _is_beside(self) -> bool:
-        """Whether the client is on this machine, and may read the files of this bookie as far as the system lets it.
-
-        Both ends of such a connection have one address.
-        """
-        assert self.transport is not None
-        ends = [self.transport.get_extra_info(end) for end in ("sockname", "peername")]
-        addresses = [end[0] for end in ends if isinstance(end, tuple)]
-        return (
-            self._server.config.short_circuit_reads
-            and len(addresses) == len(ends)
-            and addresses[0] == addresses[1]
-        )
+        """Whether the client is on this machine, and may read the files of this bookie as far as the system lets it."""
+        return bool(self._server.config.offered_directory) and has_one_address(self.transport)
 
     def _greet(self, answer: native_hello.HelloAnswer) -> None:
         assert self.transport is not None

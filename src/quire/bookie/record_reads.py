@@ -65,8 +65,7 @@ class RecordReads:
         loop = asyncio.get_running_loop()
         self._waiting.append((ledger_id, loop.time() + PATIENCE_SECONDS))
         if len(self._readers) < READING_MAX:
-            reader = loop.create_task(self._work(), name="read ledgers' records")
-            self._readers.add(reader)
+            self._readers.add(loop.create_task(self._work(), name="read ledgers' records"))
 
     def close(self) -> None:
         """The bookie stops: nobody is told any more."""
@@ -83,8 +82,10 @@ class RecordReads:
                 for tell in (*self.listeners, *self._asked.pop(ledger_id, ())):
                     tell(ledger_id, told)
         finally:
-            # In the turn that found nothing to read: what is asked for in the next one needs another reader.
-            self._readers -= {asyncio.current_task()}
+            # In the turn that found nothing waiting: whoever asks next must not count on this reader.
+            reader = asyncio.current_task()
+            assert reader is not None
+            self._readers.discard(reader)
 
     async def _read(self, ledger_id: int, until: float) -> Told:
         self.reads += 1

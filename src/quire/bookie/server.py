@@ -56,6 +56,7 @@ from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import ledger_metadata, native_hello, native_info
 from quire.wire.bookie_service_info import (
+    DIRECTORY_PROPERTY,
     FEATURES_PROPERTY,
     NATIVE_PROPERTY,
     features_property,
@@ -287,7 +288,8 @@ class BookieServer:
             properties={
                 NATIVE_PROPERTY: native_property(self._address[1], native_hello.VERSION),
                 FEATURES_PROPERTY: features_property(native_hello.feature_names(native_hello.OFFERED)),
-            },
+            }
+            | ({DIRECTORY_PROPERTY: offered} if (offered := self.config.offered_directory) else {}),
         )
         wait_ms = SESSIONS_WAITED * self.store.session_timeout_ms
         self._registration = await self._registry.register(info, wait_ms=wait_ms)

@@ -67,6 +67,9 @@ def check(
     clears: Annotated[
         int, typer.Option(min=0, help="With --no-journal: doubts that a client fills and ends.")
     ] = 0,
+    waits: Annotated[
+        bool, typer.Option("--waits", help="A writer below its ack quorum waits before it ends.")
+    ] = False,
     log: Annotated[
         bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
     ] = False,
@@ -207,6 +210,7 @@ def check(
             min_present,
             named,
             clears,
+            waits,
         )
         _refuse_away(configuration)
     _refuse_other_pictures(diagram)

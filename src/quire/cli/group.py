@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from quire.cli.failures import EXIT_FAILED, EXIT_USAGE, report
+from quire.cli.options import NOT_ON_COMMAND_LINES
+from quire.core.errors import MisuseError
 
 
 def wants_json(arguments: list[str]) -> bool:
@@ -39,6 +41,8 @@ class HandledGroup(TyperGroup):
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 -- lives until the process ends
             raise Exit(EXIT_FAILED) from None
         except TyperException as error:
+            if getattr(error, "option_name", "") == "--password":
+                raise Exit(report(MisuseError(NOT_ON_COMMAND_LINES), as_json=as_json)) from None
             if not as_json:
                 raise
             facts = {"code": "usage", "message": error.format_message(), "retriable": False, "ids": {}}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import selectors
 import signal
@@ -23,11 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire.cli.failures import BookieStartError, PortInUseError
 from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError
+from quire.env.private import check_owner, close_folder, open_private
 from quire.env.real import RealFiles
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+_LOG: Final = logging.getLogger(__name__)
+METADATA_FILE: Final = "metadata.db"
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -120,7 +124,7 @@ class LocalCluster:
         self.directory = directory.absolute()
         self.frame_bytes_max = frame_bytes_max
         self.security = security
-        self.uri = cluster or f"sqlite:{self.directory / 'metadata.db'}"
+        self.uri = cluster or f"sqlite:{self.directory / METADATA_FILE}"
         known = self._remembered()
         count = bookies or len(known) or DEFAULT_BOOKIES
         if count < len(known):
@@ -156,6 +160,7 @@ class LocalCluster:
 
         Raises:
             DirectoryInUseError: another process runs this directory's cluster.
+        WrongDirectoryError: another user made the directory where everybody may make one.
             PortInUseError: a port that was asked for is taken.
             BookieStartError: a bookie did not come up; the others are stopped again.
         """
@@ -267,7 +272,12 @@ class LocalCluster:
 
     def _take_lock(self) -> None:
         RealFiles().make_directory(self.directory)
-        self._lock = (self.directory / "lock").open("w")
+        check_owner(self.directory)
+        # The metadata file is closed by who opens it, with what SQLite keeps beside it.
+        metadata = [path.name for path in self.directory.glob(f"{METADATA_FILE}*")]
+        for sentence in close_folder(self.directory, _is_ours, untouched=metadata):
+            _LOG.warning("%s", sentence)
+        self._lock = open_private(self.directory / "lock", "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -308,7 +318,7 @@ class LocalCluster:
         if self.frame_bytes_max is not None:
             command += ["--frame-bytes-max", str(self.frame_bytes_max)]
         bookie.first_line = b""
-        with bookie.log.open("ab") as log:
+        with open_private(bookie.log, "ab") as log:
             # Its own process group: Ctrl-C in the terminal reaches the parent, which stops the bookies in order.
             bookie.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0
@@ -376,11 +386,16 @@ class LocalCluster:
         facts = {"bookies": [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies]}
         path = self.directory / "bookies.json"
         new = path.with_suffix(".new")
-        with new.open("w", encoding="utf-8") as stream:
+        with open_private(new, "w", encoding="utf-8") as stream:
             json.dump(facts, stream, indent=1)
             stream.flush()
             os.fsync(stream.fileno())
         new.replace(path)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a name in a cluster's directory is one that `quire up` makes there."""
+    return name == "lock" or name.startswith(("bookie-", "bookies.", METADATA_FILE))
 
 
 def _is_free(port: int) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from quire.core.errors import MisuseError, NoClusterError
+from quire.env.private import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -76,12 +78,47 @@ MinPresentOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+def password_of(file: str) -> str:
+    """A ledger's password: from a file, from the terminal, or from the environment; "" where none is given.
+
+    Args:
+        file: a file whose first line is the password and which only its owner can read; "-" asks on the terminal; ""
+            takes QUIRE_PASSWORD.
+
+    Raises:
+        MisuseError: the file cannot be read or can be read by others, or there is no terminal to ask on.
+    """
+    if not file:
+        return os.environ.get("QUIRE_PASSWORD", "")
+    if file != "-":
+        return read_secret(Path(file), "password")
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError as error:
+        text = (
+            "--password-file - asks on the terminal, and there is none: name a file that only you can read, or set "
+            "QUIRE_PASSWORD."
+        )
+        raise MisuseError(text) from error
+    import getpass
+
+    return getpass.getpass("Password of the ledger: ")
+
+
+NOT_ON_COMMAND_LINES = (
+    "--password is refused: every user of this machine can read command lines. Give --password-file FILE with a file that "
+    "only you can read (its first line is the password), --password-file - to be asked, or set QUIRE_PASSWORD."
+)
 PasswordOption = Annotated[
     str,
     typer.Option(
-        "--password",
-        envvar="QUIRE_PASSWORD",
-        help="The ledger's password; empty by default.",
+        "--password-file",
+        metavar="FILE",
+        callback=password_of,
+        help="A file whose first line is the ledger's password, readable by you alone; - asks for it. Without it "
+        "QUIRE_PASSWORD counts; no password by default.",
         show_default=False,
     ),
 ]

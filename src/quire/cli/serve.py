@@ -25,6 +25,7 @@ from quire.cli.failures import PortInUseError, report
 from quire.core.errors import MisuseError
 from quire.metadata.connect import open_store
 from quire.net.security import BookieSecurity
+from quire.storage.owned_directory import close_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,6 +63,7 @@ async def serve(
     Raises:
         MisuseError: that file, or one that it names, is not what it should be.
         PortInUseError: another program has the port.
+        WrongDirectoryError: another user made the directory where everybody may make one.
         IdentityReplacedError: another process has the bookie's identity.
     """
     stop = asyncio.Event()
@@ -72,6 +74,7 @@ async def serve(
         # A pipe from the parent: it ends when the parent dies, however it dies.
         loop.add_reader(sys.stdin.fileno(), _read_until_eof, loop, stop)
     asked = BookieSecurity() if security is None else BookieSecurity.load(security)
+    close_directory(config.directory)
     store = await open_store(cluster, create=create)
     try:
         server = BookieServer(replace(config, security=asked), store)

@@ -135,6 +135,11 @@ class BookieClient(Inquiries):
         """Whether a bookie is spoken to in our own protocol, as far as its registration was seen."""
         return self._channels.speaks_native(self._known.get(bookie))
 
+    def _directory_of(self, bookie: BookieId) -> str:
+        """The directory that a bookie registered for short-circuit reads; "" while none is known."""
+        info = self._known.get(bookie)
+        return "" if info is None else short_circuit.registered_directory(info.directory)
+
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.
 
@@ -244,18 +249,17 @@ class BookieClient(Inquiries):
         flags = (Flag.FENCE if fence else 0) | (Flag.RECOVERY if recovery else 0)
         shape = shapes.read(first, last, bytes_max, origin_term)
         channel = self._channel(bookie)
-        if self._short_circuit_reads and not flags and isinstance(channel, Channel) and channel.beside:
+        directory = "" if flags or not self._short_circuit_reads else self._directory_of(bookie)
+        if directory and isinstance(channel, Channel) and channel.beside:
             frame, version = await self._request(
                 bookie, Kind.READ, shape, timeout_ms, access=access, flags=Flag.PLACES
             )
-            reply = read_reply(frame, last, version)
-            if not reply.places or await short_circuit.fill(reply, self._channels.frame):
+            reply = read_reply(frame, last, version, placed=True)
+            memory = self._channels.frame
+            if not reply.places or await short_circuit.read_places(
+                channel, reply, directory, bytes_max, memory
+            ):
                 return reply
-            # What the files do not give is the bookie's to judge; from now on it is asked for everything.
-            log.info(
-                "the files of bookie %s cannot be used here: its entries come over the connection", bookie
-            )
-            channel.beside = False
         frame, version = await self._request(bookie, Kind.READ, shape, timeout_ms, access=access, flags=flags)
         return read_reply(frame, last, version)
 

@@ -28,6 +28,7 @@ _LIMITS: dict[str, tuple[int, int]] = {
     "quarantine_ms": (0, 3_600_000),
     "change_retry_ms_min": (1, 3_600_000),
     "change_retry_ms_max": (1, 3_600_000),
+    "quorum_wait_ms": (0, 3_600_000),
     "metadata_timeout_ms": (1, 3_600_000),
     "metadata_attempts_max": (1, 1000),
     "probe_timeout_ms": (1, 3_600_000),
@@ -76,6 +77,10 @@ class ClientConfig:
         change_retry_ms_min: first wait before another bookie is looked for when a slot is absent, and before another
             that failed lately is tried where nothing else is left; doubles.
         change_retry_ms_max: where that doubling stops.
+        quorum_wait_ms: how long a writer that cannot reach its ack quorum waits for its bookies to answer again, or for
+            others, before it ends with `QuorumLostError`. Appends wait for room in the window meanwhile, and nothing is
+            confirmed that is not on Qa bookies. Bookies that refuse this client (TLS, SASL) are not waited for. 0: the
+            writer ends at once.
         metadata_timeout_ms: after this a metadata request counts as "outcome unknown".
         metadata_attempts_max: unanswered metadata requests in a row before a writer gives up.
         probe_timeout_ms: how long an absent bookie may take to show that it is back.
@@ -122,6 +127,7 @@ class ClientConfig:
     quarantine_ms: int = 5_000
     change_retry_ms_min: int = 200
     change_retry_ms_max: int = 5_000
+    quorum_wait_ms: int = 10_000
     metadata_timeout_ms: int = 10_000
     metadata_attempts_max: int = 8
     probe_timeout_ms: int = 1_000

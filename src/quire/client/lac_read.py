@@ -41,6 +41,14 @@ async def newest_lac(
     record: LedgerMetadata, access: LedgerAccess, bookies: BookieClient, *, timeout_ms: int
 ) -> int:
     """The LAC that enough bookies know; the highest heard, which is safe to read up to, when too few answer."""
+    found = await quorum_lac(record, access, bookies, timeout_ms=timeout_ms)
+    return found.last_add_confirmed if isinstance(found, LacFound) else found.highest
+
+
+async def quorum_lac(
+    record: LedgerMetadata, access: LedgerAccess, bookies: BookieClient, *, timeout_ms: int
+) -> LacFound | LacUnavailable:
+    """The newest LAC, or which bookies too many were silent and the highest LAC heard of the others."""
     machine = LacMachine(record.last_fragment.ensemble, record.write_quorum, record.ack_quorum)
     machine.read()
     tasks: dict[asyncio.Task[LacReply], int] = {}
@@ -51,10 +59,8 @@ async def newest_lac(
                 if isinstance(effect, SendLacRead):
                     request = bookies.read_lac(effect.bookie, access, timeout_ms=timeout_ms)
                     tasks[asyncio.ensure_future(request)] = effect.slot
-                elif isinstance(effect, LacFound):
-                    return effect.last_add_confirmed
-                elif isinstance(effect, LacUnavailable):
-                    return effect.highest
+                else:
+                    return effect
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in tasks if task in done]:
                 reply = task.result()

@@ -20,12 +20,12 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
 from quire.client.held_polls import HeldPolls, RecordChanges
-from quire.client.lac_read import newest_lac, trusted_lac
+from quire.client.lac_read import quorum_lac, trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.client.replies import ReadReply
 from quire.client.reused import reused_id
 from quire.core.answers import Answer
-from quire.core.effects import ReadFailed
+from quire.core.effects import LacUnavailable, ReadFailed
 from quire.core.errors import (
     MisuseError,
     NoSuchEntryError,
@@ -35,6 +35,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
+from quire.core.losses import proves_loss
 from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
 from quire.env.interfaces import Clock
@@ -84,6 +85,7 @@ class LedgerReader:
         )
         self._lac = int(lac)
         self._length = 0
+        self._silent: tuple[BookieId, ...] = ()
         self._entry_bytes = 0.0
         self._avoid_until: dict[BookieId, int] = {}
         self._turn = turn
@@ -112,6 +114,11 @@ class LedgerReader:
     def last_add_confirmed(self) -> EntryId:
         """The highest entry known to be confirmed; the last entry of a closed ledger. -1: none."""
         return EntryId(self._lac)
+
+    @property
+    def silent(self) -> tuple[BookieId, ...]:
+        """Bookies for want of whose answer the ledger may be confirmed further than is known; none when it is closed."""
+        return () if self.closed else self._silent
 
     @property
     def length(self) -> int:
@@ -145,9 +152,11 @@ class LedgerReader:
             self._take_record(*await self._ledgers.read(self.ledger_id))
 
     async def _quorum_lac(self) -> None:
-        self._heard(
-            await newest_lac(self._record, self._access, self._bookies, timeout_ms=self._settings.timeout_ms)
+        found = await quorum_lac(
+            self._record, self._access, self._bookies, timeout_ms=self._settings.timeout_ms
         )
+        self._silent = found.silent if isinstance(found, LacUnavailable) else ()
+        self._heard(found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed)
         if self._bookies.are_refused(self._record.last_fragment.ensemble):
             # That nobody could say anything is not that there is nothing.
             raise ReadUnavailableError(
@@ -333,7 +342,9 @@ class LedgerReader:
             return
         if not {answer for _, answer in failure.answers} - {Answer.WRONG_TOKEN}:
             raise reused_id(self.ledger_id, (bookie for bookie, _ in failure.answers))
-        if failure.vouched or self._clock.now_ms() - since_ms >= self._config.read_timeout_ms:
+        said = [answer for _, answer in failure.answers]
+        is_final = failure.vouched or proves_loss(said, self._record.write_quorum)
+        if is_final or self._clock.now_ms() - since_ms >= self._config.read_timeout_ms:
             raise self._unreadable(failure)
         await asyncio.sleep(_RETRY_PAUSE_MS / 1000)
 

@@ -52,16 +52,26 @@ class LacReply:
     lafr: int = NO_ENTRY
 
 
-def read_reply(frame: AnswerFrame, last: int, version: int) -> ReadReply:
-    """The answer to a request for entries up to `last`, in a version of the protocol; one that does not fit is BAD_DIGEST."""
+def read_reply(frame: AnswerFrame, last: int, version: int, *, placed: bool = False) -> ReadReply:
+    """The response to a request for entries up to `last`, as a client takes it.
+
+    Args:
+        frame: the response; one that does not fit becomes BAD_DIGEST.
+        last: the highest id that was asked for.
+        version: of the protocol on this connection.
+        placed: places of runs were asked for. Places that nobody asked for do not fit: their runs would be taken for
+            entries that the bookie does not hold.
+    """
     if frame.answer is Answer.NO_LEDGER:
         return ReadReply(frame.answer, vouched_through=last, lac=frame.lac)
     if frame.answer is not Answer.OK:
         return ReadReply(frame.answer, lac=frame.lac)
+    has_places = bool(frame.flags & native.PLACED)
+    if has_places and not placed:
+        log.debug("a response with entries of ledger %d has places that were not asked for", frame.ledger_id)
+        return ReadReply(Answer.BAD_DIGEST)
     try:
-        entries = native_bodies.decode_entries(
-            frame.body, version=version, placed=bool(frame.flags & native.PLACED)
-        )
+        entries = native_bodies.decode_entries(frame.body, version=version, placed=has_places)
     except MalformedFrameError as error:
         log.debug("an answer with entries of ledger %d does not fit: %s", frame.ledger_id, error)
         return ReadReply(Answer.BAD_DIGEST)

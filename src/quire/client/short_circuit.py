@@ -4,39 +4,149 @@ The bookie says where a run lies and does not look at it. Between its answer and
 become another segment: then the bytes do not verify, and the bookie is asked for them. So nothing is held open and
 nothing locked, and what is damaged, or missing, is still the bookie's to say.
 
+A place is the word of a peer. Before a file is opened or memory is taken, every place of an answer is checked: its file
+must be a segment in the directory that the bookie registered, and all places together at most what was asked for.
+
 Source: `docs/formats/native-protocol.md`, "Places"; `docs/formats/segment.md`, "Record".
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from stat import S_ISREG
+from typing import Final
 
 from quire.client.replies import ReadReply
 from quire.core.errors import MalformedFrameError
-from quire.storage.segment_format import RECORD_HEADER_BYTES, decode_record_header
-from quire.wire.run import RunPlace, RunView, checksum
+from quire.net.channel import Channel
+from quire.storage.segment_format import RECORD_HEADER_BYTES, SEGMENTS_FOLDER, decode_record_header
+from quire.wire.run import SCHEME_PLAIN, RunPlace, RunView, checksum
 
+log = logging.getLogger(__name__)
+
+MISSES_MAX: Final = 3
+"""After so many misses in a row a connection's places are not asked for any more."""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _AT_ONCE: int | None = getattr(os, "RWF_NOWAIT", None)
 """Read only what is in memory; None where the system cannot be asked that."""
-_SUFFIX = ".seg"
+_FILE_NAME: Final = re.compile(r"[0-9a-f]{16}\.seg", re.ASCII)
+_SHOWN_CHARACTERS: Final = 200
 
 
-async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> bool:
-    """Read the runs of a reply that have only been placed.
+class Outcome(Enum):
+    """What reading the places of one answer led to."""
+
+    READ = "every run was read"
+    MISSED = "the bytes are not the run's: the segment may have been recycled meanwhile"
+    CANNOT_OPEN = "a file cannot be opened here"
+
+
+class _CannotOpenError(OSError):
+    """A place's file cannot be opened, or is not a regular file."""
+
+
+async def read_places(
+    channel: Channel,
+    reply: ReadReply,
+    directory: str,
+    bytes_max: int,
+    memory: Callable[[int], memoryview],
+) -> bool:
+    """Read the runs of a response that have only been placed, if its places can be trusted.
+
+    One recycled segment is a miss and changes nothing for the next request. A file that cannot be opened, `MISSES_MAX`
+    misses in a row, or a place that no honest bookie names end short-circuit reads on the connection.
+
+    Args:
+        channel: the connection that the response came over.
+        reply: the response; after True it has all its runs and no places.
+        directory: the directory that the bookie registered; see `registered_directory`.
+        bytes_max: the bytes that were asked for.
+        memory: gives memory of a size.
+
+    Returns:
+        False when the bookie must be asked for the bytes.
+    """
+    try:
+        check_places(reply.places, directory, bytes_max)
+    except MalformedFrameError as error:
+        log.warning(
+            "bookie %s: %s; its files are not read again on this connection", channel.meant, error.message
+        )
+        channel.beside = False
+        return False
+    outcome = await fill(reply, memory)
+    if outcome is Outcome.READ:
+        channel.place_misses = 0
+        return True
+    channel.place_misses += 1
+    if outcome is Outcome.CANNOT_OPEN or channel.place_misses >= MISSES_MAX:
+        # What the files do not give is the bookie's to judge; from now on it is asked for everything.
+        log.info(
+            "the files of bookie %s cannot be used here (%s): its entries come over the connection",
+            channel.meant,
+            outcome.value,
+        )
+        channel.beside = False
+    return False
+
+
+def registered_directory(directory: str) -> str:
+    """The directory of a bookie's registration if files below it may be opened; otherwise "".
+
+    Args:
+        directory: the property as it is registered; anything a peer may have written.
+    """
+    plain = directory.startswith("/") and os.path.normpath(directory) == directory and "\0" not in directory
+    return directory if plain else ""
+
+
+def check_places(places: Sequence[RunPlace], directory: str, bytes_max: int) -> None:
+    """Refuse places that no honest bookie names. Nothing is opened here.
+
+    Args:
+        places: those of one response, in its order.
+        directory: the directory that the bookie registered.
+        bytes_max: the bytes that were asked for; only the last place may reach beyond them.
+
+    Raises:
+        MalformedFrameError: a file is not a segment of that directory, a place is too small for a record, or the places
+            together are more than was asked for.
+
+    Source: `docs/formats/native-protocol.md`, "Places".
+    """
+    folder = os.path.join(directory, SEGMENTS_FOLDER, "")  # noqa: PTH118 - compared as text with a peer's
+    left = bytes_max
+    for place in places:
+        name = place.path.removeprefix(folder)
+        if name == place.path or _FILE_NAME.fullmatch(name) is None:
+            shown = repr(place.path[:_SHOWN_CHARACTERS])
+            msg = f"it named the file {shown} for a run, which is not a segment in the folder {folder!r} that it registered"
+            raise MalformedFrameError(msg)
+        if place.size <= RECORD_HEADER_BYTES:
+            msg = f"it named {place.size} bytes of {place.path} for a run, which is less than a record has"
+            raise MalformedFrameError(msg)
+        if left <= 0:
+            total = sum(each.size for each in places)
+            msg = f"it named {len(places)} runs of {total} bytes together where {bytes_max} bytes were asked for"
+            raise MalformedFrameError(msg)
+        left -= place.size
+
+
+async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> Outcome:
+    """Read the runs of a response that have only been placed; its places have been checked.
 
     A disk that has to be waited for is waited for on another thread.
 
     Args:
-        reply: a bookie's; afterwards it has all its runs and no places.
+        reply: a bookie's response; after READ it has all its runs and no places, otherwise it is what it was.
         memory: gives memory of a size.
-
-    Returns:
-        False when one cannot be read here or is not there any more; then the reply is what it was.
     """
     runs: list[RunView] = []
     waits = False
@@ -48,16 +158,34 @@ async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> bool:
                     _expect(reply.places[number:])
                     waits = True
                 await asyncio.get_running_loop().run_in_executor(None, _read, place, record)
-            header = decode_record_header(record, place.offset, place.seed)
-            body = record[RECORD_HEADER_BYTES:]
-            if header is None or header.body_bytes != len(body) or header.body_checksum != checksum(body):
-                return False
-            runs.append(RunView.parse(body))
-        except (OSError, MalformedFrameError):
-            return False
+            runs.append(_run_of(place, record))
+        except _CannotOpenError as error:
+            log.debug("a run cannot be read here: %s", error)
+            return Outcome.CANNOT_OPEN
+        except (OSError, ValueError, OverflowError, MalformedFrameError) as error:
+            log.debug("a run cannot be read here: %s", error)
+            return Outcome.MISSED
     reply.runs = sorted([*runs, *reply.runs], key=lambda run: run.first)
     reply.places = []
-    return True
+    return Outcome.READ
+
+
+def _run_of(place: RunPlace, record: memoryview) -> RunView:
+    """The run in a record's bytes.
+
+    Raises:
+        MalformedFrameError: they are not a record that was written at this place, or not a run that this client reads.
+    """
+    header = decode_record_header(record, place.offset, place.seed)
+    body = record[RECORD_HEADER_BYTES:]
+    if header is None or header.body_bytes != len(body) or header.body_checksum != checksum(body):
+        msg = f"{place.path}: no record of {place.size} bytes verifies at offset {place.offset}"
+        raise MalformedFrameError(msg)
+    run = RunView.parse(body)
+    if run.scheme != SCHEME_PLAIN:
+        msg = f"{place.path}: the run at offset {place.offset} has entry headers of scheme {run.scheme}"
+        raise MalformedFrameError(msg)
+    return run
 
 
 @contextmanager
@@ -65,14 +193,16 @@ def _opened(place: RunPlace) -> Iterator[int]:
     """The descriptor of a place's file.
 
     Raises:
-        OSError: it cannot be opened, or is no segment.
+        _CannotOpenError: it cannot be opened, or is not a regular file.
     """
-    if not place.path.endswith(_SUFFIX):
-        raise OSError
-    file = os.open(place.path, _FLAGS)
+    try:
+        file = os.open(place.path, _FLAGS)
+    except (OSError, ValueError) as error:
+        raise _CannotOpenError(str(error)) from error
     try:
         if not S_ISREG(os.fstat(file).st_mode):
-            raise OSError
+            msg = f"{place.path} is not a regular file"
+            raise _CannotOpenError(msg)
         yield file
     finally:
         os.close(file)
@@ -92,7 +222,7 @@ def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool
         False when it would have to be waited for, and shall be there at once.
 
     Raises:
-        OSError: it cannot be read, ends too soon, or is no segment.
+        OSError: it cannot be read, or the file ends too soon.
     """
     if at_once and _AT_ONCE is None:
         return False
@@ -107,6 +237,8 @@ def _read(place: RunPlace, record: memoryview, *, at_once: bool = False) -> bool
             except BlockingIOError:
                 return False
             if count == 0:
-                raise OSError
+                end = place.offset + place.size
+                msg = f"{place.path} ends before byte {end}, where a run of the bookie would end"
+                raise OSError(msg)
             filled += count
     return True

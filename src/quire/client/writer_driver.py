@@ -49,7 +49,12 @@ log = logging.getLogger(__name__)
 @lru_cache(maxsize=16)
 def _limits_of(config: ClientConfig) -> WriterLimits:
     """Shared by all writers of a client."""
-    return WriterLimits(config.change_retry_ms_min, config.change_retry_ms_max, config.metadata_attempts_max)
+    return WriterLimits(
+        config.change_retry_ms_min,
+        config.change_retry_ms_max,
+        config.metadata_attempts_max,
+        config.quorum_wait_ms,
+    )
 
 
 def ticks_for(config: ClientConfig) -> Ticks:
@@ -266,13 +271,17 @@ class WriterDriver(ABC):
         if pause_ms:
             self._start(self._choose_later(effect, pause_ms))
         else:
-            self._machine.replacements_chosen(chosen, self._clock.now_ms())
+            self._chosen(effect, chosen)
 
     async def _choose_later(self, effect: e.ChooseReplacements, pause_ms: int) -> None:
         await asyncio.sleep(pause_ms / 1000)
         chosen, _ = self._replacements(effect)
-        self._machine.replacements_chosen(chosen, self._clock.now_ms())
+        self._chosen(effect, chosen)
         self._perform()
+
+    def _chosen(self, effect: e.ChooseReplacements, chosen: dict[int, BookieId]) -> None:
+        refused = [slot for slot in effect.slots if self._bookies.are_refused([effect.ensemble[slot]])]
+        self._machine.replacements_chosen(chosen, self._clock.now_ms(), refused=refused)
 
     def _replacements(self, effect: e.ChooseReplacements) -> tuple[dict[int, BookieId], bool]:
         """A bookie for each slot that can have one, and whether one of them is doubtful."""
@@ -328,6 +337,14 @@ class WriterDriver(ABC):
             self.ledger_id,
             effect.bookie,
             effect.first,
+        )
+
+    def _quorum_awaited(self, effect: e.QuorumAwaited) -> None:
+        log.warning(
+            "ledger %d: no ack quorum without %s; waiting for them, or others, for %d ms",
+            self.ledger_id,
+            ", ".join(self._machine.ensemble[slot] for slot in effect.slots),
+            self._config.quorum_wait_ms,
         )
 
     def _slot_returned(self, effect: e.SlotReturned) -> None:
@@ -456,6 +473,7 @@ class WriterDriver(ABC):
         e.EnsembleChanged: _ensemble_changed,
         e.SlotAbsent: _slot_absent,
         e.SlotReturned: _slot_returned,
+        e.QuorumAwaited: _quorum_awaited,
         e.SendExplicitLac: _lac_untold,
         e.WriteMetadata: lambda self, effect: self._start(self._write_metadata(effect)),
         e.RereadMetadata: lambda self, _: self._start(self._read_metadata()),

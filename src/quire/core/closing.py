@@ -93,11 +93,11 @@ class Closing(WriterState):
         self.status = status
         self.asked = Asked.NOTHING
         self._proposed = None
-        self._read_at_ms = self._look_at_ms = None
+        self._read_at_ms = self._look_at_ms = self._quorum_until_ms = None
 
     def _begin_close(self) -> None:
         self.status = Status.CLOSING
-        self._look_at_ms = None
+        self._look_at_ms = self._quorum_until_ms = None
         self._attempts = 0
         if self.asked in (Asked.NOTHING, Asked.CHOICE):
             self._write_close()

@@ -96,8 +96,8 @@ class Failed:
 class ChooseReplacements:
     """Find bookies for these slots; the answer is `replacements_chosen`. Acknowledgements wait for it.
 
-    `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer ends
-    unless every slot gets a bookie, so that even a doubtful one is better than none.
+    `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer cannot reach
+    its ack quorum unless every slot gets a bookie, so that even a doubtful one is better than none.
     """
 
     slots: tuple[int, ...]
@@ -145,6 +145,13 @@ class SlotReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class QuorumAwaited:
+    """Without the bookies of these slots some write set cannot reach its ack quorum: the writer waits, then it ends."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendExplicitLac:
     """No later entry carries this LAC: tell it to the bookies at these slots, best effort."""
 
@@ -183,6 +190,7 @@ WriterEffect: TypeAlias = (
     | EnsembleChanged
     | SlotAbsent
     | SlotReturned
+    | QuorumAwaited
     | SendExplicitLac
     | Ended
     | Closed

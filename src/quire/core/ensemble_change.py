@@ -12,6 +12,10 @@ fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fr
 4. What failed meanwhile starts the next round. Else forget the acknowledgements of replaced bookies, send every
    pending run to the new ones with its first headers, and let the callers hear.
 
+When the slots that stay absent leave some write set without its ack quorum, the writer waits: for at most
+`quorum_wait_ms` from then on, or from the first such loss since anything was confirmed. It is a writer with absent slots
+like any other meanwhile; what is appended is kept, and nothing is confirmed that is not on Qa bookies.
+
 An absent bookie returns through a change, or in its old place when it answers again: then it gets everything that
 is unconfirmed, and what was confirmed without it is a hole for re-replication. A slot may be absent from the ledger's
 first entry on: its bookie was away when the ledger was created.
@@ -22,6 +26,7 @@ Source: protocol document (001), "Writing to the ledger", last paragraph; docs/d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from quire.core.closing import Closing
 from quire.core.effects import (
@@ -29,6 +34,7 @@ from quire.core.effects import (
     EnsembleChanged,
     LookForBookies,
     Problem,
+    QuorumAwaited,
     SendRun,
     SlotAbsent,
     SlotReturned,
@@ -37,6 +43,9 @@ from quire.core.errors import LedgerClosedError, LedgerFencedError, MisuseError,
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerState
 from quire.core.writer_state import LEGAL, Asked, Hole, Legality, Status
+
+LOOKS_IN_A_WAIT: Final = 10
+"""Looks for bookies while the ack quorum is waited for, at least, if the shortest pause allows that."""
 
 
 class EnsembleChange(Closing):
@@ -72,16 +81,19 @@ class EnsembleChange(Closing):
         for slot in slots:
             self._mark_absent(slot, now_ms)
 
-    def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
+    def replacements_chosen(
+        self, chosen: Mapping[int, BookieId], now_ms: int, *, refused: Sequence[int] = ()
+    ) -> None:
         """The answer to ChooseReplacements: a bookie for each slot that can have one.
 
         Args:
             chosen: slot to bookie; slots that were asked for and are not in it become absent.
             now_ms: the time, for the next look at absent slots.
+            refused: slots whose bookie and this client do not take each other: they are not waited for.
 
         Effects:
-            SlotAbsent for slots without a bookie; WriteMetadata, or the end of the change if none was found. Ended
-            when a write set can no longer reach its ack quorum.
+            SlotAbsent for slots without a bookie; WriteMetadata, or the end of the change if none was found. When a
+            write set cannot reach its ack quorum, QuorumAwaited, or Ended if the wait is over.
 
         Raises:
             MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
@@ -92,10 +104,15 @@ class EnsembleChange(Closing):
         self._check_choice(wanted, chosen)
         missing = [slot for slot in wanted if slot not in chosen]
         if self._loses_quorum(sum(1 << slot for slot in missing)):
-            self._end(self._quorum_lost(missing), close=True)
-            return
-        for slot in missing:
-            self._mark_absent(slot, now_ms)
+            hopeless = self._loses_quorum(sum(1 << slot for slot in missing if slot in refused))
+            if hopeless or not self._may_wait(now_ms):
+                waited = self._quorum_until_ms is not None and not hopeless
+                self._end(self._quorum_lost(missing, waited=waited), close=True)
+                return
+            self._wait_for_quorum(missing, now_ms)
+        else:
+            for slot in missing:
+                self._mark_absent(slot, now_ms)
         unsettled = self._in_doubt is not None and not self.rules.may_go_on_after_unknown(
             self._in_doubt, self.version
         )
@@ -131,6 +148,7 @@ class EnsembleChange(Closing):
                     self._return_slot(slot)
         if self._absent and self.status in (Status.WRITING, Status.CHANGING):
             self._look_later(now_ms)
+        self._quorum_is_back()
 
     # --- the rounds ------------------------------------------------------------------------------------------------
 
@@ -192,6 +210,9 @@ class EnsembleChange(Closing):
             self.out.append(EnsembleChanged(self.record.last_fragment.first_entry, after, changed))
             self._resend(changed)
         self._advance()
+        if self._quorum_until_ms is not None:
+            self._quorum_is_back()
+            self._arm()
 
     def _resend(self, changed: tuple[int, ...]) -> None:
         """Unset success, and every pending run to the new bookies, with the headers of its first sending."""
@@ -235,8 +256,15 @@ class EnsembleChange(Closing):
     def _look_later(self, now_ms: int) -> None:
         if self._look_at_ms is None and not self._looking:
             self._look_at_ms = now_ms + self._retry_ms
-            self._retry_ms = min(2 * self._retry_ms, self.limits.retry_ms_max)
+            self._retry_ms = min(2 * self._retry_ms, self._longest_pause_ms())
             self._arm()
+
+    def _longest_pause_ms(self) -> int:
+        """Who waits for the quorum looks several times before the wait is over."""
+        limits = self.limits
+        if self._quorum_until_ms is None:
+            return limits.retry_ms_max
+        return min(limits.retry_ms_max, max(limits.retry_ms_min, limits.quorum_wait_ms // LOOKS_IN_A_WAIT))
 
     def _look(self) -> None:
         self._look_at_ms = None
@@ -264,10 +292,35 @@ class EnsembleChange(Closing):
         if first <= self.lac:
             self._holes = (*self._holes, Hole(slot, self.ensemble[slot], first, self.lac))
 
-    def _quorum_lost(self, missing: Sequence[int]) -> Problem:
+    # --- below the ack quorum ------------------------------------------------------------------------------------------
+
+    def _may_wait(self, now_ms: int) -> bool:
+        """Whether the wait for the ack quorum is not over; it lasts from the loss on until something is confirmed."""
+        until = self._quorum_until_ms
+        return now_ms < until if until is not None else self.limits.quorum_wait_ms > 0
+
+    def _wait_for_quorum(self, missing: Sequence[int], now_ms: int) -> None:
+        """These slots become absent and leave some write set without its ack quorum; the first look at them is soon."""
+        begins = self._quorum_until_ms is None
+        if begins:
+            self._quorum_until_ms = now_ms + self.limits.quorum_wait_ms
+            self._retry_ms = self.limits.retry_ms_min
+            self._look_at_ms = None
+        for slot in missing:
+            self._mark_absent(slot, now_ms)
+        if begins:
+            self.out.append(QuorumAwaited(tuple(missing)))
+
+    def _quorum_is_back(self) -> None:
+        """With nothing pending no confirmation will end the wait."""
+        if self._quorum_until_ms is not None and not self._runs and not self.below_quorum:
+            self._forget_wait()
+
+    def _quorum_lost(self, missing: Sequence[int], *, waited: bool) -> Problem:
         bookies = ", ".join(self.ensemble[slot] for slot in missing)
+        late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
         msg = (
-            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: {bookies} failed "
-            "and no other bookie is there; start bookies and create a new ledger"
+            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: {bookies} "
+            f"failed{late} and no other bookie is there; start bookies and create a new ledger"
         )
         return Problem(QuorumLostError, msg)

@@ -158,9 +158,27 @@ class LogLedError(RefusedError):
 
 
 class TransactionResetError(RefusedError):
-    """A named transaction counts from the beginning again, under another checkpoint."""
+    """A named transaction has a number that is below its last one, or counts again under another checkpoint."""
 
     code = "transaction_reset"
+
+
+class TransactionRowsError(RefusedError):
+    """A named transaction has a number that is in the log already, with other rows."""
+
+    code = "transaction_rows"
+
+
+class CheckpointWentBackError(RefusedError):
+    """A stream's checkpoint is not the one that the log's mark was made with: it was put back, or copied."""
+
+    code = "checkpoint_went_back"
+
+
+class DamagedMarkError(RefusedError):
+    """What a log remembers of a query's last batch cannot be right."""
+
+    code = "damaged_mark"
 
 
 class ArchivedError(RefusedError):
@@ -229,7 +247,7 @@ class AddTimeoutError(OutcomeUnknownError):
 
 
 class QuorumLostError(OutcomeUnknownError):
-    """Some write set can no longer reach its ack quorum: the writer has ended."""
+    """Some write set cannot reach its ack quorum, and no bookie came in time (`quorum_wait_ms`): the writer has ended."""
 
     code = "quorum_lost"
 

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from quire.core.errors import MisuseError
+from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
 from quire.core.log_list import (
     DEFAULT_LAYOUT,
@@ -36,16 +37,18 @@ from quire.core.log_list import (
     PageNamer,
     paged,
 )
-from quire.core.log_marks import with_mark
+from quire.core.log_marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
 from quire.core.rules import RULES
 
 
 class OnReset(Enum):
-    """What a named transaction does when its numbers begin again under another checkpoint."""
+    """What a batch does whose checkpoint is not the one that the log's mark was made with."""
 
     ERROR = "error"
     CONTINUE = "continue"
+    """It is appended: its rows may come twice."""
     SKIP = "skip"
+    """It is dropped if its number is not above the mark's."""
 
 
 class CommitStatus(Enum):
@@ -68,6 +71,9 @@ class CommitOutcome(Enum):
     LEADER_LIVES = "leader_lives"
     LEADER_GONE = "leader_gone"
     WAS_RESET = "was_reset"
+    IS_BEHIND = "is_behind"
+    OTHER_HISTORY = "other_history"
+    MARK_DAMAGED = "mark_damaged"
     LEDGER_GONE = "ledger_gone"
     RECOVERY_FAILED = "recovery_failed"
     REFUSED = "refused"
@@ -81,14 +87,29 @@ class _Way(Enum):
     APPEND = "append"
     ADOPT = "adopt"
     TAKE = "take"
+    MARK = "mark"
+    """Only the mark moves."""
+
+
+_REFUSED = {
+    Standing.WAS_RESET: CommitOutcome.WAS_RESET,
+    Standing.BEHIND: CommitOutcome.IS_BEHIND,
+    Standing.OTHER_HISTORY: CommitOutcome.OTHER_HISTORY,
+    Standing.DAMAGED: CommitOutcome.MARK_DAMAGED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a batch brings to one log: closed ledgers, in the order in which their records shall stand."""
+    """What a batch brings to one log: closed ledgers, in the order in which their records shall stand.
+
+    Attributes:
+        fingerprint: what the log's mark keeps of the batch; None when it is not known.
+    """
 
     log_id: bytes
     items: tuple[LogItem, ...]
+    fingerprint: Fingerprint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +119,10 @@ class Batch:
     Attributes:
         parts: one for each log, in the order of their names.
         query_id: whose batch it is; "" for a write that is never repeated under the same number.
-        batch_id: its number; a number at or below the log's mark is in the log already.
+        batch_id: its number; how it stands to the log's mark says `core/log_marks.py`.
         incarnation: of a named transaction, the checkpoint that counts its batches.
-        on_reset: what to do when that is another one and the number is not above the mark.
+        named: a named transaction: its mark moves even where it has no rows, since nothing else tells that it was there.
+        on_reset: what to do when the log's mark belongs to another checkpoint or another history of this one.
         truncate: take everything that was in the logs before out of them, in the same swap.
         takeover: recover what a leader left open, or depose one that is there.
         place: give adopted ledgers their offsets, even if the batch brings nothing.
@@ -116,6 +138,7 @@ class Batch:
     takeover: bool = False
     place: bool = False
     now_ms: int = 0
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +147,14 @@ class FoundHead:
 
     Attributes:
         leader_alive: whether the leader that the head names still stands in the election: advice.
+        own: what the caller's checkpoint has of the batch with the mark's number; None when it has nothing, or when
+            that is the batch being committed.
     """
 
     head: LogHead | None
     version: int = -1
     leader_alive: bool = True
+    own: Fingerprint | None = None
 
 
 # --- effects --------------------------------------------------------------------------------------------------
@@ -185,22 +211,24 @@ class DeleteUnlisted:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """It is over. `place` is the part that decided, -1 if none did."""
+    """It is over.
+
+    Attributes:
+        place: the part that decided, -1 if none did.
+        mark: of a batch that was refused for it, the log's mark; `own` is what it was compared with.
+    """
 
     outcome: CommitOutcome
     place: int = -1
     detail: str = ""
+    mark: Mark | None = None
+    own: Fingerprint | None = None
 
 
 CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverLedger | SwapHeads | DeleteUnlisted | CommitEnded
 
 
 # --- rules ----------------------------------------------------------------------------------------------------
-
-
-def is_replay(batch_id: int, mark: Mark) -> bool:
-    """A batch at or below its query's mark is in the log."""
-    return batch_id <= mark.batch_id
 
 
 def read_again_after_unknown() -> bool:
@@ -222,7 +250,7 @@ def may_place_now(head: LogHead) -> bool:
 class CommitRules:
     """The judgements that a commit works by; a check takes one of them out."""
 
-    is_replay: Callable[[int, Mark], bool] = is_replay
+    marks: MarkRules = MARK_RULES
     read_again_after_unknown: Callable[[], bool] = read_again_after_unknown
     requires_ledgers: Callable[[], bool] = requires_ledgers
     may_place_now: Callable[[LogHead], bool] = may_place_now
@@ -257,6 +285,7 @@ class CommitMachine:
         "_taken",
         "_waiting",
         "_ways",
+        "by_number",
         "ended",
         "out",
         "status",
@@ -277,6 +306,8 @@ class CommitMachine:
         self.status = CommitStatus.IDLE
         self.out: list[CommitEffect] = []
         self.ended: CommitEnded | None = None
+        self.by_number: list[int] = []
+        """Parts whose mark could be compared by its number alone, as the heads were read last."""
         self._found: tuple[FoundHead, ...] = ()
         self._ways: list[_Way] = []
         self._taken: dict[int, bool] = {}
@@ -312,7 +343,7 @@ class CommitMachine:
         for place, part in enumerate(self._batch.parts):
             head = self._found[place].head
             if head is None or head.is_being_deleted:
-                self._end(CommitOutcome.NO_SUCH_LOG, place)
+                self._end(CommitEnded(CommitOutcome.NO_SUCH_LOG, place))
                 return
             if self._must_look(head, part):
                 self.status = CommitStatus.LOOKING
@@ -346,15 +377,15 @@ class CommitMachine:
     # --- deciding ----------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        self._ways = []
+        self._ways, self.by_number = [], []
         for place in range(len(self._batch.parts)):
             way = self._way(place)
             if isinstance(way, CommitEnded):
-                self._end(way.outcome, place, way.detail)
+                self._end(replace(way, place=place))
                 return
             self._ways.append(way)
         if self._missing and any(way not in {_Way.NOTHING, _Way.REPLAYED} for way in self._ways):
-            self._end(CommitOutcome.LEDGER_GONE)
+            self._end(CommitEnded(CommitOutcome.LEDGER_GONE))
         else:
             self._fence()
 
@@ -365,14 +396,29 @@ class CommitMachine:
         if part.items and (_is_listed(head, part.items[0].ledger_id) or self._taken.get(place)):
             return _Way.NOTHING
         mark = head.mark(batch.query_id) if batch.query_id else None
-        if mark is not None and self._rules.is_replay(batch.batch_id, mark):
-            if mark.incarnation == batch.incarnation or batch.on_reset is OnReset.SKIP:
-                return _Way.REPLAYED
-            if batch.on_reset is OnReset.ERROR:
-                return CommitEnded(CommitOutcome.WAS_RESET, place, f"{mark.batch_id}")
-        if not (part.items or batch.truncate or (batch.place and head.adoptions)):
-            return _Way.NOTHING
-        return self._where(found, head)
+        stands, own = self._standing(mark, place)
+        if stands is Standing.REPLAY:
+            return _Way.REPLAYED
+        if stands is not Standing.NEW and batch.on_reset is OnReset.ERROR:
+            return CommitEnded(_REFUSED[stands], place, mark=mark, own=own)
+        if batch.on_reset is OnReset.SKIP and mark is not None and batch.batch_id <= mark.batch_id:
+            return _Way.REPLAYED
+        if part.items or batch.truncate or (batch.place and head.adoptions):
+            return self._where(found, head)
+        moves = batch.named or (mark is not None and lags(batch.batch_id, mark))
+        return _Way.MARK if moves and batch.query_id else _Way.NOTHING
+
+    def _standing(self, mark: Mark | None, place: int) -> tuple[Standing, Fingerprint | None]:
+        """How the batch stands to a log's mark, and what of its own side was compared."""
+        batch, found, part = self._batch, self._found[place], self._batch.parts[place]
+        own = part.fingerprint if mark is None or mark.batch_id == batch.batch_id else found.own
+        rules = self._rules.marks
+        stands = standing(mark, batch.batch_id, batch.incarnation, own, rules)
+        # A named transaction is compared with nothing but itself.
+        compared = stands is Standing.REPLAY or (stands is Standing.NEW and not batch.named)
+        if mark is not None and compared and rules.is_same_batch(rules.fingerprint_of(mark), own) is not True:
+            self.by_number.append(place)
+        return stands, own
 
     def _where(self, found: FoundHead, head: LogHead) -> _Way | CommitEnded:
         """How a batch gets into a log, by who leads it."""
@@ -427,7 +473,7 @@ class CommitMachine:
             self._gone_at = versions
             self._read()
         else:
-            self._end(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}")
+            self._end(CommitEnded(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}"))
 
     # --- the swap ----------------------------------------------------------------------------------------------
 
@@ -441,7 +487,7 @@ class CommitMachine:
             try:
                 head = self._changed(found.head, part, way)
             except MisuseError as error:
-                self._end(CommitOutcome.REFUSED, detail=error.message)
+                self._end(CommitEnded(CommitOutcome.REFUSED, detail=error.message))
                 return
             head, pages = paged(head, self._layout, self._name_page)
             changes.append(HeadChange(head, found.version, pages))
@@ -460,7 +506,9 @@ class CommitMachine:
             for item in head.open_items:
                 head = head.with_completed(item.ledger_id, self._recovered[item.ledger_id])
             head = head.with_leader(Leader(head.leader.epoch + 1))
-        if way is _Way.ADOPT:
+        if way is _Way.MARK:
+            pass
+        elif way is _Way.ADOPT:
             adoption = Adoption(part.items, batch.query_id, batch.batch_id)
             head = replace(head, adoptions=(*head.adoptions, adoption) if part.items else head.adoptions)
         else:
@@ -469,7 +517,13 @@ class CommitMachine:
                 head = head.with_truncation(head.closed_end, head.closed_end, batch.now_ms)
             head = _with_closed(head, part.items)
         if batch.query_id:
-            mark = Mark(batch.query_id, batch.batch_id, batch.now_ms, batch.incarnation)
+            mark = Mark(
+                batch.query_id,
+                batch.batch_id,
+                batch.now_ms,
+                batch.incarnation,
+                fingerprint=part.fingerprint,
+            )
             head = with_mark(head, mark)
         return replace(head, generation=head.generation + 1)
 
@@ -490,7 +544,7 @@ class CommitMachine:
         if self._rules.read_again_after_unknown():
             self._read()
         else:
-            self._end(CommitOutcome.REFUSED, detail="the store did not answer")
+            self._end(CommitEnded(CommitOutcome.REFUSED, detail="the store did not answer"))
 
     def ledger_missing(self) -> None:
         """A ledger of the batch is gone. Effects: ReadHeads, once more: the batch may be in, and trimmed since."""
@@ -507,12 +561,12 @@ class CommitMachine:
             for way, part in zip(self._ways, self._batch.parts, strict=True)
         )
         replayed = _Way.REPLAYED in self._ways
-        self._end(CommitOutcome.COMMITTED if mine or not replayed else CommitOutcome.ALREADY)
+        self._end(CommitEnded(CommitOutcome.COMMITTED if mine or not replayed else CommitOutcome.ALREADY))
 
-    def _end(self, outcome: CommitOutcome, place: int = -1, detail: str = "") -> None:
+    def _end(self, ended: CommitEnded) -> None:
         self.status = CommitStatus.ENDED
-        self.ended = CommitEnded(outcome, place, detail)
-        self.out.append(self.ended)
+        self.ended = ended
+        self.out.append(ended)
 
     def check(self) -> None:
         """Assert what must hold between inputs."""

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from quire.core.errors import CorruptMetadataError, MisuseError, PastEndError
+from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
 
 OPEN_ITEMS_MAX: Final = 2
@@ -195,13 +196,20 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last batch of a query that is in the log (exactly once)."""
+    """The last batch of a query that is in the log (exactly once).
+
+    Attributes:
+        incarnation: of a named transaction, the checkpoint that counts its batches.
+        fingerprint: tells the batch from another one of its number; of another batch where a program of an earlier
+            version has moved the mark on.
+    """
 
     query_id: str
     batch_id: int
     time_ms: int = 0
     incarnation: str = ""
     unknown: bytes = b""
+    fingerprint: Fingerprint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ _LINES: dict[type, Callable[[Any, Sequence[BookieId]], str]] = {
     e.EnsembleChanged: lambda x, _: f".. ensemble from {x.first}: {' '.join(x.ensemble)}",
     e.SlotAbsent: lambda x, _: f".. {x.bookie} is absent from {x.first}",
     e.SlotReturned: lambda x, _: f".. {x.bookie} is back from {x.first}",
+    e.QuorumAwaited: lambda x, who: f".. no ack quorum without {_names(x.slots, who)}, waiting",
     e.SendRead: lambda x, _: f"-> {x.bookie} read {_range(x.first, x.last)}",
     e.ReadDone: lambda _, __: "=> done",
     e.ReadFailed: lambda x, _: (

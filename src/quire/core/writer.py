@@ -254,9 +254,13 @@ class WriterMachine(EnsembleChange):
         """The time of SetTimer has come.
 
         Effects:
-            RereadMetadata or LookForBookies, whichever was due; SetTimer for the other.
+            RereadMetadata or LookForBookies, whichever was due; SetTimer for the other. Ended when the wait for the ack
+            quorum is over.
         """
         self._timer_at_ms = None
+        if self.status is Status.WRITING and self.below_quorum and not self._may_wait(now_ms):
+            self._end(self._quorum_lost(self.absent, waited=True), close=True)
+            return
         if self._read_at_ms is not None and self._read_at_ms <= now_ms:
             self._read_at_ms = None
             self.out.append(RereadMetadata())

@@ -86,11 +86,14 @@ class WriterLimits:
             doubles.
         retry_ms_max: where that doubling stops.
         metadata_attempts_max: unanswered metadata requests before the writer gives up.
+        quorum_wait_ms: how long a writer that cannot reach its ack quorum waits for bookies before it ends; 0: not at
+            all.
     """
 
     retry_ms_min: int = 200
     retry_ms_max: int = 5_000
     metadata_attempts_max: int = 8
+    quorum_wait_ms: int = 10_000
 
 
 class Run(NamedTuple):
@@ -149,6 +152,7 @@ class WriterState:
         "_looking",
         "_next_run",
         "_proposed",
+        "_quorum_until_ms",
         "_read_at_ms",
         "_resent",
         "_retry_ms",
@@ -208,6 +212,8 @@ class WriterState:
         self._looking = False
         self._look_at_ms: int | None = None
         self._read_at_ms: int | None = None
+        # Set from the loss of the ack quorum on, until something is confirmed again.
+        self._quorum_until_ms: int | None = None
         self._timer_at_ms: int | None = None
 
     def copy(self) -> Self:
@@ -234,6 +240,11 @@ class WriterState:
     def absent(self) -> tuple[int, ...]:
         """The slots that have no bookie at the moment."""
         return tuple(self._absent)
+
+    @property
+    def below_quorum(self) -> bool:
+        """Whether some write set cannot reach its ack quorum at the moment: the writer waits for bookies."""
+        return self._quorum_until_ms is not None and self._loses_quorum(self._absent_mask())
 
     @property
     def live_slots(self) -> tuple[int, ...]:
@@ -290,6 +301,8 @@ class WriterState:
                 acked.clear()
                 self.out.append(SendExplicitLac(self.lac, self._live))
                 self._resent = _NO_RESENT
+            if self._quorum_until_ms is not None and not self.below_quorum:
+                self._forget_wait()
 
     def _fail_pending(self, problem: Problem) -> None:
         """Callers of unconfirmed entries learn that the outcome is unknown; the length counts confirmed ones only."""
@@ -317,14 +330,26 @@ class WriterState:
         out = self._failing.keys() | self._delayed.keys() | self._absent.keys()
         self._live = tuple(slot for slot in range(len(self.ensemble)) if slot not in out)
 
+    def _absent_mask(self) -> int:
+        """The absent slots as a mask."""
+        return sum(1 << slot for slot in self._absent)
+
     def _loses_quorum(self, absent: int) -> bool:
         """Whether some write set cannot reach its ack quorum while these slots (a mask) are absent."""
         can, ack_quorum = self.rules.can_still_confirm, self.record.ack_quorum
         return not all(can(absent, mask, ack_quorum) for mask in self._all_masks)
 
+    def _forget_wait(self) -> None:
+        """Something was confirmed since the ack quorum was lost; a timer for the end of the wait would find nothing due."""
+        if self._timer_at_ms == self._quorum_until_ms:
+            self._timer_at_ms = None
+        self._quorum_until_ms = None
+
     def _arm(self) -> None:
-        """One timer for the earlier of two waits."""
-        times = [at for at in (self._look_at_ms, self._read_at_ms) if at is not None]
+        """One timer for the earliest of three waits."""
+        waits = self.status is Status.WRITING and self.below_quorum
+        until = self._quorum_until_ms if waits else None
+        times = [at for at in (self._look_at_ms, self._read_at_ms, until) if at is not None]
         if times and min(times) != self._timer_at_ms:
             self._timer_at_ms = min(times)
             self.out.append(SetTimer(self._timer_at_ms))
@@ -365,9 +390,10 @@ class WriterState:
         if self.status is Status.WRITING:
             assert self.ensemble == self.record.last_fragment.ensemble, "entries go where the record says"
             assert not self._failing
-            assert not self._loses_quorum(sum(1 << slot for slot in self._absent)), (
-                "a writer that goes on can confirm"
+            assert self.below_quorum or not self._loses_quorum(self._absent_mask()), (
+                "a writer that goes on can confirm, or waits for its quorum"
             )
+            assert not self.below_quorum or self._timer_at_ms is not None, "a wait has an end"
             assert self.asked is Asked.NOTHING
             assert not (self._runs and self._is_confirmed(self._head)), "a confirmed head is told"
         else:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.env.interfaces import Buffer, Done, FileStamp
+from quire.env.private import FILE_MODE, FOLDER_MODE, file_mode
 
 BLOCK_BYTES = 4096
 FREED_BYTES = 4 * 1024 * 1024
@@ -117,7 +118,7 @@ class RealLock:
         if path.exists() and _inode(path.stat()) in self._held:
             # Not even opened: closing any descriptor of the file would drop the process's own lock.
             raise BlockingIOError(errno.EAGAIN, "locked by this process", str(path))
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         self._key = _inode(os.fstat(descriptor))
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,9 +166,9 @@ class RealFiles:
         # From the top, each synced before the next: what is there has all its parents on the disk. Only the last one
         # may be what a process made that was killed before it came to the sync.
         for made in reversed([parent for parent in path.parents if not parent.exists()]):
-            made.mkdir(exist_ok=True)
+            made.mkdir(FOLDER_MODE, exist_ok=True)
             self.sync_directory(made.parent)
-        path.mkdir(exist_ok=True)
+        path.mkdir(FOLDER_MODE, exist_ok=True)
         with contextlib.suppress(PermissionError):
             self.sync_directory(path.parent)
 
@@ -189,7 +190,9 @@ class RealFiles:
 
     def write_whole(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode(path.parent)
+        )
         try:
             file = RealFile(descriptor)
             file.write_at(data, 0)
@@ -200,7 +203,7 @@ class RealFiles:
         self.sync_directory(path.parent)
 
     def allocate(self, path: Path, size: int) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, file_mode(path.parent))
         try:
             os.posix_fallocate(descriptor, 0, size)
             os.fsync(descriptor)

@@ -57,6 +57,12 @@ class ArchiveError(StorageError):
     code = "archive"
 
 
+class ArchiveLostError(ArchiveError):
+    """What was archived is gone: the file is not in its directory, which is there, or its bytes are others."""
+
+    code = "archive_lost"
+
+
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """One row group of a file.
@@ -235,13 +241,17 @@ class ArchiveFile:
         """Some columns of one row group.
 
         Raises:
-            ArchiveError: its bytes are not the ones that were written.
+            ArchiveLostError: its bytes are not the ones that were written.
+            ArchiveError: they cannot be read now.
         """
         group = self.manifest.groups[number]
-        self._source.seek(group.start)
-        data = self._source.read(group.end - group.start)
+        try:
+            self._source.seek(group.start)
+            data = self._source.read(group.end - group.start)
+        except OSError as error:
+            raise _unread(self.place, error) from error
         if len(data) != group.end - group.start or crc32c(data) != group.crc32c:
-            raise ArchiveError(
+            raise ArchiveLostError(
                 f"archive file {self.place.path}: row group {number} (offsets {group.first} to {group.next - 1}) differs "
                 "from its checksum",
                 path=self.place.path,
@@ -255,21 +265,37 @@ def open_archive(place: ArchivePlace) -> ArchiveFile:
     """Open a file and check its footer.
 
     Raises:
-        ArchiveError: it is missing, or not what the log's list says.
+        ArchiveLostError: it is missing, or not what the log's list says.
+        ArchiveError: it cannot be read now, or nobody can tell whether it is missing.
     """
     try:
         system, path = (
             fs.FileSystem.from_uri(place.path) if "://" in place.path else (fs.LocalFileSystem(), place.path)
         )
-        source = system.open_input_file(path)
+        source = _opened(system, path, place)
+        size, footer = read_footer(source)
     except OSError as error:
-        raise ArchiveError(f"archive file {place.path} cannot be read: {error}", path=place.path) from error
-    size, footer = read_footer(source)
+        raise _unread(place, error) from error
     if footer_digest(footer) != place.digest:
-        raise ArchiveError(
+        raise ArchiveLostError(
             f"archive file {place.path}: its footer is not the one that the log's list means", path=place.path
         )
     return ArchiveFile(place, source, size, footer)
+
+
+def _opened(system: fs.FileSystem, path: str, place: ArchivePlace) -> pa.NativeFile:
+    """The file; one that is missing is lost only if the directory of the log's files is there: else a disk may be away."""
+    try:
+        return system.open_input_file(path)
+    except FileNotFoundError as error:
+        system.get_file_info(fs.FileSelector(path.rpartition("/")[0]))
+        raise ArchiveLostError(
+            f"archive file {place.path} cannot be read: it is not there, its directory is", path=place.path
+        ) from error
+
+
+def _unread(place: ArchivePlace, error: OSError) -> ArchiveError:
+    return ArchiveError(f"archive file {place.path} cannot be read: {error}", path=place.path)
 
 
 def read_footer(source: pa.NativeFile) -> tuple[int, bytes]:

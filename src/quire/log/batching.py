@@ -11,11 +11,11 @@ from typing import Final, TypeAlias
 
 from quire.client.writer import LedgerWriter
 from quire.core.errors import MisuseError, QuireError
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.wire.batch import Codec, Headers, encode_batch
 
 RECORD_OVERHEAD: Final = 32
 """What a record counts against the windows besides its bytes."""
-_I64: Final = 2**63
 _U16: Final = 2**16
 
 
@@ -188,10 +188,14 @@ def record_size(value: object, key: object, headers: object, timestamp_ms: objec
             size += len(part)
         elif part is not None:
             raise _unfit(f"{name} is bytes or None, not {type(part).__name__}")
-    if timestamp_ms is not None and not (
-        isinstance(timestamp_ms, int) and -_I64 <= timestamp_ms < _I64 and not isinstance(timestamp_ms, bool)
-    ):
-        raise _unfit(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
+    if timestamp_ms is not None:
+        if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+            raise _unfit(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
+        if not TIME_MS_MIN <= timestamp_ms <= TIME_MS_MAX:
+            raise _unfit(
+                f"timestamp_ms is milliseconds since 1970 in the years 1 to 9999 ({TIME_MS_MIN} to {TIME_MS_MAX}), "
+                f"not {timestamp_ms}"
+            )
     if headers:
         size += _headers_size(headers)
     return size

@@ -21,8 +21,8 @@ from typing import Final
 from quire.client.client import Client
 from quire.core.errors import CorruptMetadataError, NoSuchLogError
 from quire.core.ids import LedgerId
-from quire.core.log_commit import is_replay
 from quire.core.log_list import LogHead
+from quire.core.log_marks import is_replay
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
 from quire.log.heads import HEADS, PAGES, LogHeads
@@ -126,7 +126,7 @@ class LogCollector:
             return False
         if listing.head is None:
             return True  # ids of logs are never used again
-        mark = listing.head.mark(by.query) if by.query else None
+        mark = listing.head.mark(by.query) if by.query and not by.consents else None
         if mark is not None and mark.incarnation == by.incarnation and is_replay(by.batch, mark):
             return True
         wall = self._client.clock.wall_ms()

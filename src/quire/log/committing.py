@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from quire.client.client import Client
 from quire.core import log_commit as c
@@ -22,8 +22,8 @@ from quire.core.errors import (
     QuireError,
     RecoveryInconclusiveError,
     StagedLedgerGoneError,
-    TransactionResetError,
 )
+from quire.core.fingerprints import Fingerprint
 from quire.core.ledger_metadata import LedgerState
 from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutcome, CommitRules, FoundHead
 from quire.core.log_list import LogHead, LogItem, PageLayout
@@ -34,6 +34,7 @@ from quire.log.electing import election_of
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.listing import delete_unlisted, read_listing
+from quire.log.refusing import mark_error
 from quire.log.trimming import LogTrimmer
 from quire.metadata.election import Election
 from quire.metadata.store import VersionConflictError
@@ -47,6 +48,14 @@ GUARDED_MAX: Final = 100
 looked at right before it, which a collector's grace time then has to cover."""
 _PAUSE_MS: Final = 20
 
+OwnFingerprint: TypeAlias = Callable[[int], Awaitable[Fingerprint | None]]
+"""What the caller's checkpoint has of the batch of a number; None when it has nothing that can be read."""
+
+
+async def _no_checkpoint(batch_id: int) -> Fingerprint | None:
+    del batch_id
+    return None
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -55,10 +64,13 @@ class Committed:
     Attributes:
         already: it was in the log before: nothing was done.
         unplaced: logs whose leader has not given the batch its offsets yet.
+        by_number: logs whose mark could be compared by its number alone: an older program wrote it, or the checkpoint
+            has no file of its batch.
     """
 
     already: bool
     unplaced: tuple[str, ...] = ()
+    by_number: tuple[str, ...] = ()
 
 
 class LogCommitter:
@@ -70,6 +82,7 @@ class LogCommitter:
         batch: what is committed.
         password: of the logs' ledgers.
         config: settings.
+        own: what the caller's checkpoint says of a batch of its query, for the comparison with a log's mark.
         rules: the judgements of the machine; a check takes one out.
         at: told of each step before it is taken and after; a check lets the process die there.
     """
@@ -82,10 +95,12 @@ class LogCommitter:
         password: bytes = b"",
         config: LogConfig | None = None,
         *,
+        own: OwnFingerprint = _no_checkpoint,
         rules: CommitRules = COMMIT_RULES,
         at: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client = client
+        self._own = own
         self._names = tuple(names)
         self._batch = batch
         self._config = config or LogConfig()
@@ -105,7 +120,10 @@ class LogCommitter:
         Raises:
             NoSuchLogError: a log of the batch is not there.
             LogLedError: a log has a leader that does not adopt, or open ledgers and no leader.
-            TransactionResetError: the named transaction counts from the beginning again.
+            TransactionResetError: the named transaction counts from the beginning again, or its number is below the last.
+            TransactionRowsError: its number is in the log with other rows.
+            CheckpointWentBackError: the stream's checkpoint was put back or copied since the log's mark was made.
+            DamagedMarkError: what the log remembers of the query cannot be right.
             CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
             MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the logs: commit it
@@ -119,7 +137,8 @@ class LogCommitter:
         if self._batch.truncate:
             await self._carry_out_truncations()
         unplaced = await self._placed(placed_within_ms)
-        return Committed(ended.outcome is CommitOutcome.ALREADY, unplaced)
+        by_number = tuple(self._names[place] for place in self._machine.by_number)
+        return Committed(ended.outcome is CommitOutcome.ALREADY, unplaced, by_number)
 
     async def _run(self) -> None:
         machine = self._machine
@@ -159,7 +178,10 @@ class LogCommitter:
             election = Election(self._client.store, election_of(log_id), "")
             standing = await self._patiently(election.candidates)
             alive = f"{leader.holder}@{leader.host}" in standing
-        return FoundHead(head, version, alive)
+        mark, own = head.mark(self._batch.query_id), None
+        if mark is not None and mark.fingerprint is not None and mark.batch_id != self._batch.batch_id:
+            own = await self._own(mark.batch_id)
+        return FoundHead(head, version, alive, own)
 
     async def _recover(self, item: LogItem) -> None:
         self._at("fence")
@@ -282,13 +304,13 @@ class LogCommitter:
                     "which recovers what it wrote."
                 )
                 raise LogLedError(msg, log=name)
-            case CommitOutcome.WAS_RESET:
-                app = batch.query_id.removeprefix(NAMED)
-                msg = (
-                    f"txnAppId '{app}' last wrote batch {detail} from another checkpoint; this run starts again at "
-                    f"{batch.batch_id}. Use a new txnAppId, or set txnOnReset=continue|skip."
-                )
-                raise TransactionResetError(msg, log=name, app=app)
+            case (
+                CommitOutcome.WAS_RESET
+                | CommitOutcome.IS_BEHIND
+                | CommitOutcome.OTHER_HISTORY
+                | CommitOutcome.MARK_DAMAGED
+            ):
+                raise mark_error(ended, batch, name)
             case CommitOutcome.LEDGER_GONE:
                 msg = (
                     f"log '{name}': a ledger of this batch was deleted before the batch was committed, so nothing was "
@@ -299,10 +321,6 @@ class LogCommitter:
                 raise RecoveryInconclusiveError(f"log '{name}' cannot be taken over now: {detail}", log=name)
             case CommitOutcome.REFUSED:
                 raise MisuseError(detail, log=name)
-
-
-NAMED: Final = "app:"
-"""What the marks of named transactions begin with, so that no name can be a query's id."""
 
 
 def _waits(head: LogHead, ledgers: set[Any]) -> bool:

@@ -340,6 +340,7 @@ class Log:
         described: list[ItemDescription] = []
         end = head.start_offset
         ended = True
+        silent: dict[str, None] = {}
         for item in items:
             last_entry: int | None = None
             if item.is_open:
@@ -351,6 +352,7 @@ class Log:
                     # What is seen of an open ledger may be less than what is confirmed: the one behind it, which may
                     # have records by now, begins at an offset that nobody but the writer knows yet.
                     ended = reader.closed
+                    silent |= dict.fromkeys(reader.silent)
                 item = replace(item.completed(first, found), state=ItemState.OPEN)  # noqa: PLW2901 - as known now
             described.append(_item(item, last_entry))
             end = described[-1].next_offset
@@ -368,6 +370,7 @@ class Log:
             head.marks,
             head.archive,
             head.compacted_below,
+            tuple(silent),
         )
 
     async def truncate(self, before: int) -> None:

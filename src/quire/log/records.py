@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from quire.core.ids import LedgerId
 from quire.core.log_list import ItemState, LogSettings, Mark, Place
@@ -11,6 +11,12 @@ from quire.wire.batch import BatchView
 
 Bytes: TypeAlias = bytes
 """For classes that have a field of that name."""
+
+
+TIME_MS_MIN: Final = -62_135_596_800_000
+"""The earliest time that a record can have: the year 1 begins. Spark's timestamps and Python's have the same range."""
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The latest one: the last millisecond of the year 9999."""
 
 
 class Record(NamedTuple):
@@ -92,6 +98,7 @@ class LogDescription:
         marks: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
         compacted_below: records below this offset whose key has a later one may be gone; 0 where none are.
+        silent: bookies for want of whose answer more records may be confirmed than `end_offset` says.
     """
 
     name: str
@@ -107,6 +114,7 @@ class LogDescription:
     marks: tuple[Mark, ...] = ()
     archive: str = ""
     compacted_below: int = 0
+    silent: tuple[str, ...] = ()
 
 
 class LogRange(NamedTuple):

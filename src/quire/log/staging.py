@@ -37,6 +37,7 @@ class StagedBy:
         partition: of the task; -1 for rows that the driver wrote for several.
         attempt: the task attempt, unique in its application.
         host: where it ran.
+        consents: its batch is appended whatever the mark says, so a mark does not make the ledger garbage.
     """
 
     query: str = ""
@@ -45,6 +46,7 @@ class StagedBy:
     partition: int = -1
     attempt: int = -1
     host: str = ""
+    consents: bool = False
 
     def encode(self) -> bytes:
         """As it is stored."""
@@ -71,6 +73,7 @@ _KINDS: Final = {
     "partition": int,
     "attempt": int,
     "host": str,
+    "consents": bool,
 }
 
 

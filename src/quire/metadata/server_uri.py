@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from quire.core.errors import NoClusterError
+from quire.env.private import warn_of_exposed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -94,6 +95,7 @@ def credentials_in(path: Path, *kinds: str) -> tuple[str, str, str]:
     """
     try:
         line = path.read_text().partition("\n")[0]
+        warn_of_exposed(path, "a password")
     except (OSError, UnicodeDecodeError) as error:
         raise NoClusterError(f"the credentials in {path} cannot be read: {error}", path=str(path)) from error
     kind, _, rest = line.partition(":")

@@ -32,6 +32,7 @@ from quire.metadata.sqlite_place import (
     BUSY_MS,
     check_kind,
     check_place,
+    close_files,
     damaged,
     explain,
     patiently,
@@ -140,6 +141,7 @@ class SqliteFile:
         self._seen: Counters | None = None
         self.sequence = SequenceFile(path)
         check_place(path, create=create)
+        close_files(path, create=create)
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_MS / 1000)

@@ -5,22 +5,29 @@ Source: SQLite documentation, "Result and Error Codes"; "File Locking And Concur
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
 from quire.core.errors import CorruptMetadataError, DiskFullError, NoClusterError, QuireError, StorageError
+from quire.env.private import FILE_MODE, close_to_others, companion_folder_mode, companion_mode
 from quire.env.real import RealFiles
 from quire.metadata.checked import FORMATS
 from quire.metadata.sqlite_schema import Counters
 from quire.metadata.store import StoreBusyError
 
 Result = TypeVar("Result")
+_LOG: Final = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x51756972  # "Quir"
+SESSIONS: Final = "-sessions"
+"""Added to the database's name: the folder of the session files."""
 BUSY_MS: Final = 10_000
 """How long a caller waits for another process that is changing something."""
 DAMAGE: Final = ("no such table", "Could not decode to UTF-8")
@@ -174,6 +181,43 @@ def check_place(path: Path, *, create: bool) -> None:
             f"{path} lies on {filesystem}, a network filesystem, where SQLite's locks cannot be trusted; use a local"
             " disk",
             **ids,
+        )
+
+
+def close_files(path: Path, *, create: bool) -> None:
+    """Make the database its owner's: a new one is 0600, and what an older version left open to everybody is closed.
+
+    What SQLite and this program put beside it gets its mode, so an owner may open all to a group with one `chmod`. What
+    another user owns stays as it is: that user's next start closes it.
+
+    Args:
+        path: the database.
+        create: make an empty file where it is missing, before SQLite makes one that everybody can read.
+
+    Raises:
+        NoClusterError: it cannot be made.
+    """
+    try:
+        if create:
+            with suppress(FileExistsError):
+                # Not opened: closing a descriptor would drop the locks that this process has on the file.
+                os.mknod(path, FILE_MODE | stat.S_IFREG)
+        sessions = path.with_name(path.name + SESSIONS)
+        closed = close_to_others(path, FILE_MODE)
+        files = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-sequence")]
+        for file in [*files, *(sessions.iterdir() if sessions.is_dir() else ())]:
+            closed |= file.is_file() and close_to_others(file, companion_mode(path))
+        closed |= close_to_others(sessions, companion_folder_mode(path))
+    except PermissionError:
+        return
+    except OSError as error:
+        msg = f"the metadata file {path} cannot be reached: {error.strerror}"
+        raise NoClusterError(msg, path=str(path)) from error
+    if closed:
+        _LOG.warning(
+            "the metadata file %s, which holds passwords, was open to every user: it is its owner's now, with the files beside"
+            " it; `chmod 660` of all of them would let a group use the cluster (docs/security.md)",
+            path,
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from quire.core.errors import AlreadyExistsError
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
+from quire.metadata.sqlite_place import SESSIONS
 from quire.metadata.sqlite_sessions import SessionFile, SessionObserver, SessionRow, remove_if_free, sweep
 from quire.metadata.store import Create, KeyMissingError, Put, Registration, sequential_key
 
@@ -139,7 +140,7 @@ class SqliteRegistrations:
         if self._session is None or not self._session.path.exists():
             if self._session is not None:
                 self._session.release()
-            self._session = SessionFile(self._folder)
+            self._session = SessionFile(self._folder, self._file.path)
         self._session.beat()
         if not self._file.has_session(self._number, self._session.name):
             owner = f"{os.getpid()}@{socket.gethostname()}"
@@ -208,4 +209,4 @@ class SqliteRegistrations:
 
 def sessions_folder(path: Path) -> Path:
     """Where the session files of a metadata file lie."""
-    return path.with_name(path.name + "-sessions")
+    return path.with_name(path.name + SESSIONS)

@@ -18,13 +18,13 @@ import errno
 import fcntl
 import logging
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from quire.env.private import FILE_MODE, share_as
 from quire.env.real import RealFiles
 from quire.metadata.sqlite_schema import Counters, Identity
 from quire.wire.layout import IGNORES, Field, Layout, Use
@@ -174,11 +174,8 @@ class SequenceFile:
         except FileNotFoundError:
             pass
         # As SQLite does with its -wal: whoever may write the database may write this.
-        database = self._database.stat()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
-        if os.geteuid() == 0:
-            os.fchown(descriptor, database.st_uid, database.st_gid)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        share_as(self._database, descriptor)
         return descriptor
 
     def _write(self, descriptor: int, progress: Progress) -> None:

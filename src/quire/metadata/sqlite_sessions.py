@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from quire.core.errors import StorageError
+from quire.env.private import FILE_MODE, FOLDER_MODE, share_as
 
 BEAT_BYTES: Final = 8
 LOOKS_BEFORE_EXPIRY: Final = 8
@@ -39,13 +40,24 @@ os.register_at_fork(after_in_child=_OWN.clear)
 class SessionFile:
     """The owner's side: one file, locked from construction to `release`.
 
+    Args:
+        folder: where it is made; the folder is made if it is missing.
+        database: the metadata file, whose users may use the session file too.
+
     Raises:
         StorageError: the file cannot be made or locked.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: Path) -> None:
         try:
-            folder.mkdir(exist_ok=True)
+            self._database = database
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(FOLDER_MODE)
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    share_as(database, descriptor, folder=True)
+                finally:
+                    os.close(descriptor)
             while not self._locked(folder / uuid.uuid4().hex):
                 pass  # a sweeper of another process took the file between its making and its locking
         except OSError as error:
@@ -55,13 +67,14 @@ class SessionFile:
     def _locked(self, path: Path) -> bool:
         self.path = path
         _OWN[str(path)] = -1  # before the file exists, so that no other store of this process ever opens it
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         _OWN[str(path)] = descriptor
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
             return False
+        share_as(self._database, descriptor)
         if os.fstat(descriptor).st_nlink == 0:
             self.release()
             return False

@@ -19,6 +19,7 @@ from crc32c import crc32c
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
+from quire.net.ends import has_one_address
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
 from quire.net.opening import WANTS_A_NAME, NativeOpening, why_it_ended
 from quire.net.security import ClientKeys
@@ -62,7 +63,9 @@ class Channel(FrameProtocol):
         version: what the hello settled, 0 before; answers are laid out as it says.
         features: what the bookie said that it can do.
         boot: the bookie's boot number, 0 where it tells none.
-        beside: the bookie is on this machine, and its files may be readable; whoever finds that they are not unsets it.
+        beside: the bookie offers its files, and both ends of the connection have one address, as this side sees them; who
+            finds that the files are not readable unsets it.
+        place_misses: how many responses in a row named places whose bytes did not verify.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Channel(FrameProtocol):
         self.features = 0
         self.boot = 0
         self.beside = False
+        self.place_misses = 0
         self._ready = False
         self._paused = False
         self._next_number = 1
@@ -260,7 +264,7 @@ class Channel(FrameProtocol):
         elif hello.version == 0:
             self._give_up(hello.message or "it refused the connection")
         else:
-            self.beside = bool(hello.features & native_hello.BESIDE)
+            self.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(self.transport)
             self.opened()
 
     # --- for the opening -------------------------------------------------------------------------------------------

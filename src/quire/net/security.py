@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from quire.core.errors import MisuseError
+from quire.env.private import warn_of_exposed
 from quire.net.reloaded import Reloaded
 from quire.net.sasl import SaslClient, SaslServer, Users
 from quire.net.sasl_jaas import BOOKIE_SECTION, CLIENT_SECTION, user_of, users_of
@@ -234,6 +235,8 @@ def _load(path: Path, tls: type[T], sasl: type[Any]) -> tuple[T | None, Any]:
         reason = error.strerror if isinstance(error, OSError) else error
         msg = f"the security file {path} cannot be read: {reason}"
         raise MisuseError(msg, path=str(path)) from error
+    if isinstance(document.get("sasl"), dict) and "password" in document["sasl"]:
+        warn_of_exposed(path, "a password")
     unknown = set(document) - {"tls", "sasl"}
     if unknown:
         msg = f"the security file {path} has {', '.join(sorted(unknown))}; it may have [tls] and [sasl]"

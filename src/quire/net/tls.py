@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from quire.core.errors import MisuseError
+from quire.env.private import warn_of_exposed
 from quire.net.reloaded import Reloaded
 
 SHUTDOWN_SECONDS: Final = 2.0
@@ -272,6 +273,7 @@ def _load_certificate(
     password = ""
     if password_file is not None:
         _check_readable(password_file, "key_password_file")
+        warn_of_exposed(password_file, "the password of a key")
         password = next(iter(password_file.read_text().splitlines()), "")
     try:
         # Always a password: without one OpenSSL would ask on the terminal, and a server would hang.

@@ -16,7 +16,7 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.placement import Shape, slots_for_absent
 from quire.proof.bookies import LEDGER
-from quire.proof.clients import PATIENCE, bookie_name
+from quire.proof.clients import bookie_name, patience
 from quire.proof.configuration import Configuration
 from quire.proof.parts import Move, State, Store, WorldParts
 
@@ -59,7 +59,9 @@ class Beginning(WorldParts):
 
     def _created_without(self, state: State, absent: tuple[int, ...]) -> list[Move]:
         record = record_of(self.configuration)
-        machine = self.switches.writer(record, 0, rules=self.switches.rules, limits=PATIENCE)
+        machine = self.switches.writer(
+            record, 0, rules=self.switches.rules, limits=patience(self.configuration)
+        )
         new = list(state)
         new[self.at_store] = self.stores.number(self.created(record, absent))
         command = f"creates the ledger without {' '.join(bookie_name(slot) for slot in absent)}"

@@ -32,6 +32,7 @@ from quire.proof.log_parts import LogConfiguration
 from quire.proof.log_watch import LogWatch
 from quire.proof.log_world import LogWorld
 from quire.proof.mutants import LOSS_MUTANTS, MUTANTS, READER_MUTANTS, Mutant
+from quire.proof.quorum_mutants import QUORUM_MUTANTS
 from quire.proof.story import exchanges, led, replayed, state_rows, transcript
 from quire.proof.switches import SHIPPED, Switches
 from quire.proof.symmetry import Symmetry
@@ -45,7 +46,8 @@ AnyWorld: TypeAlias = World | LogWorld | CollectorWorld | DirectoryWorld
 
 
 def _every() -> tuple[AnyMutant, ...]:
-    return (*MUTANTS, *LOSS_MUTANTS, *READER_MUTANTS, *LOG_MUTANTS, *COLLECTOR_MUTANTS, *DIRECTORY_MUTANTS)
+    ledger = (*MUTANTS, *LOSS_MUTANTS, *QUORUM_MUTANTS, *READER_MUTANTS)
+    return (*ledger, *LOG_MUTANTS, *COLLECTOR_MUTANTS, *DIRECTORY_MUTANTS)
 
 
 EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in _every()}

@@ -31,9 +31,15 @@ WRITER_DONE = (Status.CLOSED, Status.ENDED, Status.ABANDONED)
 ENDING = (*WRITER_DONE, Status.CLOSING)
 CLOSING_READS_NOT = frozenset({"_absent", "_delayed", "_failing", "_holes", "_live", "_resent", "ensemble"})
 """What no input of a closing writer looks at."""
-PATIENCE = WriterLimits(retry_ms_min=0, retry_ms_max=0)
-"""The explorer has no clock: a timer may fire at any time."""
+NOW_MS, TOO_LATE_MS = 0, 1
+"""The explorer has no clock: a timer may fire at any time, and a wait for the ack quorum may be over at any time."""
 Fault = tuple[str, str]
+
+
+def patience(configuration: Configuration) -> WriterLimits:
+    """How patient the writer of a world is."""
+    wait_ms = TOO_LATE_MS if configuration.waits else 0
+    return WriterLimits(retry_ms_min=0, retry_ms_max=0, quorum_wait_ms=wait_ms)
 
 
 def bookie_name(number: int) -> BookieId:
@@ -204,7 +210,7 @@ class WriterDriver(ClientDriver):
 
     def choose(self, machine: Any, chosen: dict[Slot, BookieId]) -> None:
         """The driver's choice, made in the same turn."""
-        machine.replacements_chosen(chosen, 0)
+        machine.replacements_chosen(chosen, NOW_MS)
 
     def carry_out(self, running: Any, effect: Any) -> None:
         """Do what one effect asks."""
@@ -256,8 +262,10 @@ class WriterDriver(ClientDriver):
             yield f"append {run}", self.step(client, lambda m: m.append(run, run))
         if going and configuration.closes:
             yield "close", self.step(client, lambda m: m.close())
-        if machine._timer_at_ms is not None and not client.idle:
-            yield "timer", self.step(client, lambda m: m.timer_fired(0))
+        if machine._timer_at_ms == NOW_MS and not client.idle:
+            yield "timer", self.step(client, lambda m: m.timer_fired(NOW_MS))
+        if status is Status.WRITING and machine.below_quorum:
+            yield "waits no longer", self.step(client, lambda m: m.timer_fired(TOO_LATE_MS))
         if machine._looking and going:
             yield from self._looks(client)
 
@@ -269,14 +277,14 @@ class WriterDriver(ClientDriver):
         machine = client.machine
         outside = {bookie_name(number) for number in range(self.configuration.bookies)} - {*machine.ensemble}
         if outside:
-            yield "found a spare", self.step(client, lambda m: m.bookies_found([], 0, spare=True))
+            yield "found a spare", self.step(client, lambda m: m.bookies_found([], NOW_MS, spare=True))
         for slot in machine.absent:
             yield f"found {machine.ensemble[slot]} back", self._found(client, [slot])
         if not machine.absent:
             yield "found nothing", self._found(client, [])
 
     def _found(self, client: Client, returned: list[int]) -> list[Outcome]:
-        return self.step(client, lambda m: m.bookies_found(returned, 0, spare=False))
+        return self.step(client, lambda m: m.bookies_found(returned, NOW_MS, spare=False))
 
     def losable(self, client: Client) -> list[tuple[int, BookieId]]:
         """The slots whose bookie may be given up: it has not answered for something that is pending."""
@@ -333,7 +341,7 @@ class WriterDriver(ClientDriver):
             return self.step(client, lambda m: m.metadata_conflicted())
         if answer == "missing":
             return self.step(client, lambda m: m.metadata_missing())
-        return self.step(client, lambda m: m.metadata_unknown(0))
+        return self.step(client, lambda m: m.metadata_unknown(NOW_MS))
 
     def read_answered(self, client: Client, record: LedgerMetadata | None, version: int) -> list[Outcome]:
         """The record as the store has it."""

@@ -38,6 +38,8 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(4, 3, 3, 2, away=1),
     Configuration(3, 3, 2, 1, entries=2),
     Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True),
+    Configuration(3, 3, 3, 3, timeouts=1, waits=True),
+    Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True, waits=True),
     Configuration(3, 3, 2, 2, entries=2),
     LogConfiguration(2, 3, 1, lost_swaps=1),
     Configuration(2, 2, 2, 2, crashes=1, breaks=1),
@@ -68,6 +70,11 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     CollectorConfiguration(ours=True, mixed=True, lives=2, passes=4, restores=2, crashes=1),
     CollectorConfiguration(lives=2, passes=4, restores=2, crashes=1, full=1),
     Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
+    Configuration(2, 2, 2, 2, timeouts=1, crashes=1, waits=True),
+    Configuration(2, 2, 2, 2, timeouts=1, lost_swaps=1, closes=True, waits=True),
+    Configuration(3, 3, 2, 2, timeouts=1, waits=True),
+    Configuration(2, 2, 2, 2, timeouts=2, waits=True),
+    Configuration(3, 3, 3, 2, entries=2, timeouts=3, recoverers=0, closes=True, drops=True, waits=True),
     Configuration(3, 2, 2, 1, timeouts=1, away=1),
     Configuration(2, 2, 2, 1, entries=2, timeouts=1, away=1),
     Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
@@ -75,6 +82,9 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
 """Largest first, so that no core waits long for the other at the end."""
 
 SMALL: Final[tuple[AnyConfiguration, ...]] = (
+    Configuration(2, 2, 2, 2, timeouts=1, waits=True),
+    Configuration(3, 3, 3, 2, timeouts=3, recoverers=0, waits=True),
+    Configuration(2, 2, 2, 2, timeouts=2, recoverers=0, explicit_lac=True, readers=1, waits=True),
     Configuration(2, 2, 2, 2, deletions=1, crashes=1),
     Configuration(3, 3, 3, 2, away=1),
     Configuration(3, 3, 3, 2),

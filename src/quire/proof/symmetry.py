@@ -47,6 +47,7 @@ WRITER_FIELDS = {
         "_look_at_ms",
         "_looking",
         "_next_run",
+        "_quorum_until_ms",
         "_read_at_ms",
         "_retry_ms",
         "_runs",

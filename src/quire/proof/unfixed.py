@@ -5,11 +5,12 @@ Source: protocol reference 10.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
-from quire.core.effects import Confirmed
+from quire.core.effects import Confirmed, SendRun
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import LogHead
@@ -135,3 +136,35 @@ class ReaderOfOldRecords(ReaderDriver):
     def trusts_old(self, asked: tuple[BookieId, ...], record: LedgerMetadata, entry_id: int) -> bool:
         """Always."""
         return True
+
+
+class ConfirmsWithWhoeverIsThere(WriterMachine):
+    """Below the ack quorum the bookies that are still there are enough."""
+
+    __slots__ = ()
+
+    def _advance(self) -> None:
+        """Count to Qa or to the bookies of the write set that are there, whichever is less."""
+        if not self.below_quorum:
+            super()._advance()
+            return
+        shipped, there = self.rules, ~self._absent_mask()
+
+        def enough(acked: int, mask: int, ack_quorum: int) -> bool:
+            return shipped.confirms(acked, mask, min(ack_quorum, (mask & there).bit_count()))
+
+        self.rules = replace(shipped, confirms=enough)
+        super()._advance()
+        self.rules = shipped
+
+
+class ReturnsWithoutTheUnconfirmed(WriterMachine):
+    """A bookie that returns gets what is appended from then on only."""
+
+    __slots__ = ()
+
+    def _return_slot(self, slot: int) -> None:
+        """What is unconfirmed is not sent again."""
+        before = len(self.out)
+        super()._return_slot(slot)
+        self.out[before:] = [effect for effect in self.out[before:] if not isinstance(effect, SendRun)]

@@ -16,7 +16,7 @@ from quire.core.recovery import RecoveryStatus
 from quire.core.transcript import record_text
 from quire.proof.beginning import NOT_CREATED, Beginning, record_of
 from quire.proof.bookies import BookieState
-from quire.proof.clients import PATIENCE, bookie_name, bookie_number
+from quire.proof.clients import bookie_name, bookie_number, patience
 from quire.proof.doubts import Doubts
 from quire.proof.faults import Faults
 from quire.proof.messages import Link, Reply, Request, reply_text, request_text
@@ -36,7 +36,7 @@ class World(Beginning, Faults, Reading, Doubts):
         else:
             record = record_of(c)
             store = Store(record, 0)
-            machine = self.switches.writer(record, 0, rules=self.switches.rules, limits=PATIENCE)
+            machine = self.switches.writer(record, 0, rules=self.switches.rules, limits=patience(c))
             writer = self.writer_driver.new(machine)
         bookie = self.bookies.number(BookieState())
         writer_number = self.clients.number(writer)

@@ -14,6 +14,7 @@ from quire.proof.configuration import Configuration
 from quire.proof.explorer import Result, explore
 from quire.proof.invariants import Watch
 from quire.proof.mutants import BY_NAME, SPARE, Mutant
+from quire.proof.quorum_mutants import QUORUM_MUTANTS
 from quire.proof.story import exchanges, replayed, transcript
 from quire.proof.switches import SHIPPED
 from quire.proof.symmetry import Symmetry
@@ -21,6 +22,9 @@ from quire.proof.world import World
 from quire.replay.replay import Path, Played, replay
 from quire.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 from quire.replay.world import ProgramWorld
+
+REPLAYED: Final = {**BY_NAME, **{mutant.name: mutant for mutant in QUORUM_MUTANTS}}
+"""The mutants whose counterexamples are walked."""
 
 WHERE: Final[dict[str, Configuration]] = {
     "X11": replace(SPARE, entries=2),
@@ -44,6 +48,8 @@ WALKS: Final = (
     Configuration(2, 2, 2, 2, crashes=2, breaks=1),
     Configuration(4, 4, 3, 2, entries=3, timeouts=1, closes=True),
     Configuration(4, 3, 3, 2, entries=3, timeouts=1, away=1),
+    Configuration(3, 3, 3, 2, entries=3, timeouts=4, waits=True),
+    Configuration(3, 2, 2, 2, entries=2, timeouts=2, lost_swaps=1, absent=True, waits=True),
 )
 """Worlds in which random walks are taken."""
 WALK_STEPS_MAX: Final = 90
@@ -76,7 +82,7 @@ class Counterexample:
 
 def counterexample(name: str) -> Counterexample:
     """Find a mutant's counterexample."""
-    mutant = BY_NAME[name]
+    mutant = REPLAYED[name]
     world = ProgramWorld(WHERE.get(name, mutant.configuration), mutant.switches)
     watch = Watch(world, [mutant.violated])
     canonical = None if mutant.names_slots else Symmetry(world)
@@ -89,7 +95,7 @@ def from_transcript(name: str, text: str) -> Counterexample:
     Raises:
         CannotReplayError: it is not a way through that world.
     """
-    mutant = BY_NAME[name]
+    mutant = REPLAYED[name]
     world = World(WHERE.get(name, mutant.configuration), mutant.switches)
     path = replayed(world, exchanges(text))
     watch = Watch(world, [mutant.violated])

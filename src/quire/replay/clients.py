@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from quire.client.access import LedgerAccess
@@ -25,12 +26,23 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryMachine
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
+from quire.core.writer_state import Hole
 from quire.env.stepped import StepClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.net.channel import Channel
-from quire.proof.clients import ENDING, Client, ClientDriver, Outcome, Running, fault_of, with_fault
+from quire.proof.clients import (
+    ENDING,
+    NOW_MS,
+    TOO_LATE_MS,
+    Client,
+    ClientDriver,
+    Outcome,
+    Running,
+    fault_of,
+    with_fault,
+)
 from quire.proof.snapshot import clone
 from quire.replay.bookies import CLUSTER
 from quire.replay.frames import Said
@@ -42,8 +54,9 @@ from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 
 HOURS_MS = 3_600_000
-LOOK_MS = HOURS_MS
-SILENT_MS = 100_000
+LOOK_MS, WAIT_MS = HOURS_MS // 90, HOURS_MS
+"""Between two looks for bookies, and for how long the ack quorum is waited for: no schedule looks so often."""
+SILENT_MS = 10_000
 BY_STEPS = ClientConfig(
     slow_after_ms=HOURS_MS,
     add_timeout_ms=HOURS_MS,
@@ -51,6 +64,7 @@ BY_STEPS = ClientConfig(
     silent_wait_ms=0,
     change_retry_ms_min=LOOK_MS,
     change_retry_ms_max=LOOK_MS,
+    quorum_wait_ms=0,
     metadata_timeout_ms=SILENT_MS,
     lac_after_ms=HOURS_MS,
     explicit_lac_after_ms=HOURS_MS,
@@ -90,6 +104,17 @@ class _Bookies(BookieClient):
         return self.spares
 
 
+class _Records(LedgerStore):
+    """Ledgers' records without the holes that a writer notes in them: the explorer's records have no notes."""
+
+    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:  # noqa: ARG002
+        """The record alone."""
+        return await self.write(record, version)
+
+    async def add_holes(self, ledger_id: int, holes: Sequence[Hole]) -> None:
+        """Nothing."""
+
+
 class Program:
     """A client. Subclasses are the writer and the recoverer.
 
@@ -123,7 +148,7 @@ class Program:
         self.stage, self.network, self.store = stage, network, store
         self.loop = stage.loop_of(name)
         self.driver, self.recorder = driver, recorder
-        self.ledgers = LedgerStore(store)
+        self.ledgers = _Records(store)
         self.client: Client
         self.ahead: list[Outcome] = []
         self._seen = 0
@@ -210,7 +235,9 @@ class Program:
         choices = [dict(told.args[0]) for told in group[1:] if told.args]
         for told in group:
             for effect in told.said:
-                shown = e.SetTimer(0) if isinstance(effect, e.SetTimer) else effect
+                shown = effect
+                if isinstance(effect, e.SetTimer):
+                    shown = e.SetTimer(_plain_ms(effect.at_ms, group[-1].after))
                 running.said.append(effect_line(shown, running.ensemble))
                 if isinstance(effect, e.ChooseReplacements | e.FindReplacements):
                     chosen = choices.pop(0) if choices else {}
@@ -236,10 +263,19 @@ def _plain(machine: Any) -> Any:
     machine = clone(machine)
     if isinstance(machine, WriterMachine):
         machine._retry_ms = 0
-        for name in ("_look_at_ms", "_read_at_ms", "_timer_at_ms"):
+        if machine._timer_at_ms is not None:
+            machine._timer_at_ms = _plain_ms(machine._timer_at_ms, machine)
+        for name in ("_look_at_ms", "_read_at_ms"):
             if getattr(machine, name) is not None:
-                setattr(machine, name, 0)
+                setattr(machine, name, NOW_MS)
+        if machine._quorum_until_ms is not None:
+            machine._quorum_until_ms = TOO_LATE_MS
     return machine
+
+
+def _plain_ms(at_ms: int, machine: WriterMachine) -> int:
+    """A time as the explorer has it: the end of the wait for the ack quorum, or any other."""
+    return TOO_LATE_MS if at_ms == machine._quorum_until_ms else NOW_MS
 
 
 class Writer(Program):
@@ -261,7 +297,7 @@ class Writer(Program):
                 self.ledgers,
                 clock,
                 FirstOfAll(),
-                BY_STEPS,
+                replace(BY_STEPS, quorum_wait_ms=WAIT_MS if self.driver.configuration.waits else 0),
                 machines=self.recorder.machines,
                 absent=list(absent),
             )
@@ -278,13 +314,13 @@ class Writer(Program):
         task = self.act(lambda: self.loop.create_task(self.writer.close()))
         task.add_done_callback(_heard)
 
-    def strike(self) -> None:
-        """The time of its timer has come."""
+    def strike(self, after_ms: int) -> None:
+        """The time of its timer has come: so much has passed."""
         writer = self.writer
         if writer._timer is None:
             raise LookupError("timer")
         writer._timer.cancel()
-        self.clock.ms += LOOK_MS
+        self.clock.ms += after_ms
         self.act(writer._timer_fired)
 
     def lost(self, bookie: str) -> None:

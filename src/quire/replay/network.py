@@ -205,3 +205,8 @@ class Network:
     def all_lines(self, client: int, bookie: str) -> list[Line]:
         """The newest first."""
         return self.lines.get((client, bookie), [])[::-1]
+
+    @property
+    def carries(self) -> bool:
+        """Whether a request or an answer is under way."""
+        return any(line.requests or line.answers for lines in self.lines.values() for line in lines)

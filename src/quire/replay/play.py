@@ -32,7 +32,7 @@ from quire.proof.parts import Ask, Label, State, Store
 from quire.proof.switches import Switches
 from quire.proof.world import World
 from quire.replay.bookies import CLUSTER, Bookie
-from quire.replay.clients import SILENT_MS, Program, Recoverer, ThenFirst, Writer
+from quire.replay.clients import LOOK_MS, SILENT_MS, WAIT_MS, Program, Recoverer, ThenFirst, Writer
 from quire.replay.frames import Said, Sent, plain
 from quire.replay.mutants import bookie_kind
 from quire.replay.network import Line, Network
@@ -243,9 +243,9 @@ class Play:
             writer.append()
         elif command == "close":
             writer.close()
-        elif command == "timer":
+        elif command in ("timer", "waits no longer"):
             self._look(writer)
-            writer.strike()
+            writer.strike(LOOK_MS if command == "timer" else WAIT_MS)
         elif command in ("found a spare", "found nothing"):
             if not writer.ahead:
                 raise ImpossibleStepError(command)

@@ -23,6 +23,7 @@ from quire.sim.loop import MS
 from quire.sim.mixes import MIXES
 from quire.sim.mutants import parts_of
 from quire.sim.run import Outcome, settings_of, simulate
+from quire.sim.watching import GOES_ON, WAITS
 
 CHUNK = 25
 KEPT_CHUNK = 500
@@ -286,6 +287,8 @@ SOMETIMES = (
     "a recoverer closes",
     "a truncation",
     "a writer closes",
+    GOES_ON,
+    WAITS,
     "an answer of the metadata store is lost after the change",
     "an ensemble change appends a fragment",
     "an ensemble change replaces a fragment",

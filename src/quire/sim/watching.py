@@ -18,6 +18,8 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import Rules
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import WriterLimits
 from quire.wire.run import ids_in
 
 
@@ -29,6 +31,40 @@ class Watch(Protocol):
 
     def broken(self, what: str) -> None:
         """Something is wrong."""
+
+    def saw(self, situation: str) -> None:
+        """Something that must be seen now and then."""
+
+
+WAITS, GOES_ON = "a writer waits for its ack quorum", "a writer has its ack quorum again"
+
+
+class WatchedWriter(WriterMachine):
+    """The shipped machine: does it ever wait for its ack quorum, and get it again?"""
+
+    __slots__ = ("_watch",)
+
+    def __init__(
+        self, record: LedgerMetadata, version: int, rules: Rules, limits: WriterLimits, watch: Watch
+    ) -> None:
+        super().__init__(record, version, rules=rules, limits=limits)
+        self._watch = watch
+
+    def replacements_chosen(
+        self, chosen: Mapping[int, BookieId], now_ms: int, *, refused: Sequence[int] = ()
+    ) -> None:
+        """See `WriterMachine`."""
+        waited = self.below_quorum
+        super().replacements_chosen(chosen, now_ms, refused=refused)
+        if self.below_quorum and not waited:
+            self._watch.saw(WAITS)
+
+    def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
+        """See `WriterMachine`."""
+        waited = self._quorum_until_ms is not None
+        super().adds_acked(slot, bookie, run)
+        if waited and self._quorum_until_ms is None:
+            self._watch.saw(GOES_ON)
 
 
 class WatchedRecovery(RecoveryMachine):

@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from quire.client.machines import Machines
+from quire.client.machines import SHIPPED as SHIPPED_MACHINES
+from quire.client.machines import Machines, MakeWriter
 from quire.core.bookie_ledger import Fence
 from quire.core.errors import CorruptMetadataError
 from quire.core.ids import BookieId
@@ -25,7 +26,7 @@ from quire.sim.loop import MS, SECOND, Timeline
 from quire.sim.mixes import Settings
 from quire.sim.network import Network
 from quire.sim.programs import SHIPPED, SIM_CLIENT, Parts, SimBookie, SimClient, Surroundings, impatient
-from quire.sim.watching import WatchedRecovery, illegal_change
+from quire.sim.watching import WatchedRecovery, WatchedWriter, illegal_change
 from quire.wire import ledger_metadata
 
 INSTANCE = "3f2c5a10-0000-4000-8000-00000000517a"
@@ -90,7 +91,7 @@ class World:
             self.chance,
             settings.store,
             settings.disk,
-            replace(parts, machines=Machines(parts.machines.writer, self._recovery)),
+            replace(parts, machines=Machines(self._writer_of(parts.machines), self._recovery)),
             settings.turn_ns,
             note=self.say,
         )
@@ -102,6 +103,14 @@ class World:
         self._records: dict[int, LedgerMetadata] = {}
 
     # --- what no client is told --------------------------------------------------------------------------------
+
+    def _writer_of(self, machines: Machines) -> MakeWriter:
+        """The writers of these machines; those that ship are watched."""
+        if machines.writer is not SHIPPED_MACHINES.writer:
+            return machines.writer
+        return lambda record, version, limits: WatchedWriter(
+            record, version, self.around.parts.rules, limits, self
+        )
 
     def _recovery(self, record: LedgerMetadata, version: int) -> WatchedRecovery:
         return WatchedRecovery(record, version, self.around.parts.rules, self)

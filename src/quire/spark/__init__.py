@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from quire.spark.as_of import read_options
 from quire.spark.local import register, session
 from quire.spark.source import QuireDataSource
 
-__all__ = ["QuireDataSource", "register", "session"]
+__all__ = ["QuireDataSource", "read_options", "register", "session"]

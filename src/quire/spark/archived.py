@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.core.errors import QuireError
-from quire.log.archive import ArchivePlace, open_archive
+from quire.log.archive import ArchiveError, ArchivePlace, open_archive
 from quire.spark import cluster
-from quire.spark.decode import Origin
-from quire.spark.given import SparkUseError
+from quire.spark.decode import Origin, possible_times
+from quire.spark.losses import TaskLosses
 from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 from quire.spark.schema import Projection
+from quire.wire.batch import without_empty_headers
 
 if TYPE_CHECKING:
     from quire.log.records import ItemDescription, LogDescription
@@ -41,8 +41,9 @@ def pieces(
     place = _place(log, item)
     try:
         groups = open_archive(place).manifest.groups
-    except QuireError as error:
-        _lost(options, log.name, error)
+    except ArchiveError as error:
+        whole = Piece(Origin(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, place)
+        TaskLosses(options).step_over_archived(whole, error, item.first_offset, item.next_offset)
         return []
     origin = Origin(log.name, item.ledger_id, item.first_offset)
     found: list[Piece] = []
@@ -73,28 +74,50 @@ def offset_since(log: LogDescription, item: ItemDescription, from_ms: int) -> in
 
 
 def read(
-    piece: Piece, options: ReadOptions, projection: Projection, wanted: Wanted
+    piece: Piece, options: ReadOptions, projection: Projection, wanted: Wanted, losses: TaskLosses
 ) -> Iterator[pa.RecordBatch]:
-    """A piece's records, in batches of at most `rowsPerBatch`.
+    """A piece's records, in batches of at most `rowsPerBatch`, without row groups that are gone if they may be skipped.
 
     Raises:
-        SparkUseError: the file is missing or damaged, unless that is to be stepped over.
+        SparkUseError: the file cannot be read, or what is gone is not to be stepped over.
     """
-    assert piece.archive is not None
+    place = piece.archive
+    assert place is not None
     stored = {"key", "value", "headers", "timestamp", "ledger", "entry", "index"} & set(projection.names)
+    times = {"timestamp"} if options.starting_ms is not None or options.ending_ms is not None else set()
     try:
-        file = open_archive(piece.archive)
-        for number in range(piece.first_entry, piece.last_entry + 1):
-            group = file.manifest.groups[number]
-            if not wanted.touches(group.min_ms, group.max_ms):
-                continue
-            times = (
-                {"timestamp"} if options.starting_ms is not None or options.ending_ms is not None else set()
+        file = open_archive(place)
+    except ArchiveError as error:
+        losses.step_over_archived(piece, error, place.first, place.next)
+        return
+    for number in range(piece.first_entry, piece.last_entry + 1):
+        group = file.manifest.groups[number]
+        if not wanted.touches(group.min_ms, group.max_ms):
+            continue
+        try:
+            table = _with_possible_times(
+                file.read(number, sorted(stored | times | {"offset"})), piece.origin.log
             )
-            table = _kept(file.read(number, sorted(stored | times | {"offset"})), piece.offsets, options)
-            yield from _projected(table, piece.origin.log, projection).to_batches(options.rows_per_batch)
-    except QuireError as error:
-        _lost(options, piece.origin.log, error)
+        except ArchiveError as error:
+            losses.step_over_archived(piece, error, group.first, group.next)
+            continue
+        kept = _kept(table, piece.offsets, options)
+        yield from _projected(kept, piece.origin.log, projection).to_batches(options.rows_per_batch)
+
+
+def _with_possible_times(table: pa.Table, log: str) -> pa.Table:
+    """The records with times outside the years 1 to 9999 as nulls, which are counted in a warning."""
+    if "timestamp" not in table.column_names:
+        return table
+    times = table.column("timestamp")
+    possible = possible_times(times.cast(pa.int64()).to_numpy())
+    if possible is None:
+        return table
+    first = table.column("offset")[int(possible.argmin())].as_py()
+    cluster.warn_of_times([log], int((~possible).sum()), first)
+    place = table.column_names.index("timestamp")
+    known = pc.if_else(pa.array(possible), times, pa.scalar(None, times.type))
+    return table.set_column(place, pa.field("timestamp", times.type), known)
 
 
 def _kept(table: pa.Table, spans: Spans, options: ReadOptions) -> pa.Table:
@@ -122,16 +145,7 @@ def _projected(table: pa.Table, log: str, projection: Projection) -> pa.Table:
     arrays = [
         pa.repeat(pa.scalar(constants[field.name], field.type), table.num_rows)
         if field.name in constants
-        else table.column(field.name).cast(field.type)
+        else without_empty_headers(table.column(field.name).cast(field.type))
         for field in projection.arrow
     ]
     return pa.Table.from_arrays(arrays, schema=projection.arrow)
-
-
-def _lost(options: ReadOptions, log: str, error: QuireError) -> None:
-    text = f"log '{log}': {error}."
-    if options.fail_on_data_loss:
-        raise SparkUseError(
-            f"quire: {text} failOnDataLoss=false skips what cannot be read.", **error.ids
-        ) from error
-    cluster.warn(text)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import quire
 from quire.blocking import loop
 from quire.client.access import LedgerAccess
+from quire.client.lost_entries import LostEntries, lost_entries
 from quire.client.reader import LedgerReader
-from quire.core.errors import QuireError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece
@@ -124,6 +124,23 @@ def reader_of(client: QuireClient, record: LedgerMetadata, last_entry: int, repl
     )
 
 
+async def lost_of(client: QuireClient, record: LedgerMetadata, first: int, last: int) -> LostEntries:
+    """Which entries of a ledger, from one that could not be read on, are proven gone; `last` is confirmed.
+
+    Raises:
+        NoSuchLedgerError: the ledger itself is.
+    """
+    return await lost_entries(
+        client.ledger_store,
+        client.bookies,
+        record.ledger_id,
+        first,
+        last,
+        token=record.token,
+        timeout_ms=client.config.read_timeout_ms,
+    )
+
+
 async def length_at(reader: LedgerReader, entry_id: int) -> int:
     """Payload bytes of a ledger up to and including an entry."""
     async for entry in reader.read(entry_id, entry_id):
@@ -142,9 +159,10 @@ def warn(text: str) -> None:
     log.warning("quire: %s", text)
 
 
-def warn_of_loss(piece: Piece, error: QuireError) -> None:
-    """Tell which entries a task leaves out."""
-    warn(
-        f"log '{piece.origin.log}': the rest of entries {piece.first_entry}..{piece.last_entry} of ledger "
-        f"{piece.origin.ledger_id} is skipped: {error}"
-    )
+def warn_of_times(logs: Sequence[str], count: int, first_offset: int | None) -> None:
+    """Tell how many records of a task have a time that is read as null, and the offset of the first; nothing for none."""
+    if count:
+        warn(
+            f"{', '.join(logs)}: {count:,} records, the first at offset {first_offset}, have a time outside the years 1 "
+            "to 9999; it is read as null."
+        )

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.core.errors import PeerError
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.options import BATCH_BYTES_MAX
 from quire.spark.schema import Projection
 from quire.wire.batch import BatchFlags, BatchView, Codec
@@ -35,12 +36,18 @@ class Origin:
         ledger_id: the ledger.
         first_offset: the offset of the ledger's first record.
         gaps: whether some of its offsets may have no record.
+        log_id: the log's id; empty for a raw ledger.
+        end_offset: behind the ledger's last offset, as far as it was confirmed; None for a raw ledger.
+        last_entry: its last confirmed entry; None for a raw ledger.
     """
 
     log: str
     ledger_id: int
     first_offset: int
     gaps: bool = False
+    log_id: str = ""
+    end_offset: int | None = None
+    last_entry: int | None = None
 
 
 class ArrowBuilder:
@@ -51,7 +58,11 @@ class ArrowBuilder:
         rows_per_batch: records in a batch at most.
         from_ms: records before this time are left out; None keeps all.
         to_ms: records from this time on are left out; None keeps all.
-        bytes_max: a batch is closed once its stored bytes reach this.
+        bytes_max: a batch is closed once its records, decoded, reach this; one large entry becomes several batches.
+
+    Attributes:
+        impossible_times: how many records had a time outside the years 1 to 9999, which is read as null.
+        first_impossible: the offset of the first of them.
     """
 
     def __init__(
@@ -70,6 +81,8 @@ class ArrowBuilder:
         self._range_ms = (from_ms, to_ms)
         self._by_time = from_ms is not None or to_ms is not None
         self._times_wanted = self._by_time or projection.wants("timestamp")
+        self.impossible_times = 0
+        self.first_impossible: int | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -106,7 +119,9 @@ class ArrowBuilder:
         """Add records `start:stop` of a batch entry."""
         header = view.header
         count = stop - start
-        share = header.body_bytes * count // header.count
+        # Counted before anything is decoded: a few stored kilobytes may hold gigabytes.
+        size = view.decoded_bytes(self._stored) if self._stored else header.body_bytes
+        share = size * count // header.count
         first = origin.first_offset + header.records_before
         if header.span:
             self._gaps[len(self._counts)] = np.array(view.positions(start, stop), np.int64) + first
@@ -139,14 +154,17 @@ class ArrowBuilder:
             self._chunks[name].append(column if column.type.equals(kind) else column.cast(kind))
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What was collected, as batches of at most `rows_per_batch`; nothing is kept."""
+        """What was collected, as batches of at most `rows_per_batch` and about `bytes_max`; nothing is kept."""
         if self._rows == 0:
             return
         self._close_lists()
         batch = self._build()
+        rows = self._rows_max
+        if self._bytes >= 2 * self._bytes_max:
+            rows = max(1, min(rows, self._rows * self._bytes_max // self._bytes))
         self._clear()
-        for start in range(0, batch.num_rows, self._rows_max):
-            yield batch.slice(start, self._rows_max)
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
     def _note(
         self,
@@ -197,11 +215,7 @@ class ArrowBuilder:
             chunks = self._chunks[name]
             return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
         if name == "offset":
-            offsets = np.repeat(np.array(self._offsets, np.int64), counts) + within
-            for place, found in self._gaps.items():
-                start = int(counts[:place].sum())
-                offsets[start : start + len(found)] = found
-            return pa.array(offsets)
+            return pa.array(self._offset_column(counts))
         if name == "timestamp":
             assert times is not None
             return times.cast(kind)
@@ -230,10 +244,29 @@ class ArrowBuilder:
                 known = known and time is not None
                 pieces.append(np.full(count, 0 if time is None else time, np.int64))
         values = np.concatenate(pieces)
-        if known:
+        possible = possible_times(values)
+        if known and possible is None:
             return pa.array(values).cast(pa.timestamp("ms", tz="UTC"))
         nothing = np.repeat(np.array([time is None for time in self._times]), counts)
+        if possible is not None:
+            self._note_impossible(~possible & ~nothing, counts)
+            nothing |= ~possible
         return pa.array(values, mask=nothing).cast(pa.timestamp("ms", tz="UTC"))
+
+    def _note_impossible(self, places: Any, counts: Any) -> None:
+        self.impossible_times += int(places.sum())
+        if self.first_impossible is None and places.any():
+            self.first_impossible = int(self._offset_column(counts)[places.argmax()])
+
+    def _offset_column(self, counts: Any) -> Any:
+        """The offset of each record that waits."""
+        ends = np.cumsum(counts)
+        within = np.arange(self._rows, dtype=np.int64) - np.repeat(ends - counts, counts)
+        offsets = np.repeat(np.array(self._offsets, np.int64), counts) + within
+        for place, found in self._gaps.items():
+            start = int(counts[:place].sum())
+            offsets[start : start + len(found)] = found
+        return offsets
 
     def _mask(self, times: pa.Array) -> pa.Array:
         from_ms, to_ms = self._range_ms
@@ -244,6 +277,16 @@ class ArrowBuilder:
         if to_ms is not None:
             masks.append(pc.less(millis, to_ms))
         return masks[0] if len(masks) == 1 else pc.and_(*masks)
+
+
+def possible_times(millis: Any) -> Any:
+    """Which times, milliseconds since 1970 in a numpy array, lie in the years 1 to 9999; None where all do.
+
+    Spark's timestamps and Python's end there. A record of an older writer may have any 64-bit number.
+    """
+    if not len(millis) or (millis.min() >= TIME_MS_MIN and millis.max() <= TIME_MS_MAX):
+        return None
+    return (millis >= TIME_MS_MIN) & (millis <= TIME_MS_MAX)
 
 
 def _values(payloads: Sequence[bytes | memoryview]) -> pa.Array:

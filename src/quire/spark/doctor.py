@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.core.errors import QuireError
+from quire.spark.versions import FILTERS_SETTING, TESTED, keeps_filters_apart
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
 
-SPARK_VERSIONS: Final = ("4.2", "4.3")
 JAVA_VERSIONS: Final = (17, 21)
 PYARROW_AT_LEAST: Final = 18
 _PROBE = "import pyarrow, pyspark, quire; print(quire.__file__)"
@@ -86,12 +86,19 @@ def examine_session(conf: Callable[[str, str], str]) -> Iterator[Check]:
     Args:
         conf: gives a setting, or the default that is its second argument: `spark.conf.get`.
     """
-    pushdown = conf("spark.sql.python.filterPushdown.enabled", "false")
+    pushdown = conf(FILTERS_SETTING, "false").lower()
+    version = _version_of("pyspark") or ""
+    right = str(keeps_filters_apart(version)).lower()
     yield Check(
         "filters handed to sources",
-        Health.GOOD if pushdown == "true" else Health.ODD,
-        f"spark.sql.python.filterPushdown.enabled={pushdown}",
-        "" if pushdown == "true" else "Set it to true: WHERE on offset and timestamp then reads less.",
+        Health.GOOD if pushdown == right else Health.ODD,
+        f"{FILTERS_SETTING}={pushdown}",
+        ""
+        if pushdown == right
+        else "Set it to true: WHERE on offset and timestamp then reads less."
+        if right == "true"
+        else f"Set it to false: Spark {version} applies the filters of one query to the next one on the same data frame, "
+        "in every Python data source. To read less, use the options of quire.spark.read_options.",
     )
     reuse = conf("spark.python.worker.reuse", "true")
     yield Check(
@@ -109,20 +116,26 @@ def examine_session(conf: Callable[[str, str], str]) -> Iterator[Check]:
     )
 
 
-def _spark() -> Check:
+def _version_of(package: str) -> str | None:
+    """The version of a package that is installed, None for one that is not."""
     try:
-        version = importlib.metadata.version("pyspark")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _spark() -> Check:
+    version = _version_of("pyspark")
+    if version is None:
         return Check("pyspark", Health.BAD, "not installed", "pip install 'quire[spark]'")
-    if version.startswith(SPARK_VERSIONS):
+    if version.startswith(TESTED):
         return Check("pyspark", Health.GOOD, version)
-    return Check("pyspark", Health.ODD, version, f"Tested with {' and '.join(SPARK_VERSIONS)}.")
+    return Check("pyspark", Health.ODD, version, f"Tested with {' and '.join(TESTED)}.")
 
 
 def _pyarrow() -> Check:
-    try:
-        version = importlib.metadata.version("pyarrow")
-    except importlib.metadata.PackageNotFoundError:
+    version = _version_of("pyarrow")
+    if version is None:
         return Check("pyarrow", Health.BAD, "not installed", "pip install 'quire[spark]'")
     if int(version.split(".")[0]) < PYARROW_AT_LEAST:
         return Check(

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quire.core.errors import NoSuchLedgerError, NoSuchLogError, TrimmedError
+from quire.core.errors import NoSuchLedgerError, NoSuchLogError, ReadUnavailableError, TrimmedError
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
 from quire.log.cursors import ledger_owner
 from quire.spark import cluster
@@ -44,6 +44,7 @@ class Extent:
         log: its description; None for a raw ledger.
         record: the ledger's metadata; None for a log.
         size: payload bytes of a raw ledger up to `end`.
+        silent: bookies for want of whose answer more may be confirmed than `end` says.
     """
 
     name: str
@@ -53,10 +54,44 @@ class Extent:
     log: LogDescription | None = None
     record: LedgerMetadata | None = None
     size: int = 0
+    silent: tuple[str, ...] = ()
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether more may be confirmed than is known here: a ledger of it is open."""
+        if self.log is None:
+            return self.record is not None and self.record.state is not LedgerState.CLOSED
+        return any(item.last_entry is not None for item in self.log.items)
+
+    def up_to(self, end: int) -> Extent:
+        """The same, ending at an offset that is not behind its end: whoever is silent, this much is confirmed."""
+        return replace(self, end=end, size=self.size * end // max(self.end, 1), silent=())
 
     def offset(self, asked: int) -> int:
         """A position that may be `EARLIEST` or `LATEST` as a number."""
         return {EARLIEST: self.start, LATEST: self.end}.get(asked, asked)
+
+
+async def extent_of(client: QuireClient, options: ReadOptions, source: Source) -> Extent:
+    """The extent of a log or of a raw ledger.
+
+    Args:
+        client: the cluster.
+        options: the read.
+        source: one log or ledger, no pattern.
+
+    Raises:
+        AbsentError: it is not there.
+    """
+    if source.ledger_id is not None:
+        return await extent_of_ledger(client, options, source)
+    return await extent_of_log(client, options, client.log(source.name, options.password()))
+
+
+def source_of(name: str) -> Source:
+    """A log's name, or a ledger written like `ledger:17`, as what it names."""
+    number = name.removeprefix("ledger:")
+    return Source(name, int(number) if number != name else None)
 
 
 async def resolve(client: QuireClient, options: ReadOptions, *, may_be_none: bool = False) -> list[Source]:
@@ -114,11 +149,11 @@ async def extent_of_log(client: QuireClient, options: ReadOptions, log: Log, sin
         AbsentError: there is no such log.
     """
     about = await describe(client, options, log, since)
-    end = about.end_offset
+    end, silent = about.end_offset, about.silent
     if options.isolation is Isolation.SEALED:
         opened = [item.first_offset for item in about.items if item.last_entry is not None]
-        end = min([end, *opened])
-    return Extent(about.name, about.log_id, about.start_offset, end, log=about)
+        end, silent = min([end, *opened]), ()
+    return Extent(about.name, about.log_id, about.start_offset, end, log=about, silent=silent)
 
 
 async def extent_of_ledger(client: QuireClient, options: ReadOptions, source: Source) -> Extent:
@@ -138,14 +173,14 @@ async def extent_of_ledger(client: QuireClient, options: ReadOptions, source: So
         ) from error
     record, last = reader.metadata, int(reader.last_add_confirmed)
     check_digest(options, record)
-    closed = record.state is LedgerState.CLOSED
+    closed, silent = record.state is LedgerState.CLOSED, reader.silent
     if options.isolation is Isolation.SEALED and not closed:
-        last = -1
+        last, silent = -1, ()
     size = record.length if closed else 0
     if last >= 0 and not closed:
         size = await cluster.length_at(reader, last)
     identity = ledger_owner(source.ledger_id, record.token or 0)
-    return Extent(source.name, identity, 0, last + 1, record=record, size=size)
+    return Extent(source.name, identity, 0, last + 1, record=record, size=size, silent=silent)
 
 
 def check_digest(options: ReadOptions, record: LedgerMetadata) -> None:
@@ -182,6 +217,21 @@ def begin_at(options: ReadOptions, extent: Extent, start: int) -> int:
         raise TrimmedError(f"quire: {text} {skipped}", log=extent.name)
     cluster.warn(f"{text} {extent.start - start:,} records are skipped.")
     return extent.start
+
+
+def check_end_is_known(extent: Extent) -> None:
+    """Refuse to take what few bookies know for all that there is: where an open ledger ends, enough must say.
+
+    Raises:
+        ReadUnavailableError: too few answer.
+    """
+    if extent.silent:
+        raise ReadUnavailableError(
+            f"quire: log '{extent.name}': too few bookies answer to tell where its open ledger ends (at offset "
+            f"{extent.end} or later; silent: {', '.join(extent.silent)}). Start it again when they are back, or read "
+            "closed ledgers only: isolation=sealed.",
+            log=extent.name,
+        )
 
 
 def check_end(extent: Extent, name: str, offset: int) -> None:

@@ -13,16 +13,18 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Flag, StrEnum, auto
 from typing import Final, TypeVar
 
 from quire.core.errors import MisuseError
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
 _SPARKS_OWN: Final = ("path", "paths", "checkpointLocation", "queryName")
 """What Spark adds by itself."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30}
 
 
@@ -35,6 +37,15 @@ class SparkUseError(MisuseError):
 def use_error(text: str, **ids: object) -> SparkUseError:
     """The error with the text of one sentence and its remedy."""
     return SparkUseError(f"quire: {text}", **ids)
+
+
+def moment(ms: int) -> datetime:
+    """Milliseconds since 1970 as a time in UTC.
+
+    Raises:
+        OverflowError: it lies outside the years 1 to 9999.
+    """
+    return _EPOCH + timedelta(milliseconds=ms)
 
 
 class Use(Flag):
@@ -142,16 +153,20 @@ class Given:
         if text is None:
             return None
         if re.fullmatch(r"-?\d+", text.strip()):
-            return int(text)
-        try:
-            moment = datetime.fromisoformat(text.strip())
-        except ValueError as error:
-            raise use_error(
-                f"{name} is ISO text like 2026-11-20T08:00:00Z or milliseconds since 1970: got '{text}'."
-            ) from error
-        # Without a zone the time is UTC, as session() sets Spark's own zone; a machine's zone would differ by worker.
-        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return round(aware.timestamp() * 1000)
+            ms = int(text)
+        else:
+            try:
+                parsed = datetime.fromisoformat(text.strip())
+            except ValueError as error:
+                raise use_error(
+                    f"{name} is ISO text like 2026-11-20T08:00:00Z or milliseconds since 1970: got '{text}'."
+                ) from error
+            # Without a zone the time is UTC, as session() sets Spark's own zone; a machine's zone would differ by worker.
+            aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+            ms = round((aware - _EPOCH) / timedelta(milliseconds=1))
+        if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
+            raise use_error(f"{name} lies outside the years 1 to 9999: got '{text.strip()}'.")
+        return ms
 
     def size(self, name: str, default: int) -> int:
         """Bytes, at least one."""

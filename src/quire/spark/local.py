@@ -13,10 +13,12 @@ import sys
 import warnings
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 import quire
 from quire.spark.given import SparkUseError
+from quire.spark.versions import FILTERS_SETTING, keeps_filters_apart
 
 _LOCAL_ONLY = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -41,7 +43,8 @@ def session(
     """A session in which `spark.read.format("quire")` works.
 
     Sets what has no good default: the Python of the workers (this one) and Unix sockets to them, UTC as the zone of
-    timestamps, filters handed to data sources, and, on a local master, loopback addresses and few shuffle partitions.
+    timestamps, no filters for data sources (`quire.spark.versions` says why), and, on a local master, loopback addresses
+    and few shuffle partitions.
 
     Args:
         master: Spark's master; without one `local[*]` unless the environment decides (`spark-submit`).
@@ -69,7 +72,7 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings: dict[str, object] = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
+        FILTERS_SETTING: str(keeps_filters_apart(pyspark.__version__)).lower(),
         "spark.python.worker.reuse": "true",
         _UNIX_SOCKETS: str(hasattr(socket, "AF_UNIX")).lower(),
         **(_LOCAL_ONLY if chosen.startswith("local") else {}),
@@ -86,13 +89,19 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to one session; needed where discovery does not find `pyspark_quire`.
+    """Make the format known to one session, and to every thread of this process that writes frames of it.
 
+    Needed where discovery does not find `pyspark_quire`, and where threads write that did not make the session.
     Discovery stops for every source, silently, when any other module named `pyspark_*` fails to import.
 
     Source: spark.md 1.7.
     """
     from quire.spark.source import QuireDataSource
+
+    if isinstance(spark, SparkSession):  # one of Spark Connect is another class and needs nothing
+        from quire.spark.threads import writers_know_their_session
+
+        writers_know_their_session()
 
     with warnings.catch_warnings():
         # Replacing the discovered class by itself is what is wanted here.

@@ -8,6 +8,7 @@ This module must not know Spark, Arrow or a cluster.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from quire.log.cursors import CURSOR_NAME
-from quire.spark.given import Given, Option, Use, use_error
+from quire.spark.given import Given, Option, SparkUseError, Use, moment, use_error
+from quire.spark.positions import AsOf, Position, from_json
 
 EARLIEST: Final = -2
 """A starting or ending offset that means "where the log begins", as in Kafka's JSON."""
@@ -51,6 +53,13 @@ READ_OPTIONS: Final = (
     ),
     Option("endingTimestamp", "", Use.BATCH, "records before this time"),
     Option(
+        "asOf",
+        "",
+        Use.BATCH,
+        "where each log ends for this read, with its id: what `quire.spark.read_options` gives, or the `endOffset` of a "
+        "stream's progress; a frame without a schema of the user's has where they end when it is loaded",
+    ),
+    Option(
         "maxRecordsPerTrigger",
         "",
         Use.STREAM,
@@ -72,8 +81,9 @@ READ_OPTIONS: Final = (
         "failOnDataLoss",
         "true",
         Use.READ,
-        "`false` steps over what was trimmed, what a recreated log no longer has and what no bookie can serve, with a "
-        "warning that names it",
+        "`false` steps over what is proven gone: trimmed or deleted, what a recreated log no longer has, and entries of "
+        "which every bookie says that its copy is missing or damaged; a warning names and counts the records. What is only "
+        "out of reach fails the read all the same",
     ),
     Option(
         "cursor",
@@ -174,6 +184,10 @@ class Source:
     ledger_id: int | None = None
     pattern: bool = False
 
+    def names(self, log: str) -> bool:
+        """Whether a log, or a ledger written like `ledger:17`, is this or matches it."""
+        return fnmatch.fnmatchcase(log, self.name) if self.pattern else log == self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
@@ -203,6 +217,7 @@ class ReadOptions:
     ending: Offsets
     starting_ms: int | None = None
     ending_ms: int | None = None
+    as_of: AsOf | None = None
     strategy: Strategy = Strategy.ERROR
     max_records: int | None = None
     max_bytes: int | None = None
@@ -262,9 +277,8 @@ def parse(given: Given, use: Use) -> ReadOptions:
     """
     given.check_use(use)
     describe = given.choice_or_none("describe", Describe)
+    _check_twice(given, describe)
     sources = _sources(given, needed=describe is None)
-    if given.text("startingOffsets") is not None and given.text("startingTimestamp") is not None:
-        raise use_error("startingOffsets and startingTimestamp both say where to begin. Leave one out.")
     options = ReadOptions(
         cluster=given.cluster(),
         sources=sources,
@@ -272,6 +286,7 @@ def parse(given: Given, use: Use) -> ReadOptions:
         ending=_offsets(given, "endingOffsets", LATEST, sources),
         starting_ms=given.timestamp_ms("startingTimestamp"),
         ending_ms=given.timestamp_ms("endingTimestamp"),
+        as_of=_as_of(given, sources),
         strategy=given.choice("startingTimestampStrategy", Strategy.ERROR),
         max_records=_records(given),
         max_bytes=given.size_or_none("maxBytesPerTrigger"),
@@ -289,9 +304,94 @@ def parse(given: Given, use: Use) -> ReadOptions:
         password_env=given.text("passwordEnv"),
         password_file=given.text("passwordFile"),
     )
+    _check_range(options)
     if use is Use.STREAM:
         _check_stream(options)
     return options
+
+
+_TWICE: Final = (
+    ("startingOffsets", "startingTimestamp", "where to begin"),
+    ("endingOffsets", "endingTimestamp", "where to end"),
+    ("passwordEnv", "passwordFile", "where the password is"),
+    ("log", "path", "what to load"),
+    ("log", "paths", "what to load"),
+)
+"""Pairs of options that say the same thing."""
+_OF_RECORDS: Final = ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "asOf")
+"""Options that choose records, of which a table about logs has none."""
+
+
+def _check_twice(given: Given, describe: Describe | None) -> None:
+    """Refuse options of which one would have to be ignored.
+
+    Raises:
+        SparkUseError: naming both.
+    """
+    for one, other, what in _TWICE:
+        first, second = given.text(one), given.text(other)
+        if first is not None and second is not None and (one != "log" or first != second):
+            raise use_error(f"{one} and {other} both say {what}. Leave one out.")
+    for name in _OF_RECORDS:
+        if describe is not None and given.text(name) is not None:
+            raise use_error(
+                f"describe={describe} reads a table about logs, and {name} chooses records. Leave one out."
+            )
+
+
+def _check_range(options: ReadOptions) -> None:
+    """Refuse a read that ends before it begins.
+
+    Raises:
+        SparkUseError: naming the beginning and the end.
+    """
+    begin, end = options.starting_ms, options.ending_ms
+    if begin is not None and end is not None and begin > end:
+        raise use_error(
+            f"startingTimestamp {_shown(begin)} lies after endingTimestamp {_shown(end)}. Give the earlier time first."
+        )
+    for log in sorted({*dict(options.starting.of_log), *dict(options.ending.of_log)}):
+        first, last = options.starting.of(log), options.ending.of(log)
+        if first > last >= 0:
+            raise use_error(
+                f"log '{log}': startingOffsets {first} lies behind endingOffsets {last}. Give the smaller offset first."
+            )
+
+
+def _shown(ms: int) -> str:
+    """A time as ISO text, in UTC."""
+    return moment(ms).isoformat(timespec="milliseconds")
+
+
+def _as_of(given: Given, sources: tuple[Source, ...]) -> AsOf | None:
+    """Where each log ends for this read, in the order in which the logs are read."""
+    text = given.text("asOf")
+    if text is None:
+        return None
+    try:
+        found = from_json(json.loads(text))
+    except (ValueError, SparkUseError) as error:
+        raise use_error(
+            "asOf is what quire.spark.read_options gives, or the endOffset of a stream's progress, like "
+            f'{{"v": 1, "logs": {{"orders": {{"id": "7f3a", "offset": 23}}}}}}: got \'{text}\'.'
+        ) from error
+    ends: dict[str, Position] = {}
+    for source in sources:
+        named = [name for name in found if source.names(name)]
+        if not named and not source.pattern:
+            raise use_error(
+                f"asOf does not name '{source.name}', which is loaded (it names {', '.join(found) or 'no log'}). "
+                "Ask quire.spark.read_options again."
+            )
+        ends |= {name: found[name] for name in named}
+    for name in found:
+        if name not in ends:
+            loaded = ", ".join(source.name for source in sources)
+            raise use_error(f"asOf names '{name}', which is not loaded (loaded: {loaded}).")
+    for name, position in ends.items():
+        if position.offset < 0:
+            raise use_error(f"asOf: the offset of '{name}' is a number from 0, not {position.offset}.")
+    return tuple(ends.items())
 
 
 def _check_stream(options: ReadOptions) -> None:

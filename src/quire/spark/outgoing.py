@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
 from quire.core.errors import MisuseError
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.given import SparkUseError, use_error
 from quire.spark.write_options import BodyCodec, Compression
+from quire.wire.arrow_sizes import DECODED_BYTES_MAX
 from quire.wire.batch import SPAN_MAX, Codec, arrow_schema, encode_arrow_batch, encode_batch, with_gaps
 
 ENTRY_BYTES: Final = 1 << 20
@@ -86,7 +88,7 @@ def records_of(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     for column in schema:
         name = "timestamp" if column.name == "timestamp_ms" else column.name
         if name == "timestamp":
-            columns.append(_times(batch.column(name) if name in names else None, count, now_ms))
+            columns.append(_possible(_times(batch.column(name) if name in names else None, count, now_ms)))
         elif name not in names:
             columns.append(pa.nulls(count, column.type))
         else:
@@ -102,10 +104,28 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type.equals(kind) else column.cast(kind)
 
 
+def _possible(times: pa.Array) -> pa.Array:
+    """Times that a record can have.
+
+    Raises:
+        SparkUseError: one lies outside the years 1 to 9999.
+    """
+    range_ms = pc.min_max(times).as_py()
+    for ms in range_ms.values():
+        if ms is not None and not TIME_MS_MIN <= ms <= TIME_MS_MAX:
+            raise use_error(
+                f"column 'timestamp' has a time that does not lie in the years 1 to 9999: {ms} milliseconds since 1970. "
+                "Filter such rows out, or set another time."
+            )
+    return times
+
+
 def _times(column: pa.Array | None, count: int, now_ms: int) -> pa.Array:
     if column is None:
         return pa.repeat(pa.scalar(now_ms, pa.int64()), count)
-    rounded = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", "UTC"))
+    # In UTC: the column has the session's zone, where an hour that comes twice a year has no one meaning to round in.
+    utc = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    rounded = pc.floor_temporal(utc, unit="millisecond").cast(pa.timestamp("ms", "UTC"))
     times = rounded.cast(pa.int64())
     return times.fill_null(now_ms) if times.null_count else times
 
@@ -203,14 +223,23 @@ class Entries:
             yield from self._entries(batch.slice(half))
 
     def _encode(self, batch: pa.RecordBatch) -> bytes | None:
-        """One entry; None where its offsets lie too far apart for one."""
-        if self.first_offset is None:
-            return self._encoded(batch, self.records)
-        offsets = batch.column("offset").to_pylist()
-        if offsets[-1] - offsets[0] >= SPAN_MAX:
+        """One entry; None where its records are too many bytes, or its offsets too far apart, for one.
+
+        Raises:
+            SparkUseError: a record that no entry holds.
+        """
+        if batch.nbytes > DECODED_BYTES_MAX and batch.num_rows > 1:
             return None
-        entry = self._encoded(batch.drop_columns(["offset"]), offsets[0] - self.first_offset)
-        return with_gaps(entry, [offset - offsets[0] for offset in offsets])
+        try:
+            if self.first_offset is None:
+                return self._encoded(batch, self.records)
+            offsets = batch.column("offset").to_pylist()
+            if offsets[-1] - offsets[0] >= SPAN_MAX:
+                return None
+            entry = self._encoded(batch.drop_columns(["offset"]), offsets[0] - self.first_offset)
+            return with_gaps(entry, [offset - offsets[0] for offset in offsets])
+        except MisuseError as error:
+            raise SparkUseError(f"quire: {error.message}.") from error
 
     def _encoded(self, batch: pa.RecordBatch, before: int) -> bytes:
         compression = None if self.compression is Compression.NONE else self.compression.value
@@ -228,20 +257,17 @@ class Entries:
             for pairs in batch.column("headers").to_pylist()
         ]
         times = batch.column("timestamp_ms").to_pylist()
-        try:
-            return encode_batch(
-                batch.column("value").to_pylist(),
-                base_ms=times[0],
-                times_ms=times,
-                keys=batch.column("key").to_pylist(),
-                headers=headers,
-                records_before=before,
-                ledger_min_ms=low,
-                ledger_max_ms=high,
-                codec=Codec.ROWS,
-            )
-        except MisuseError as error:
-            raise SparkUseError(f"quire: {error.message}.") from error
+        return encode_batch(
+            batch.column("value").to_pylist(),
+            base_ms=times[0],
+            times_ms=times,
+            keys=batch.column("key").to_pylist(),
+            headers=headers,
+            records_before=before,
+            ledger_min_ms=low,
+            ledger_max_ms=high,
+            codec=Codec.ROWS,
+        )
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:

@@ -55,12 +55,19 @@ class Task:
         pieces: what to read.
         from_ms: entries wholly before this time are skipped; None keeps all.
         to_ms: entries wholly from this time on are skipped; None keeps all.
+        logs: the logs of the pieces with the ids that they must still have; none are asked for in a stream, whose plans
+            are new.
     """
 
     number: int
     pieces: tuple[Piece, ...]
     from_ms: int | None = None
     to_ms: int | None = None
+    logs: tuple[tuple[str, str], ...] = ()
+
+    def names(self) -> list[str]:
+        """The logs, or raw ledgers, of the pieces, each once."""
+        return list(dict.fromkeys(piece.origin.log for piece in self.pieces))
 
 
 def usual_split(total_bytes: int, cpus: int) -> int:

@@ -11,31 +11,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError, TrimmedError, WrongPasswordError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import ItemFlags, Place
-from quire.log.ledgers import entries_between, is_batched, read_one
-from quire.spark import archived, cluster
+from quire.log.ledgers import read_one
+from quire.spark import archived, cluster, losses, seeking
+from quire.spark.as_of import extents
 from quire.spark.decode import Origin
 from quire.spark.extents import (
     Extent,
     begin_at,
     check_digest,
     check_end,
-    extent_of_ledger,
-    extent_of_log,
-    resolve,
+    check_end_is_known,
 )
 from quire.spark.given import SparkUseError
-from quire.spark.options import ReadOptions
+from quire.spark.options import LATEST, ReadOptions
 from quire.spark.packing import Piece, Task, pack, usual_split
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 
 if TYPE_CHECKING:
-    from quire.client.reader import LedgerReader
     from quire.log.client import QuireClient
     from quire.log.records import ItemDescription, LogDescription
 
@@ -53,7 +51,11 @@ def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
     Raises:
         SparkUseError: a log that is not there, or offsets that it does not have.
     """
-    return tasks_of(options, wanted, cluster.call(options.cluster, _pieces, options, wanted))
+    pieces, identities = cluster.call(options.cluster, _pieces, options, wanted)
+    return [
+        replace(task, logs=tuple((log, identities[log]) for log in task.names() if log in identities))
+        for task in tasks_of(options, wanted, pieces)
+    ]
 
 
 def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> list[Task]:
@@ -68,16 +70,18 @@ def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> l
     return [Task(number, parts, wanted.from_ms, wanted.to_ms) for number, parts in enumerate(packed)]
 
 
-async def _pieces(client: QuireClient, options: ReadOptions, wanted: Wanted) -> list[Piece]:
+async def _pieces(
+    client: QuireClient, options: ReadOptions, wanted: Wanted
+) -> tuple[list[Piece], dict[str, str]]:
+    """What to read, and the id of each log that it is of."""
     pieces: list[Piece] = []
-    for source in await resolve(client, options):
-        if source.ledger_id is not None:
-            extent = await extent_of_ledger(client, options, source)
-        else:
-            extent = await extent_of_log(client, options, client.log(source.name, options.password()))
+    identities: dict[str, str] = {}
+    for extent in await extents(client, options):
         start, end = asked_of(options, extent)
         pieces += await pieces_between(client, options, wanted, extent, start, end)
-    return pieces
+        if extent.log is not None:
+            identities[extent.name] = extent.identity
+    return pieces, identities
 
 
 def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
@@ -88,10 +92,15 @@ def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
 
     Raises:
         TrimmedError: the start was asked for by number and is not there any more.
+        ReadUnavailableError: too few bookies answer to tell where the log ends.
         SparkUseError: an offset lies behind the log's end.
     """
+    if LATEST in (options.starting.of(extent.name), options.ending.of(extent.name)):
+        check_end_is_known(extent)
     start = begin_at(options, extent, extent.offset(options.starting.of(extent.name)))
     end = extent.offset(options.ending.of(extent.name))
+    if max(start, end) > extent.end:
+        check_end_is_known(extent)
     check_end(extent, "startingOffsets", start)
     check_end(extent, "endingOffsets", end)
     if start > end:
@@ -126,7 +135,7 @@ async def pieces_between(
         if record is None:
             continue
         last_entry = item.last_entry if item.last_entry is not None else record.last_entry
-        ledger = _Ledger(extent.name, item, record, last_entry)
+        ledger = _Ledger(extent.name, extent.identity, item, record, last_entry)
         stretches = [inside] if len(inside) > _SPANS_MAX else [(span,) for span in inside]
         for stretch in stretches:
             piece = await _stretch(client, ledger, stretch, wanted.from_ms)
@@ -140,6 +149,7 @@ class _Ledger:
     """A ledger of a log while its pieces are made."""
 
     log: str
+    log_id: str
     item: ItemDescription
     record: LedgerMetadata
     last_entry: int
@@ -147,7 +157,10 @@ class _Ledger:
     def piece(self, first: int, last: int, offsets: Spans) -> Piece:
         size = self.item.bytes * (last - first + 1) // max(self.last_entry + 1, 1)
         gaps = bool(self.item.flags & ItemFlags.COMPACTED)
-        origin = Origin(self.log, self.item.ledger_id, self.item.first_offset, gaps)
+        item = self.item
+        origin = Origin(
+            self.log, item.ledger_id, item.first_offset, gaps, self.log_id, item.next_offset, self.last_entry
+        )
         return Piece(origin, self.record, first, last, size, batches=True, offsets=offsets)
 
 
@@ -160,31 +173,12 @@ async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: 
     item = ledger.item
     reader = cluster.reader_of(client, ledger.record, ledger.last_entry)
     zero, records = item.first_offset, item.next_offset - item.first_offset
-    first, last = await entries_between(
-        reader, spans[0][0] - zero, spans[-1][1] - zero, records, ledger.last_entry
+    first, last = await seeking.entries_between(
+        client, reader, spans[0][0] - zero, spans[-1][1] - zero, records, ledger.last_entry
     )
     if from_ms is not None and item.min_time_ms is not None and item.min_time_ms < from_ms:
-        first = await _first_since(reader, first, last, from_ms)
+        first = await seeking.first_since(client, reader, first, last, from_ms)
     return ledger.piece(first, last, spans)
-
-
-async def _first_since(reader: LedgerReader, first: int, last: int, from_ms: int) -> int:
-    """The first entry that can hold a record as late as `from_ms`, by bisection.
-
-    Headers carry the greatest time of the ledger so far, which never falls; whatever order records' own times have,
-    nothing before the entry that raises it to `from_ms` is as late.
-
-    Source: decision F-31.
-    """
-    if not is_batched(reader.metadata):
-        return first
-    while first < last:
-        middle = (first + last) // 2
-        if (await read_one(reader, middle)).header.ledger_max_ms < from_ms:
-            first = middle + 1
-        else:
-            last = middle
-    return first
 
 
 def _touches(wanted: Wanted, item: ItemDescription) -> bool:
@@ -212,13 +206,16 @@ async def _record(
             )
         check_digest(options, record)
     except NoSuchLedgerError as error:
-        text = (
-            f"log '{log.name}': offsets {item.first_offset} to {item.next_offset} were in ledger {item.ledger_id}, "
-            "which is gone."
-        )
+        first, end = item.first_offset, item.next_offset
+        why = await losses.why_gone(client, log.name, log.log_id, item.ledger_id, first, end)
+        text = f"log '{log.name}': offsets {first} to {end - 1} were in ledger {item.ledger_id}"
+        if why is None:
+            raise SparkUseError(f"quire: {text}. {losses.MOVED}.", log=log.name) from error
         if options.fail_on_data_loss:
-            raise TrimmedError(f"quire: {text} failOnDataLoss=false skips them.", log=log.name) from error
-        cluster.warn(text)
+            raise TrimmedError(
+                f"quire: {text}, {why}. failOnDataLoss=false skips them.", log=log.name
+            ) from error
+        cluster.warn(f"{text}, {why}: {end - first:,} records are skipped.")
         return None
     return record
 
@@ -241,7 +238,12 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
             continue
         last = item.last_entry if item.last_entry is not None else record.last_entry
         reader = cluster.reader_of(client, record, last)
-        view = await read_one(reader, await _first_since(reader, 0, last, from_ms))
+        entry_id = await seeking.first_since(client, reader, 0, last, from_ms)
+        gone = await seeking.first_if_gone(client, reader, entry_id, last)
+        if gone is not None:
+            # Its records may have been as late: whoever reads from here on is told of them.
+            return max(item.first_offset + gone, extent.start)
+        view = await read_one(reader, entry_id)
         times = view.times_ms(0, view.header.count)
         first = item.first_offset + view.header.records_before
         late = next(place for place, time in zip(view.positions(), times, strict=True) if time >= from_ms)

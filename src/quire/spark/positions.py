@@ -10,12 +10,15 @@ Source: spark.md 1.1, "Offsets are dicts turned to JSON", and 4.3.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from quire.spark.given import use_error
 
 VERSION: Final = 1
+_NAMES_MAX: Final = 5
+"""So many logs a sentence names at most."""
 
 
 class Position(NamedTuple):
@@ -28,6 +31,21 @@ class Position(NamedTuple):
 
     identity: str
     offset: int
+
+
+AsOf: TypeAlias = tuple[tuple[str, Position], ...]
+"""Where each log, or raw ledger, ends for one read, and which one of that name is meant; in the order of reading."""
+
+
+def as_text(as_of: AsOf) -> str:
+    """The value of the option `asOf`."""
+    return json.dumps(to_json(dict(as_of)))
+
+
+def sentence(as_of: AsOf) -> str:
+    """The ends of a read for people: the first few logs."""
+    texts = [f"{name} {position.offset}" for name, position in as_of]
+    return ", ".join([*texts[:_NAMES_MAX], "…"] if len(texts) > _NAMES_MAX else texts)
 
 
 def to_json(positions: Mapping[str, Position]) -> dict[str, Any]:

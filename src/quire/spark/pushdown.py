@@ -3,6 +3,10 @@
 An offset comparison is answered here and not given back to Spark. A time comparison skips ledgers and entries by
 their smallest and largest time and is given back for Spark to check each record, because an entry is read as a whole.
 
+Up to Spark 4.3 the filters of one query stay in the data frame and apply to its next query as well, so nothing is taken
+of them unless Spark's version is known to be right (`quire.spark.versions`). Until then the options `startingOffsets`,
+`endingOffsets`, `startingTimestamp` and `endingTimestamp` say what to read.
+
 Spans are half-open, disjoint and ascending: `((0, 10), (20, 21))`. Source: spark.md 1.3 and 2.3.
 """
 

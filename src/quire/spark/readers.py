@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -32,6 +34,7 @@ from quire.spark.options import ReadOptions
 from quire.spark.pushdown import Wanted, push
 from quire.spark.schema import arrow_schema, project
 from quire.spark.stream import Limits, Stream
+from quire.spark.versions import FILTERS_SETTING, keeps_filters_apart
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +77,16 @@ class _OptionalPushFilters:
         return self._reader.narrow(filters)
 
 
+@cache
+def _say_that_nothing_is_pruned() -> None:
+    """Tell once in a process why filters do not make a read smaller."""
+    cluster.warn(
+        f"{FILTERS_SETTING}=true, but Spark {pyspark.__version__} applies the filters of one query to the next one on the same "
+        "data frame, so this source takes none and reads everything. Read less with the options of "
+        "quire.spark.read_options, and set the setting to false."
+    )
+
+
 class LogReader(DataSourceReader):
     """Reads records of logs and entries of raw ledgers."""
 
@@ -84,7 +97,10 @@ class LogReader(DataSourceReader):
         self.pushFilters = _OptionalPushFilters(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: list[Filter]) -> list[Filter]:
-        """Use a query's filters; return those that Spark must apply."""
+        """Use a query's filters; return those that Spark must apply: all, unless it keeps queries apart."""
+        if not keeps_filters_apart(pyspark.__version__):
+            _say_that_nothing_is_pruned()
+            return filters
         self._wanted, left = push(self._wanted, filters)
         return left
 

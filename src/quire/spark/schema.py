@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from quire.spark.given import SparkUseError
 from quire.spark.options import Describe
+from quire.spark.positions import AsOf, as_text, sentence
 
 _HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())]), containsNull=True
@@ -50,6 +51,9 @@ COLUMNS: Final[dict[str, DataType]] = {
 for Kafka's source moves with a changed `format` line. Source: spark.md 5.4."""
 
 DEFAULT_COLUMNS: Final = ("key", "value", "log", "offset", "timestamp")
+
+AS_OF_KEY: Final = "quire.asOf"
+"""The key of column `offset`'s metadata with the value of option `asOf`."""
 
 DESCRIPTIONS: Final = {
     Describe.LOGS: (
@@ -91,10 +95,23 @@ class Projection:
         return name in self.names
 
 
-def default_schema(*, include_headers: bool) -> StructType:
-    """The schema of a read without `.schema(...)`."""
+def default_schema(*, include_headers: bool, as_of: AsOf | None = None) -> StructType:
+    """The schema of a read without `.schema(...)`.
+
+    Args:
+        include_headers: with the column `headers`.
+        as_of: where each log ends for this read; the column `offset` says so, in its comment for people (`DESCRIBE`) and
+            in its metadata `quire.asOf` for programs.
+    """
     names = (*DEFAULT_COLUMNS, "headers") if include_headers else DEFAULT_COLUMNS
-    return StructType([StructField(name, COLUMNS[name]) for name in names])
+    ends = (
+        {}
+        if as_of is None
+        else {"comment": f"ends at the load: {sentence(as_of)}", AS_OF_KEY: as_text(as_of)}
+    )
+    return StructType(
+        [StructField(name, COLUMNS[name], metadata=ends if name == "offset" else None) for name in names]
+    )
 
 
 def project(schema: StructType) -> Projection:

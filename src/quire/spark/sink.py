@@ -12,23 +12,25 @@ Source: spark.md 1.1, 1.2, 4.2.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from quire.core.errors import QuireError
+from quire.core.fingerprints import RowSum
+from quire.core.log_commit import OnReset
 from quire.log.staging import StagedBy
 from quire.spark import outgoing, staged
+from quire.spark.checkpoints import Checkpoint, query_of
 from quire.spark.given import Given, SparkUseError, use_error
 from quire.spark.readers import OneSentence
+from quire.spark.row_sums import sum_of
 from quire.spark.staged import Mark, Seams, Share, Staging, Target
 from quire.spark.write_options import OrderBy, WriteOptions, parse_write
 
@@ -67,13 +69,19 @@ class _Sink:
     def _stage(self, batches: Iterator[pa.RecordBatch], by: StagedBy) -> Message:
         now_ms = staged.wall_ms(self._options)
         begun: dict[str, Staging] = {}
+        totals: dict[str, RowSum] = {}
         try:
             for batch in batches:
                 for log, rows in self._split(batch):
                     if log not in begun:
                         begun[log] = Staging(self._options, log, self._target(log), by, self._seams.at)
-                    begun[log].add(outgoing.records_of(rows, now_ms))
-            shares = tuple(begun[log].close() for log in sorted(begun))
+                        totals[log] = RowSum()
+                    records = outgoing.records_of(rows, now_ms)
+                    begun[log].add(records)
+                    if self._options.mark:
+                        times = rows.column("timestamp") if "timestamp" in rows.schema.names else None
+                        totals[log] = totals[log].plus(sum_of(records, times))
+            shares = tuple(replace(begun[log].close(), total=totals[log]) for log in sorted(begun))
         except BaseException:
             for staging in begun.values():
                 staging.discard()
@@ -100,7 +108,9 @@ class _Sink:
         if self._options.order_by is OrderBy.TIMESTAMP:
             _check_ascending(told)
         shares: dict[str, list[Share]] = {}
-        if self._options.truncate:
+        if (
+            self._options.truncate or mark.query_id
+        ):  # even without rows a batch is compared with the log's mark
             shares = {log: [] for log in self._targets}
         for message in told:
             for share in message.shares:
@@ -139,7 +149,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         version = -1 if options.txn_version is None else options.txn_version
         incarnation = _property(context, QUERY_ID) if options.mark else ""
         with OneSentence():
-            return self._stage(iterator, _by(context, options.mark, version, incarnation))
+            consents = options.txn_on_reset is OnReset.CONTINUE
+            return self._stage(iterator, _by(context, options.mark, version, incarnation, consents=consents))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the rows part of their logs."""
@@ -167,19 +178,24 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         batch = _property(context, BATCH_ID)
         with OneSentence():
             if not query:
-                query = _query_of_checkpoint(self._options.checkpoint)
-            return self._stage(iterator, _by(context, query, int(batch or -1), ""))
+                query = query_of(self._options.checkpoint)
+            consents = self._options.on_checkpoint_reset is OnReset.CONTINUE
+            return self._stage(iterator, _by(context, query, int(batch or -1), "", consents=consents))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make one batch part of its logs."""
-        told = _in_order(messages)
+        told, options = _in_order(messages), self._options
         with OneSentence():
             query = told[0].by.query if told else ""
+            if not query and options.checkpoint is not None:
+                query = query_of(options.checkpoint)
             if not query:
-                if any(message.shares for message in told) or self._options.truncate:
+                if any(message.shares for message in told) or options.truncate:
                     raise use_error("this batch came without the id of its query.")
                 return
-            self._commit(told, Mark(query, batchId))
+            checkpoint = Checkpoint(options.checkpoint, query)
+            mark = Mark(query, batchId, on_reset=options.on_checkpoint_reset, checkpoint=checkpoint)
+            self._commit(told, mark)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
         """Forget one batch's rows."""
@@ -217,28 +233,10 @@ def _property(context: TaskContext | None, name: str) -> str:
     return (context.getLocalProperty(name) if context is not None else None) or ""
 
 
-def _by(context: TaskContext | None, query: str, batch: int, incarnation: str) -> StagedBy:
+def _by(context: TaskContext | None, query: str, batch: int, incarnation: str, *, consents: bool) -> StagedBy:
     partition = context.partitionId() if context is not None else 0
     attempt = context.taskAttemptId() if context is not None else 0
-    return StagedBy(query, batch, incarnation, partition, attempt, platform.node())
-
-
-def _query_of_checkpoint(checkpoint: str | None) -> str:
-    """A stream's id from its checkpoint, should Spark stop telling it to the tasks.
-
-    Raises:
-        SparkUseError: there is no checkpoint to look into.
-    """
-    if checkpoint is None:
-        raise use_error(
-            "Spark does not tell the query's id; set the option checkpointLocation on the writer, where it can be read."
-        )
-    try:
-        files, path = fs.FileSystem.from_uri(checkpoint if "://" in checkpoint else f"file://{checkpoint}")
-        with files.open_input_stream(f"{path}/metadata") as file:
-            return str(json.loads(file.read())["id"])
-    except (OSError, ValueError, KeyError) as error:
-        raise use_error(f"the query's id is not in {checkpoint}/metadata ({error}).") from error
+    return StagedBy(query, batch, incarnation, partition, attempt, platform.node(), consents)
 
 
 def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:

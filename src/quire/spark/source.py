@@ -10,6 +10,7 @@ Source: spark.md 1.1, 5.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -20,8 +21,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quire.spark.as_of import fix
 from quire.spark.given import Given, Use
 from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.positions import AsOf
 from quire.spark.readers import DescribeReader, LogReader, LogStreamReader, OneSentence
 from quire.spark.schema import DESCRIPTIONS, default_schema
 from quire.spark.sink import batch_sink, stream_sink
@@ -41,6 +44,7 @@ class QuireDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._given = Given(options, (*READ_OPTIONS, *WRITE_OPTIONS))
+        self._fixed: AsOf | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -48,12 +52,16 @@ class QuireDataSource(DataSource):
         return "quire"
 
     def schema(self) -> StructType | str:
-        """The columns without `.schema(...)`."""
+        """The columns without `.schema(...)`; where the logs end is fixed here for every plan of the frame.
+
+        Spark asks for it when the frame is loaded, and keeps this object as it is then.
+        """
         with OneSentence():
             options = parse(self._given, Use.READ)
             if options.describe is not None:
                 return DESCRIPTIONS[options.describe]
-            return default_schema(include_headers=options.include_headers)
+            self._fixed = fix(options)
+            return default_schema(include_headers=options.include_headers, as_of=self._fixed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one plan; the schema is the default one or the user's, a projection."""
@@ -61,6 +69,8 @@ class QuireDataSource(DataSource):
             options = parse(self._given, Use.BATCH)
             if options.describe is not None:
                 return DescribeReader(options, schema)
+            if options.as_of is None:
+                options = replace(options, as_of=self._fixed)
             return LogReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name

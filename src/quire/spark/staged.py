@@ -5,6 +5,7 @@ Source: spark.md 4.2.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from quire.core import fingerprints
 from quire.core.errors import AlreadyExistsError, NoSuchLogError, QuireError
+from quire.core.fingerprints import Fingerprint, RowSum
 from quire.core.log_commit import COMMIT_RULES, Batch, CommitRules, OnReset, Part
 from quire.core.log_list import LogItem, LogSettings
 from quire.log.committing import LogCommitter, discard
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
+from quire.spark.checkpoints import Checkpoint
 from quire.spark.given import SparkUseError
 from quire.spark.outgoing import Entries, Times, packed, unpacked
 from quire.spark.write_options import INLINE_SHARES, WriteOptions
@@ -46,6 +50,7 @@ class Share:
         item: the staged ledger, closed; None when the rows are in `rows`.
         rows: Arrow batches as bytes, see `outgoing.packed`.
         times: their range.
+        total: of a named transaction, the sum of its rows.
     """
 
     log: str
@@ -53,16 +58,44 @@ class Share:
     item: LogItem | None
     rows: bytes
     times: Times
+    total: RowSum = field(default_factory=RowSum)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Under which name and number a batch is committed; see `quire.core.log_commit.Batch`."""
+    """Under which name and number a batch is committed; see `quire.core.log_commit.Batch`.
+
+    Attributes:
+        checkpoint: of a stream; None for a named transaction.
+    """
 
     query_id: str = ""
     batch_id: int = 0
     incarnation: str = ""
     on_reset: OnReset = OnReset.ERROR
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether this is a named transaction."""
+        return bool(self.query_id) and self.checkpoint is None
+
+    def of_rows(self, shares: Sequence[Share]) -> Fingerprint:
+        """The fingerprint of a named transaction's rows for one log."""
+        total = RowSum()
+        for share in shares:
+            total = total.plus(share.total)
+        return fingerprints.of_rows(self.batch_id, total)
+
+    async def own(self, batch_id: int) -> Fingerprint | None:
+        """What a stream's checkpoint says of a batch. Its files may be far away: a thread reads them."""
+        if self.checkpoint is None:
+            return None
+        return await asyncio.to_thread(self.checkpoint.fingerprint, batch_id)
+
+
+_said: set[tuple[str, str]] = set()
+"""Queries and logs of which this process has said that their marks are compared by number alone."""
 
 
 def _nothing(step: str) -> None:
@@ -242,11 +275,20 @@ def commit(
     """
     made: list[tuple[Target, LogItem]] = []
     parts: list[Part] = []
+    consents = mark.on_reset is OnReset.CONTINUE
+    found = None if mark.checkpoint is None else mark.checkpoint.fingerprint(mark.batch_id)
     try:
         for log in sorted(shares):
-            by = StagedBy(mark.query_id, mark.batch_id if mark.query_id else -1, mark.incarnation)
+            by = StagedBy(
+                mark.query_id,
+                mark.batch_id if mark.query_id else -1,
+                mark.incarnation,
+                consents=consents,
+            )
             items = _items(options, shares[log], by, targets[log], made, seams)
-            parts.append(Part(targets[log].log_id, tuple(items)))
+            if mark.named:
+                found = mark.of_rows(shares[log])
+            parts.append(Part(targets[log].log_id, tuple(items), found))
         cluster.call(options.cluster, _commit, options, sorted(shares), parts, mark, seams)
     except BaseException:
         for where, item in made:
@@ -304,14 +346,38 @@ async def _commit(
         truncate=options.truncate,
         takeover=options.takeover,
         now_ms=client.clock.wall_ms(),
+        named=mark.named,
     )
-    committer = LogCommitter(client, logs, batch, options.password(), rules=seams.rules, at=seams.at)
+    committer = LogCommitter(
+        client, logs, batch, options.password(), own=mark.own, rules=seams.rules, at=seams.at
+    )
     done = await committer.commit(placed_within_ms=PLACED_WITHIN_MS)
+    for log in done.by_number:
+        _say_by_number(options, log, mark)
     for log in done.unplaced:
         cluster.warn(
             f"log '{log}': the batch is committed, and readers will see it when the log's leader has placed it; if it "
             f"is gone, `quire log place {log}` does so."
         )
+
+
+def _say_by_number(options: WriteOptions, log: str, mark: Mark) -> None:
+    """Tell once that a batch's number alone was compared: what a copied checkpoint wrote would not be noticed."""
+    if (mark.query_id, log) in _said:
+        return
+    _said.add((mark.query_id, log))
+    if mark.named:
+        why = "the mark was written by an earlier version of Quire; the next one can be compared"
+    elif options.checkpoint is None:
+        why = "set the option checkpointLocation on the writer, so that the checkpoint can be read"
+    else:
+        why = (
+            "the mark was written by an earlier version of Quire, or the file of its batch is gone from "
+            f"{options.checkpoint}/offsets or cannot be read from the driver"
+        )
+    cluster.warn(
+        f"log '{log}': batch {mark.batch_id} was compared with the log's mark by its number alone: {why}."
+    )
 
 
 def discard_items(options: WriteOptions, where: Target, items: Sequence[LogItem], seams: Seams) -> None:

@@ -28,9 +28,11 @@ from quire.spark.extents import (
     Extent,
     begin_at,
     check_end,
+    check_end_is_known,
     extent_of_ledger,
     extent_of_log,
     resolve,
+    source_of,
 )
 from quire.spark.given import SparkUseError
 from quire.spark.options import EARLIEST, LATEST, ReadOptions, Source, Strategy
@@ -65,6 +67,7 @@ class Stream:
         self._logs: dict[str, Log] = {}
         self._seen: dict[str, Extent] = {}
         self._target: dict[str, Position] | None = None
+        self._left_out: dict[str, None] = {}
         self._use = CursorUse(options.cursor or "", uuid.uuid4().hex, options.hold_retention)
         self._moved: dict[str, None] = {}
         self._ahead: tuple[Any, Any, asyncio.Task[list[Task]]] | None = None
@@ -129,6 +132,10 @@ class Stream:
             offset = self._continue(extent, begun.get(extent.name))
             end = extent.end
             if self._target is not None:
+                if extent.name in self._left_out and extent.name not in self._target:
+                    # When the target was fixed nobody knew of this log: only the checkpoint names it.
+                    check_end_is_known(extent)
+                    self._target[extent.name] = Position(extent.identity, end)
                 target = self._target.get(extent.name)
                 end = target.offset if target is not None and target.identity == extent.identity else offset
             # Fewer bookies may answer than before, so what is known to be confirmed may shrink for a while.
@@ -160,8 +167,17 @@ class Stream:
         return to_json({name: Position(each.identity, each.end) for name, each in self._seen.items()})
 
     async def stop_at_now(self, client: QuireClient) -> None:
-        """Treat what is there now as all that there will ever be (`Trigger.AvailableNow`)."""
+        """Treat what is there now as all that there will ever be (`Trigger.AvailableNow`).
+
+        Spark does not say yet where the stream is: the end of a log that only the checkpoint names is fixed by the first
+        `latest`, which is told of it.
+
+        Raises:
+            ReadUnavailableError: too few bookies answer to tell how much is there.
+        """
         extents = await self._extents(client, {})
+        for extent in extents.values():
+            check_end_is_known(extent)
         self._target = {name: Position(each.identity, each.end) for name, each in extents.items()}
 
     async def plan(self, client: QuireClient, start: Any, end: Any) -> list[Task]:
@@ -211,9 +227,16 @@ class Stream:
         sources = {source.name: source for source in await resolve(client, self._options, may_be_none=True)}
         found: dict[str, Extent] = {}
         for name in sorted({*sources, *begun}):
-            extent = await self._extent(client, sources.get(name) or _source(name), begun.get(name))
-            if extent is not None:
-                found[name] = extent
+            extent = await self._extent(client, sources.get(name) or source_of(name), begun.get(name))
+            if extent is None:
+                continue
+            found[name] = extent
+            if name not in sources and name not in self._left_out:
+                self._left_out[name] = None
+                cluster.warn(
+                    f"log '{name}' is not loaded any more, but the checkpoint names it (at offset {begun[name].offset}): "
+                    "it is read on. A new checkpoint leaves it out."
+                )
         return found
 
     async def _extent(
@@ -259,7 +282,7 @@ class Stream:
             if look:
                 # The end was confirmed once. Too few bookies may answer just now to say so again.
                 await asyncio.sleep(_PAUSE_SECONDS)
-            extent = await self._extent(client, _source(name), begun or Position(end.identity, 0))
+            extent = await self._extent(client, source_of(name), begun or Position(end.identity, 0))
             if extent is None:
                 return None
             if extent.identity != end.identity:
@@ -300,12 +323,6 @@ class Stream:
                 log=extent.name,
             )
         cluster.warn(text)
-
-
-def _source(name: str) -> Source:
-    """A name out of a checkpoint as what it names."""
-    number = name.removeprefix("ledger:")
-    return Source(name, int(number) if number != name else None)
 
 
 def _stretches(extent: Extent) -> tuple[Stretch, ...]:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -15,8 +15,10 @@ from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.log_list import Place
 from quire.log.cursors import LogCursors
 from quire.log.ledgers import is_batched, read_views
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark import cluster
 from quire.spark.extents import describe, extent_of_ledger, resolve
+from quire.spark.given import moment
 from quire.spark.options import Describe, ReadOptions
 
 if TYPE_CHECKING:
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 Row: TypeAlias = dict[str, Any]
 LogTable: TypeAlias = "Callable[[QuireClient, LogDescription], AsyncGenerator[Row, None]]"
 LedgerTable: TypeAlias = "Callable[[QuireClient, _Ledger], AsyncGenerator[Row, None]]"
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read(options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -205,7 +205,8 @@ async def _entries(client: QuireClient, ledger: _Ledger) -> AsyncGenerator[Row, 
 
 
 def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+    """A time for a table; null where there is none that a timestamp can show."""
+    return None if ms is None or not TIME_MS_MIN <= ms <= TIME_MS_MAX else moment(ms)
 
 
 _LEDGER_TABLES: Final[dict[Describe, LedgerTable]] = {

@@ -12,23 +12,16 @@ from functools import cache
 
 import pyarrow as pa
 
-from quire.core.errors import (
-    NoSuchEntryError,
-    NoSuchLedgerError,
-    QuireError,
-    ReadUnavailableError,
-)
 from quire.log.ledgers import views_of
 from quire.spark import archived, cluster
+from quire.spark.as_of import check_logs
 from quire.spark.decode import ArrowBuilder, check_follows
-from quire.spark.given import SparkUseError
+from quire.spark.losses import UNREADABLE, TaskLosses, named
 from quire.spark.options import ReadOptions
 from quire.spark.packing import Piece, Task
 from quire.spark.pushdown import Wanted, intersect
 from quire.spark.schema import Projection
 from quire.wire.batch import MalformedBatchError
-
-_SKIPS = " failOnDataLoss=false skips what cannot be read."
 
 
 def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
@@ -37,14 +30,18 @@ def read(task: Task, options: ReadOptions, projection: Projection) -> Iterator[p
         projection, options.rows_per_batch, from_ms=options.starting_ms, to_ms=options.ending_ms
     )
     wanted = Wanted(from_ms=task.from_ms, to_ms=task.to_ms)
+    losses = TaskLosses(options, task.number)
     _settle()
+    check_logs(options, task)
     for piece in task.pieces:
         if piece.archive is not None:
             yield from builder.take()
-            yield from archived.read(piece, options, projection, wanted)
+            yield from archived.read(piece, options, projection, wanted, losses)
             continue
-        yield from _read_piece(piece, task.number, wanted, options, builder)
+        yield from _read_piece(piece, task.number, wanted, options, builder, losses)
     yield from builder.take()
+    losses.end()
+    cluster.warn_of_times(task.names(), builder.impossible_times, builder.first_impossible)
 
 
 @cache
@@ -57,23 +54,21 @@ def _settle() -> None:
 
 
 def _read_piece(
-    piece: Piece, number: int, wanted: Wanted, options: ReadOptions, builder: ArrowBuilder
+    piece: Piece,
+    number: int,
+    wanted: Wanted,
+    options: ReadOptions,
+    builder: ArrowBuilder,
+    losses: TaskLosses,
 ) -> Iterator[pa.RecordBatch]:
-    """One piece; with `failOnDataLoss=false` what is gone is stepped over and named in a warning."""
+    """One piece, without the entries that are proven gone if they are to be stepped over."""
     while piece.first_entry <= piece.last_entry:
         try:
             yield from _read_entries(piece, number, wanted, options, builder)
         except MalformedBatchError as error:
-            raise _named(piece, error) from error
-        except (NoSuchEntryError, NoSuchLedgerError, ReadUnavailableError) as error:
-            if options.fail_on_data_loss:
-                raise _named(piece, error, _SKIPS) from error
-            cluster.warn_of_loss(piece, error)
-            lost = error.ids.get("entry_id")
-            if not isinstance(error, NoSuchEntryError) or not isinstance(lost, int):
-                # Asking for each later entry of an unreachable ledger would take a timeout each.
-                return
-            piece = replace(piece, first_entry=lost + 1)
+            raise named(piece, error) from error
+        except UNREADABLE as error:
+            piece = replace(piece, first_entry=losses.step_over(piece, error) + 1)
         else:
             return
 
@@ -104,8 +99,3 @@ def _read_entries(
                     builder.add_batch(origin, entry_id, view, start, end)
             if builder.full:
                 yield from builder.take()
-
-
-def _named(piece: Piece, error: QuireError, remedy: str = "") -> SparkUseError:
-    """The error with the log it happened in, as the last line that a user sees."""
-    return SparkUseError(f"quire: log '{piece.origin.log}': {error}.{remedy}", **error.ids)

@@ -14,7 +14,7 @@ from typing import Final
 from quire.core.errors import QuireError
 from quire.core.log_commit import OnReset
 from quire.core.quorum import check_quorums
-from quire.log.committing import NAMED
+from quire.log.refusing import NAMED, PART
 from quire.spark.given import Given, Option, SparkUseError, Use, use_error
 from quire.spark.options import read_password
 
@@ -45,13 +45,27 @@ WRITE_OPTIONS: Final = (
         "txnVersion",
         "",
         Use.WRITE,
-        "the number of this write; one at or below the last is in the log already",
+        "the number of this write, counted upwards; the last one with the same rows again is in the log already",
+    ),
+    Option(
+        "txnPart",
+        "",
+        Use.WRITE,
+        "names one of several writes of one `txnVersion` to one log; each part has a mark of its own",
     ),
     Option(
         "txnOnReset",
         "error",
         Use.WRITE,
-        "when the numbers begin again under another checkpoint: `error`, `continue` or `skip`",
+        "when the number is not above the log's mark and this is no repetition: `error`, `continue` (append; rows may come "
+        "twice) or `skip` (what is in the log stays)",
+    ),
+    Option(
+        "onCheckpointReset",
+        "error",
+        Use.WRITE,
+        "of a stream whose checkpoint was put back or copied: `error`, `append` (rows may come twice) or `skip` (batches up "
+        "to the log's mark are dropped)",
     ),
     Option(
         "takeover", "false", Use.WRITE, "consent to end the log's leader, and to recover what one left open"
@@ -70,7 +84,8 @@ WRITE_OPTIONS: Final = (
         "order of the tasks' rows in a batch: `partition`, or `timestamp`, which is checked",
     ),
 )
-"""Every option that only writing has; the table of docs/spark.md is made from it."""
+"""Every option that only writing has; the table of docs/spark-sink.md is made from it."""
+_TRANSACTION: Final = ("txnAppId", "txnVersion", "txnPart", "txnOnReset")
 
 
 class BodyCodec(StrEnum):
@@ -107,11 +122,26 @@ class Digest(StrEnum):
 
 
 class Reset(StrEnum):
-    """What a named transaction does when its numbers begin again under another checkpoint."""
+    """What a named transaction does when its number is not above the log's mark and it is no repetition."""
 
     ERROR = "error"
     CONTINUE = "continue"
     SKIP = "skip"
+
+
+class CheckpointReset(StrEnum):
+    """What a stream does whose checkpoint is not the one that the log's mark was made with."""
+
+    ERROR = "error"
+    APPEND = "append"
+    SKIP = "skip"
+
+
+_RESETS: Final = {
+    CheckpointReset.ERROR: OnReset.ERROR,
+    CheckpointReset.APPEND: OnReset.CONTINUE,
+    CheckpointReset.SKIP: OnReset.SKIP,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +151,9 @@ class WriteOptions:
     Attributes:
         log: the target; None: each row's column `log` says.
         quorums: ensemble size, write quorum, ack quorum of staged ledgers; None: the log's own, as with `digest`.
-        txn_app_id: names a transaction; `txn_version` is its number.
-        checkpoint: of a stream, where the user put it; only to find its query id where Spark does not tell it.
+        txn_app_id: names a transaction; `txn_version` is its number, `txn_part` which of several writes of it this is.
+        on_checkpoint_reset: of a stream whose checkpoint was put back or copied.
+        checkpoint: of a stream, where the user put it.
     """
 
     cluster: str
@@ -134,7 +165,9 @@ class WriteOptions:
     inline_bytes: int = INLINE_BYTES
     txn_app_id: str | None = None
     txn_version: int | None = None
+    txn_part: str | None = None
     txn_on_reset: OnReset = OnReset.ERROR
+    on_checkpoint_reset: OnReset = OnReset.ERROR
     takeover: bool = False
     truncate: bool = False
     create: bool = False
@@ -150,7 +183,9 @@ class WriteOptions:
     @property
     def mark(self) -> str:
         """The mark of a named transaction, "" without one."""
-        return "" if self.txn_app_id is None else f"{NAMED}{self.txn_app_id}"
+        if self.txn_app_id is None:
+            return ""
+        return f"{NAMED}{self.txn_app_id}" + (f"{PART}{self.txn_part}" if self.txn_part else "")
 
 
 def parse_write(given: Given, *, stream: bool, overwrite: bool, log_column: bool) -> WriteOptions:
@@ -176,7 +211,9 @@ def parse_write(given: Given, *, stream: bool, overwrite: bool, log_column: bool
         inline_bytes=0 if given.text("inlineBytes") == "0" else given.size("inlineBytes", INLINE_BYTES),
         txn_app_id=given.text("txnAppId"),
         txn_version=_version(given),
+        txn_part=given.text("txnPart"),
         txn_on_reset=OnReset(given.choice("txnOnReset", Reset.ERROR).value),
+        on_checkpoint_reset=_RESETS[given.choice("onCheckpointReset", CheckpointReset.ERROR)],
         takeover=given.flag("takeover", default=False),
         truncate=overwrite,
         create=given.flag("create", default=False),
@@ -230,15 +267,31 @@ def _version(given: Given) -> int | None:
 
 
 def _check_transaction(options: WriteOptions, given: Given, *, stream: bool) -> None:
-    if stream and any(given.text(name) is not None for name in ("txnAppId", "txnVersion", "txnOnReset")):
+    if stream and any(given.text(name) is not None for name in _TRANSACTION):
         raise use_error(
-            "txnAppId, txnVersion and txnOnReset are for batch writes and foreachBatch; a stream is counted by its own "
-            "query id. Leave them out."
+            "txnAppId, txnVersion, txnPart and txnOnReset are for batch writes and foreachBatch; a stream is counted by its "
+            "own query id. Leave them out."
+        )
+    if not stream and given.text("onCheckpointReset") is not None:
+        raise use_error(
+            "onCheckpointReset is for streams; a batch write has no checkpoint. In foreachBatch set txnOnReset."
         )
     if (options.txn_app_id is None) != (options.txn_version is None):
         raise use_error(
             "txnAppId and txnVersion go together: the name of the job and the number of this write (in foreachBatch "
             "the batch id)."
+        )
+    if options.txn_app_id is None and any(given.text(name) is not None for name in _TRANSACTION):
+        raise use_error(
+            "txnPart and txnOnReset belong to a named write: set txnAppId and txnVersion as well."
+        )
+    if PART in (options.txn_app_id or ""):
+        raise use_error(
+            f"txnAppId contains '{PART}', which separates a part: got '{options.txn_app_id}'. Set txnPart."
+        )
+    if options.txn_part is not None and not options.txn_part.strip():
+        raise use_error(
+            "txnPart is empty: name the part, or leave the option out where there is only one write."
         )
 
 

@@ -20,6 +20,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.segment import Segment
 from quire.storage.segment_format import (
     BLOCK_BYTES,
+    SEGMENTS_FOLDER,
     FormatError,
     SegmentHeader,
     decode_segment_header,
@@ -72,7 +73,7 @@ class SegmentFiles:
         files: Files,
         chance: Chance,
     ) -> None:
-        self.directory = directory / "segments"
+        self.directory = directory / SEGMENTS_FOLDER
         self._config = config
         self._identity = (cluster_instance, bookie_id)
         self._files = files

@@ -20,6 +20,8 @@ FORMAT_VERSION = 2
 FORMAT_VERSIONS_READ = frozenset({1, 2})
 GROUP_HEADER_BYTES = 1024
 RECORD_HEADER_BYTES = 104
+SEGMENTS_FOLDER = "segments"
+"""The folder of the segments in a bookie's directory."""
 RANGES_MAX = 39
 LSN_GAP = 1 << 32
 """How far the LSN jumps after an unclean stop: more than any group can have given out."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from crc32c import crc32c
 
 from quire.core.errors import MisuseError, PeerError
+from quire.wire.arrow_sizes import DECODED_BYTES_MAX, LayoutError, decoded_sizes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -459,12 +460,26 @@ class BatchView:
         names = list(schema.names if columns is None else columns)
         if self.header.codec is Codec.ARROW:
             whole = _read_arrow(self._body, self.header)
-            arrays = [whole.column(name) for name in names]
+            arrays = [without_empty_headers(whole.column(name)) for name in names]
         else:
             arrays = [self._arrow_column(pa, name) for name in names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in names]))
         first, end, _ = slice(start, stop).indices(self.count)
         return batch if (first, end) == (0, self.count) else batch.slice(first, max(0, end - first))
+
+    def decoded_bytes(self, columns: Sequence[str]) -> int:
+        """About how many bytes some columns have once decoded; nothing is decoded for it.
+
+        Args:
+            columns: which; of bodies that are not Arrow all are counted.
+
+        Raises:
+            MalformedBatchError: as `to_arrow`, and for a body that decodes to more than `DECODED_BYTES_MAX`.
+        """
+        if self.header.codec is not Codec.ARROW:
+            return self.header.body_bytes
+        sizes = _arrow_sizes(self._body)
+        return sum(sizes[name] for name in columns)
 
     def _arrow_column(self, pa: Any, name: str) -> pa.Array:
         if name == "timestamp_ms":
@@ -694,6 +709,20 @@ def _encode_arrow(
     return flags, parts
 
 
+def without_empty_headers(column: pa.Array) -> pa.Array:
+    """A column with null in the place of each empty list of headers, as all codecs but this one store it.
+
+    Other columns are returned as they are; so is a chunked one's kind.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_list(column.type):
+        return column
+    empty = pc.equal(pc.list_value_length(column), 0)
+    return pc.if_else(empty, pa.scalar(None, column.type), column) if pc.any(empty).as_py() else column
+
+
 def _header_structs(headers: Headers | None) -> list[dict[str, Any]] | None:
     return [{"key": name, "value": value} for name, value in headers] if headers else None
 
@@ -701,6 +730,9 @@ def _header_structs(headers: Headers | None) -> list[dict[str, Any]] | None:
 def _serialize_arrow(batch: pa.RecordBatch, compression: str | None) -> tuple[BatchFlags, list[bytes]]:
     import pyarrow as pa
 
+    if batch.nbytes > DECODED_BYTES_MAX:
+        msg = f"a batch of {batch.nbytes:,} bytes is more than an entry may decode to, {DECODED_BYTES_MAX:,}; use smaller ones"
+        raise MisuseError(msg)
     flags = BatchFlags.TIMES | BatchFlags.KEYS | BatchFlags.HEADERS
     flags |= BatchFlags.COMPRESSED if compression else BatchFlags.NONE
     sink = pa.BufferOutputStream()
@@ -713,9 +745,25 @@ def _serialize_arrow(batch: pa.RecordBatch, compression: str | None) -> tuple[Ba
     return flags, [sink.getvalue().to_pybytes()[batch.schema.serialize().size : end]]
 
 
+def _arrow_sizes(body: memoryview) -> dict[str, int]:
+    """Decoded bytes by column, of a body that may be decoded.
+
+    Raises:
+        MalformedBatchError: it is no Arrow message of this schema, or decodes to more than `DECODED_BYTES_MAX`.
+    """
+    try:
+        sizes = decoded_sizes(body)
+    except LayoutError as error:
+        raise _malformed(f"its Arrow message cannot be read: {error}") from error
+    if (total := sum(sizes.values())) > DECODED_BYTES_MAX:
+        raise _malformed(f"it decodes to {total:,} bytes, more than the {DECODED_BYTES_MAX:,} of an entry")
+    return sizes
+
+
 def _read_arrow(body: memoryview, header: BatchHeader) -> pa.RecordBatch:
     import pyarrow as pa
 
+    _arrow_sizes(body)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(body), arrow_schema())
         batch.validate(full=True)

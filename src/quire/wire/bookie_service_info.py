@@ -27,6 +27,9 @@ NATIVE_PROPERTY: Final = "quire.native"
 FEATURES_PROPERTY: Final = "quire.features"
 """Property: what the bookie's program can do, names with a space between them; those of later programs are kept."""
 
+DIRECTORY_PROPERTY: Final = "quire.directory"
+"""Property: the bookie's directory on its machine, an absolute path; a client there opens segments only below it."""
+
 # As in Java, where the range `:-_` includes `;<=>?@[\]^` as well.
 _ID: Final = re.compile(r"[a-zA-Z0-9:-_.\-]+", re.ASCII)
 _ADDRESS: Final = re.compile(r"(?P<host>.+):(?P<port>[0-9]{1,5})", re.ASCII)
@@ -176,6 +179,10 @@ PROPERTIES: Final = Names(
         FEATURES_PROPERTY: (
             "what the bookie's program can do",
             Use("Quire's bookies", "Quire's clients; `quire cluster upgrade`", "2", IGNORES),
+        ),
+        DIRECTORY_PROPERTY: (
+            "the bookie's directory on its machine, for short-circuit reads",
+            Use("Quire's bookies", "Quire's clients", "2", IGNORES),
         ),
     },
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from quire.core.errors import CorruptMetadataError
+from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
 from quire.core.log_list import (
     Adoption,
@@ -111,17 +112,7 @@ def encode_head(head: LogHead) -> bytes:
             )
         )
     for mark in head.marks:
-        message.marks.append(
-            with_unknown(
-                pb.LogMark(
-                    query_id=mark.query_id,
-                    batch_id=mark.batch_id,
-                    time_ms=mark.time_ms,
-                    incarnation=mark.incarnation,
-                ),
-                mark.unknown,
-            )
-        )
+        message.marks.append(_mark(mark))
     return with_unknown(message, head.unknown).SerializeToString(deterministic=True)
 
 
@@ -169,7 +160,14 @@ def parse_head(record: bytes, log_id: bytes) -> LogHead:
             for each in message.adoptions
         ),
         tuple(
-            Mark(each.query_id, each.batch_id, each.time_ms, each.incarnation, unknown_of(each))
+            Mark(
+                each.query_id,
+                each.batch_id,
+                each.time_ms,
+                each.incarnation,
+                unknown_of(each),
+                _read_fingerprint(each),
+            )
             for each in message.marks
         ),
         tuple(_read_intent(each, where) for each in message.intents),
@@ -229,6 +227,31 @@ def decode_page(record: bytes, log_id: bytes, name: str) -> LogPage:
 
 
 # --- parts ----------------------------------------------------------------------------------------------------
+
+
+def _mark(mark: Mark) -> pb.LogMark:
+    message = pb.LogMark(
+        query_id=mark.query_id, batch_id=mark.batch_id, time_ms=mark.time_ms, incarnation=mark.incarnation
+    )
+    found = mark.fingerprint
+    if found is not None:
+        message.fingerprint.CopyFrom(
+            with_unknown(
+                pb.LogFingerprint(
+                    batch_id=found.batch_id, digest=found.digest, rows=found.rows, files=found.files
+                ),
+                found.unknown,
+            )
+        )
+    return with_unknown(message, mark.unknown)
+
+
+def _read_fingerprint(mark: pb.LogMark) -> Fingerprint | None:
+    """As it stands: whether it can be used is the business of who compares it, and of no other reader of the log."""
+    if not mark.HasField("fingerprint"):
+        return None
+    found = mark.fingerprint
+    return Fingerprint(found.batch_id, found.digest, found.rows, found.files, unknown_of(found))
 
 
 def _item(item: LogItem) -> pb.LogItem:

@@ -55,10 +55,14 @@ def test_a_module_that_hides_every_format_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "odd"),
     [
-        ({}, {"filters handed to sources", "zone of timestamps"}),
-        ({"spark.sql.python.filterPushdown.enabled": "true", "spark.sql.session.timeZone": "UTC"}, set()),
+        ({}, {"zone of timestamps"}),
+        ({"spark.sql.python.filterPushdown.enabled": "false", "spark.sql.session.timeZone": "UTC"}, set()),
         (
-            {"spark.python.worker.reuse": "false", "spark.sql.session.timeZone": "UTC"},
+            {
+                "spark.sql.python.filterPushdown.enabled": "true",
+                "spark.python.worker.reuse": "false",
+                "spark.sql.session.timeZone": "UTC",
+            },
             {"filters handed to sources", "workers used again"},
         ),
     ],

@@ -73,15 +73,19 @@ def test_length_delimited_records_keep_every_byte(quire: Quire, tmp_path: Path) 
     assert "payload_base64" in entries[2]
 
 
-def test_an_abandoned_ledger_is_recovered_verified_and_deleted(quire: Quire) -> None:
-    arguments = ("ledger", "append", "--leave-open", "--password", "p", "--digest", "mac", "--json")
+def test_an_abandoned_ledger_is_recovered_verified_and_deleted(quire: Quire, tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.touch(0o600)
+    secret.write_text("p\n")
+    password = ("--password-file", str(secret), "--json")
+    arguments = ("ledger", "append", "--leave-open", "--digest", "mac", *password)
     ledger = str(objects(quire(*arguments, given=b"a\nb\n"))[0]["ledger_id"])
     assert objects(quire("ledger", "show", ledger, "--json"))[0]["state"] == "open"
     assert error_of(quire("ledger", "recover", ledger, "--json", code=1))["code"] == "wrong_password"
-    done = objects(quire("ledger", "recover", ledger, "--password", "p", "--json"))[0]
+    done = objects(quire("ledger", "recover", ledger, *password))[0]
     assert (done["last_entry"], done["already_closed"], done["limbo_left"]) == (1, False, {})
-    assert objects(quire("ledger", "recover", ledger, "--password", "p", "--json"))[0]["already_closed"]
-    verified = objects(quire("ledger", "verify", ledger, "--password", "p", "--json"))[0]
+    assert objects(quire("ledger", "recover", ledger, *password))[0]["already_closed"]
+    verified = objects(quire("ledger", "verify", ledger, *password))[0]
     assert (verified["good"], verified["entries"], verified["copies"]) == (True, 2, 6)
     assert error_of(quire("ledger", "delete", ledger, "--json", code=2))["code"] == "misuse"
     assert objects(quire("ledger", "delete", ledger, "--yes", "--json")) == [

@@ -1,6 +1,7 @@
 """The demo's inputs against their independent truths."""
 
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from quire.cli.demo import bulk, git_history
 from quire.cli.demo.git_history import Edit, NameSpace, NotUsableError
 from quire.cli.demo.stdlib_repository import make_repository
+from quire.cli.demo.story import prepared
 from quire.cli.failures import VerificationError
+from quire.core.errors import WrongDirectoryError
 
 
 @pytest.fixture
@@ -144,3 +147,22 @@ def test_lines_put_together_again_have_the_files_digests(tmp_path: Path) -> None
         "new.py was never written",
         "pkg/b.py is missing",
     ]
+
+
+def test_the_demos_directory_is_its_users(tmp_path: Path) -> None:
+    directory = tmp_path / "cache" / "demo"
+    with prepared(directory):
+        assert {path.stat().st_mode & 0o777 for path in (directory, directory.parent)} == {0o700}
+    directory.chmod(0o755)
+    with prepared(directory):
+        assert directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_demo_directory_that_another_user_made_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    directory = tmp_path / "demo"
+    directory.mkdir()
+    os.chown(directory, 65534, 65534)
+    with pytest.raises(WrongDirectoryError, match="belongs to user 65534"), prepared(directory):
+        pass

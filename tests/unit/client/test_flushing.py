@@ -23,7 +23,11 @@ from support.scripted_bookies import SOCKET_BYTES, ScriptedBookies
 from support.waiting import until_async
 
 SHORT = ClientConfig(
-    flush_ms=40, slow_after_ms=10_000, change_retry_ms_min=10_000, change_retry_ms_max=10_000
+    flush_ms=40,
+    slow_after_ms=10_000,
+    change_retry_ms_min=10_000,
+    change_retry_ms_max=10_000,
+    quorum_wait_ms=0,
 )
 LONG = ClientConfig(flush_ms=3_600_000, add_timeout_ms=3_600_000)
 

@@ -35,6 +35,7 @@ FAST = ClientConfig(
     explicit_lac_after_ms=20,
     change_retry_ms_min=10,
     change_retry_ms_max=40,
+    quorum_wait_ms=100,
     quarantine_ms=100,
     window_bytes_max=4 * 1024 * 1024,
 )

@@ -219,7 +219,13 @@ def test_a_named_transaction_that_begins_again_is_refused_unless_the_user_says_w
         async def write(batch_id: int, incarnation: str, on_reset: OnReset = OnReset.ERROR) -> bool:
             item = await staged(at, [f"{incarnation}{batch_id}".encode()])
             done = await committed(
-                at, item, query_id="app:etl", batch_id=batch_id, incarnation=incarnation, on_reset=on_reset
+                at,
+                item,
+                query_id="app:etl",
+                batch_id=batch_id,
+                incarnation=incarnation,
+                on_reset=on_reset,
+                named=True,
             )
             return bool(done.already)
 

@@ -105,7 +105,9 @@ def test_a_full_window_says_so_and_lets_in_again(tmp_path: Path) -> None:
         ((b"v", None, [("h", "1")]), "its value bytes or None"),
         ((b"v", None, [("h" * 70_000, b"")]), "shorter than 65536"),
         ((b"v", None, {"h": b"1"}), "headers are a list"),
-        ((b"v", None, None, 2**63), "whole number of milliseconds"),
+        ((b"v", None, None, 2**63), "in the years 1 to 9999"),
+        ((b"v", None, None, 2**60), "in the years 1 to 9999"),
+        ((b"v", None, None, -(2**60)), "in the years 1 to 9999"),
         ((b"v", None, None, 1.5), "whole number of milliseconds"),
     ],
 )

@@ -168,6 +168,7 @@ def test_a_folder_that_is_copied_whole_is_a_copy_and_no_return(path, tmp_path, c
 
 
 def test_a_file_of_format_1_is_known_to_go_back_before_and_after_its_upgrade(path, tmp_path, caplog):
+    path.touch(0o600)
     path.write_bytes(gzip.decompress(GOLDEN.read_bytes()))
     SqliteFile(path, create=False).close()  # a copy: the inode is another one
     backup = tmp_path / "backup.db"

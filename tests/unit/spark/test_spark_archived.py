@@ -127,7 +127,7 @@ def options(use=Use.BATCH, **given):
 EVERY = project(StructType([StructField(name, COLUMNS[name]) for name in COLUMNS]))
 
 
-def test_a_log_that_is_partly_archived_reads_as_one(tmp_path):
+def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, caplog):
     async def work(at):
         log = await at.made("orders")
         async with await log.open_writer() as writer:
@@ -153,7 +153,8 @@ def test_a_log_that_is_partly_archived_reads_as_one(tmp_path):
 
         async def read(wanted=Wanted(), **given):  # noqa: B008
             chosen = options(**given)
-            planned = tasks_of(chosen, wanted, await _pieces(at.client, chosen, wanted))
+            found, _ = await _pieces(at.client, chosen, wanted)
+            planned = tasks_of(chosen, wanted, found)
             batches = []
             for task in planned:
                 for piece in task.pieces:
@@ -195,9 +196,22 @@ def test_a_log_that_is_partly_archived_reads_as_one(tmp_path):
         ):
             await read()
         _, found = await read(failOnDataLoss="false")
-        assert found is None
+        later = [offset for offset in plain.column("offset").to_pylist() if offset >= 100]
+        assert found.column("offset").to_pylist() == later, "the other row groups"
+        assert (
+            "row group 0 (offsets 0 to 96) differs from its checksum: offsets 0 to 96, up to 97 records"
+            in (caplog.text)
+        )
         Path(place.path).unlink()
-        with pytest.raises(SparkUseError, match="cannot be read"):
+        with pytest.raises(
+            SparkUseError, match=r"cannot be read: it is not there.* failOnDataLoss=false skips"
+        ):
             await read()
+        assert (await read(failOnDataLoss="false"))[1] is None
+        # With the whole directory it may be a disk that is away: nothing is proven gone.
+        Path(place.path).parent.rename(tmp_path / "away")
+        for given in ("true", "false"):
+            with pytest.raises(SparkUseError, match="It is not proven gone"):
+                await read(failOnDataLoss=given)
 
     in_world(tmp_path, work)

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType
 
 from quire.core.errors import PeerError
+from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 from quire.spark.decode import ArrowBuilder, Origin, check_follows
 from quire.spark.given import SparkUseError
 from quire.spark.schema import COLUMNS, project
-from quire.wire.batch import BatchView, Codec, encode_batch
+from quire.wire.batch import BatchView, Codec, encode_batch, with_gaps
 
 
 def columns(*names):
@@ -118,6 +119,18 @@ def test_a_batch_ends_at_its_bytes_too():
     assert [batch.num_rows for batch in batches] == [20, 20, 10]
 
 
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_a_batch_ends_at_its_decoded_bytes(compression):
+    view = view_of([b"x" * 1000] * 10, base_ms=1, codec=Codec.ARROW, compression=compression)
+    entries = [(i, view, 0, 10) for i in range(6)]
+    batches = build(columns("value", "offset"), entries, bytes_max=15_000)
+    assert [batch.num_rows for batch in batches] == [20, 20, 20]
+    # What is not decoded does not count, and an entry that is large by itself becomes several batches.
+    assert [batch.num_rows for batch in build(columns("key"), entries, bytes_max=15_000)] == [60]
+    batches = build(columns("value"), entries[:1], bytes_max=2_500)
+    assert [batch.num_rows for batch in batches] == [2, 2, 2, 2, 2]
+
+
 def test_opaque_entries_have_a_value_and_their_id():
     builder = ArrowBuilder(EVERYTHING, 10)
     origin = Origin("ledger:17", 17, 0)
@@ -169,3 +182,40 @@ def test_a_gap_between_entries_is_an_error():
 def test_schemas_that_cannot_be_projected(schema, text):
     with pytest.raises(SparkUseError, match=text.replace("?", r"\?")):
         project(StructType([StructField(name, COLUMNS[kind]) for name, kind in schema]))
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from([-(2**63), TIME_MS_MIN - 1, TIME_MS_MIN, 0, TIME_MS_MAX, TIME_MS_MAX + 1, 2**60]),
+            min_size=1,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_impossible_times_are_null_and_counted(entries, gaps):
+    builder = ArrowBuilder(columns("offset", "timestamp"), 10_000)
+    expected, before = [], 0
+    for entry_id, times in enumerate(entries):
+        entry = encode_batch([b"v"] * len(times), base_ms=times[0], times_ms=times, records_before=before)
+        positions = [2 * place for place in range(len(times))] if gaps else list(range(len(times)))
+        view = BatchView.parse(with_gaps(entry, positions) if gaps else entry)
+        builder.add_batch(ORIGIN, entry_id, view, 0, len(times))
+        expected += [(1000 + before + place, time) for place, time in zip(positions, times, strict=True)]
+        before += positions[-1] + 1
+    found = [
+        (row["offset"], row["timestamp"])
+        for batch in builder.take()
+        for row in batch.set_column(1, "timestamp", batch.column(1).cast(pa.int64())).to_pylist()
+    ]
+    bad = [offset for offset, time in expected if not TIME_MS_MIN <= time <= TIME_MS_MAX]
+    assert found == [(offset, None if offset in bad else time * 1000) for offset, time in expected]
+    assert (builder.impossible_times, builder.first_impossible) == (len(bad), bad[0] if bad else None)
+
+
+def test_a_record_without_a_possible_time_is_in_no_range_of_times():
+    entry = view_of([b"a", b"b", b"c"], base_ms=0, times_ms=[2**60, 5, -(2**60)])
+    [batch] = build(columns("offset"), [(0, entry, 0, 3)], from_ms=-10)
+    assert batch.to_pydict() == {"offset": [1001]}

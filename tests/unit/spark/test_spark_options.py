@@ -78,11 +78,12 @@ def test_times_are_utc_without_a_zone():
 def test_the_texts_of_the_refusals():
     assert refused(startingofset="1") == (
         "quire: unknown option 'startingofset'. Did you mean 'startingOffsets'? (read options: cluster, log, "
-        "startingOffsets, endingOffsets, startingTimestamp, startingTimestampStrategy, endingTimestamp, "
+        "startingOffsets, endingOffsets, startingTimestamp, startingTimestampStrategy, endingTimestamp, asOf, "
         "maxRecordsPerTrigger, maxOffsetsPerTrigger, maxBytesPerTrigger, splitBytes, minPartitions, maxPartitions, "
         "rowsPerBatch, includeHeaders, failOnDataLoss, cursor, holdRetention, isolation, verify, describe, passwordEnv, "
         "passwordFile; write options: cluster, log, passwordEnv, passwordFile, ensemble, writeQuorum, ackQuorum, digest, "
-        "codec, compression, inlineBytes, txnAppId, txnVersion, txnOnReset, takeover, allowTruncate, create, orderBy)"
+        "codec, compression, inlineBytes, txnAppId, txnVersion, txnPart, txnOnReset, onCheckpointReset, takeover, "
+        "allowTruncate, create, orderBy)"
     )
     assert refused(path="") == (
         'quire: name a log: .load("orders"). (Spark passes no options to catalog tables; use CREATE TEMPORARY VIEW.)'
@@ -172,3 +173,66 @@ def test_retention_waits_only_for_a_cursor():
 
 def test_one_way_to_say_where_to_begin():
     assert "both say where to begin" in refused(startingTimestamp="1", startingOffsets="earliest")
+
+
+AS_OF = '{"v": 1, "logs": {"orders": {"id": "7f3a", "offset": 23}}}'
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"endingTimestamp": "1", "endingOffsets": "latest"},
+            "endingOffsets and endingTimestamp both say where to end",
+        ),
+        (
+            {"passwordEnv": "A", "passwordFile": "/b"},
+            "passwordEnv and passwordFile both say where the password is",
+        ),
+        ({"log": "refunds"}, "log and path both say what to load"),
+        (
+            {"describe": "logs", "startingOffsets": "5"},
+            "describe=logs reads a table about logs, and startingOffsets",
+        ),
+        ({"describe": "ledgers", "asOf": AS_OF}, "and asOf chooses records"),
+        (
+            {"startingTimestamp": "2026-11-20T08:00:00", "endingTimestamp": "2026-11-20T07:59:59.999"},
+            "startingTimestamp 2026-11-20T08:00:00.000+00:00 lies after endingTimestamp 2026-11-20T07:59:59.999+00:00.",
+        ),
+        (
+            {"startingOffsets": '{"orders": 24}', "endingOffsets": '{"orders": 23}'},
+            "log 'orders': startingOffsets 24 lies behind endingOffsets 23",
+        ),
+        ({"startingTimestamp": str(2**60)}, "startingTimestamp lies outside the years 1 to 9999"),
+        (
+            {"endingTimestamp": "0001-01-01T00:00:00+14:00"},
+            "endingTimestamp lies outside the years 1 to 9999",
+        ),
+        (
+            {"asOf": "latest"},
+            "asOf is what quire.spark.read_options gives, or the endOffset of a stream's progress",
+        ),
+        ({"asOf": '{"orders": 23}'}, "asOf is what quire.spark.read_options gives"),
+        (
+            {"asOf": AS_OF, "path": "orders,refunds"},
+            "asOf does not name 'refunds', which is loaded (it names orders)",
+        ),
+        ({"asOf": AS_OF, "path": "shop/*"}, "asOf names 'orders', which is not loaded (loaded: shop/*)"),
+        ({"asOf": AS_OF.replace("23", "-1")}, "the offset of 'orders' is a number from 0, not -1"),
+    ],
+)
+def test_options_that_contradict_each_other_are_named(options, text):
+    assert text in refused(**options)
+
+
+def test_what_says_the_same_twice_may():
+    assert [source.name for source in read(log="orders").sources] == ["orders"]
+    assert read(startingTimestamp="5", endingTimestamp="5").ending_ms == 5
+    assert read(startingOffsets='{"orders": 5}', endingOffsets='{"orders": 5}').starting.of("orders") == 5
+
+
+def test_where_each_log_ends_is_kept_in_the_order_of_reading():
+    text = '{"v": 1, "logs": {"a": {"id": "1", "offset": 3}, "shop/x": {"id": "2", "offset": 0}}}'
+    assert read(path="shop/*,a", asOf=text).as_of == (("shop/x", ("2", 0)), ("a", ("1", 3)))
+    with pytest.raises(SparkUseError, match="'asOf' belongs to a batch read, this is a streaming read"):
+        stream(asOf=AS_OF)

@@ -144,6 +144,37 @@ def test_where_a_stream_begins(tmp_path):
     in_world(tmp_path, work)
 
 
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_log_that_is_left_out_at_a_restart_is_read_on_under_every_trigger(tmp_path, caplog, available_now):
+    async def work(at):
+        for name in ("a", "b"):
+            await at.made(name)
+            await append(at, name, 0, 10)
+        query = Query(at, "a,b")
+        await query.trigger()
+        for name in ("a", "b"):
+            await append(at, name, 10, 20)
+        query.options = options("a")
+        query.restart()
+        if available_now:
+            await query.stream.stop_at_now(at.client)
+        read = await query.trigger(Limits(records=10))
+        # What comes once the run has begun belongs to the next one, of this log too.
+        await append(at, "b", 20, 25)
+        while (batch := await query.trigger(Limits(records=10))) is not None:
+            read += batch
+        expected = [("a", offset) for offset in range(10, 20)]
+        expected += [("b", offset) for offset in range(10, 20 if available_now else 25)]
+        assert sorted(read) == expected
+        [warning] = [each.message for each in caplog.records if "'b'" in each.message]
+        assert warning == (
+            "quire: log 'b' is not loaded any more, but the checkpoint names it (at offset 10): it is read on. A new "
+            "checkpoint leaves it out."
+        )
+
+    in_world(tmp_path, work)
+
+
 def test_what_is_lost_is_said(tmp_path):
     async def work(at):
         await at.made("orders")

@@ -72,6 +72,19 @@ def test_options_have_their_values():
         ({"ensemble": "2", "writeQuorum": "3", "ackQuorum": "2"}, "quire: "),
         ({"txnAppId": "etl"}, "txnAppId and txnVersion go together"),
         ({"txnAppId": "etl", "txnVersion": "x"}, "txnVersion is a whole number from 0: got 'x'"),
+        ({"txnPart": "left"}, "txnPart and txnOnReset belong to a named write: set txnAppId and txnVersion"),
+        ({"txnOnReset": "skip"}, "txnPart and txnOnReset belong to a named write"),
+        ({"txnAppId": "a", "txnVersion": "1", "txnPart": " "}, "txnPart is empty: name the part"),
+        ({"txnAppId": "a/part=b", "txnVersion": "1"}, "txnAppId contains '/part=', which separates a part"),
+        ({"txnPart": "a", "stream": True}, "a stream is counted by its own query id"),
+        (
+            {"onCheckpointReset": "append"},
+            "onCheckpointReset is for streams; a batch write has no checkpoint",
+        ),
+        (
+            {"onCheckpointReset": "go on", "stream": True},
+            "onCheckpointReset is one of error, append, skip: got 'go on'",
+        ),
         ({"txnAppId": "a", "txnVersion": "1", "stream": True}, "a stream is counted by its own query id"),
         ({"codec": "rows", "compression": "lz4"}, "compression needs codec=arrow"),
         ({"overwrite": True}, "set allowTruncate=true if that is meant"),
@@ -148,6 +161,16 @@ def test_rows_become_records_and_a_missing_time_is_the_tasks():
         records_of(nameless, 1)
 
 
+def test_times_are_cut_to_milliseconds_in_every_zone_also_in_the_hour_that_comes_twice():
+    second = moment(1_792_888_200_000)  # 2026-10-25, 02:30 for the second time that night in Berlin
+    micros = [int(second.timestamp() * 1_000_000) + add for add in (-3_600_000_001, -1, 1_999, 5)]
+    for zone in ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"):
+        column = pa.array([*micros, -1_001], pa.int64()).cast(pa.timestamp("us", zone))
+        batch = pa.RecordBatch.from_arrays([pa.array(["x"] * 5), column], ["value", "timestamp"])
+        found = records_of(batch, 0).column("timestamp_ms").to_pylist()
+        assert found == [micro // 1000 for micro in (*micros, -1_001)], zone
+
+
 def test_rows_are_parted_by_their_log_in_order():
     batch = pa.RecordBatch.from_pydict({"log": ["b", "a", "b"], "value": ["1", "2", "3"]})
     found = [(log, rows.column("value").to_pylist()) for log, rows in by_log(batch)]
@@ -187,6 +210,17 @@ def test_a_large_entry_is_halved_and_a_record_that_is_too_large_named():
     whole = pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 200_000], pa.binary())})
     with pytest.raises(SparkUseError, match=r"is larger than an entry, 100,000 bytes\. Split its value"):
         list(entries.add(records_of(whole, 1))) + list(entries.flush())
+
+
+def test_a_record_that_no_reader_would_decode_is_not_written(monkeypatch):
+    for module in ("quire.wire.batch", "quire.spark.outgoing"):
+        monkeypatch.setattr(f"{module}.DECODED_BYTES_MAX", 100_000)
+    entries = Entries(BodyCodec.ARROW, Compression.ZSTD, entry_bytes_max=1 << 20)
+    two = records_of(pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 60_000] * 2, pa.binary())}), 1)
+    assert [BatchView.parse(entry).count for entry in [*entries.add(two), *entries.flush()]] == [1, 1]
+    large = records_of(pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 200_000], pa.binary())}), 1)
+    with pytest.raises(SparkUseError, match="more than an entry may decode to, 100,000"):
+        list(entries.add(large)) + list(entries.flush())
 
 
 def test_times_that_go_back_are_noticed():

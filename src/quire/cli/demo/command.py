@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +21,7 @@ def demo(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--dir", help="Where everything will lie [default: quire-demo in the temporary directory]."
+            "--dir", help="Where everything will lie [default: quire/demo in the user's cache folder]."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -34,9 +32,10 @@ def demo(
     """
     from quire.cli.demo.narrator import Narrator
     from quire.cli.demo.story import tell
+    from quire.env.private import cache_folder
 
     narrator = Narrator(Output(as_json=as_json))
-    place = directory or Path(tempfile.gettempdir()) / f"quire-demo-{os.getuid()}"
+    place = directory or cache_folder() / "demo"
     facts = tell(narrator, place.absolute(), given)
     lines = ["", f"Done in {facts['seconds']:.1f} s. Lost: nothing."]
     lines += [f"  {step.number}. {step.title}: {step.line()}" for step in narrator.steps]

@@ -12,6 +12,8 @@ from quire.cli.demo.processes import SparkProcess, WriterProcess
 from quire.cli.local_cluster import LocalCluster
 from quire.cli.output import human_bytes
 from quire.core.errors import DirectoryInUseError, MisuseError
+from quire.env.private import FOLDER_MODE, check_owner, close_to_others, open_private
+from quire.env.real import RealFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,14 +136,17 @@ def prepared(directory: Path) -> Iterator[None]:
     Raises:
         MisuseError: it holds something else.
         DirectoryInUseError: another demo is running in it.
+        WrongDirectoryError: another user made it where everybody may make one.
     """
+    check_owner(directory)
     mark = directory / _MARK
     if directory.exists() and any(directory.iterdir()) and not mark.exists():
         raise MisuseError(
             f"{directory} is not empty and no demo made it: choose another --dir.", path=str(directory)
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    with mark.open("a") as held:
+    RealFiles().make_directory(directory)
+    close_to_others(directory, FOLDER_MODE)
+    with open_private(mark, "a") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

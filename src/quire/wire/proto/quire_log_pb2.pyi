@@ -145,16 +145,30 @@ class LogAdoption(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[LogItem, _Mapping]]] = ..., query_id: _Optional[str] = ..., batch_id: _Optional[int] = ...) -> None: ...
 
 class LogMark(_message.Message):
-    __slots__ = ("query_id", "batch_id", "time_ms", "incarnation")
+    __slots__ = ("query_id", "batch_id", "time_ms", "incarnation", "fingerprint")
     QUERY_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     query_id: str
     batch_id: int
     time_ms: int
     incarnation: str
-    def __init__(self, query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., time_ms: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    fingerprint: LogFingerprint
+    def __init__(self, query_id: _Optional[str] = ..., batch_id: _Optional[int] = ..., time_ms: _Optional[int] = ..., incarnation: _Optional[str] = ..., fingerprint: _Optional[_Union[LogFingerprint, _Mapping]] = ...) -> None: ...
+
+class LogFingerprint(_message.Message):
+    __slots__ = ("batch_id", "digest", "rows", "files")
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    batch_id: int
+    digest: bytes
+    rows: int
+    files: bytes
+    def __init__(self, batch_id: _Optional[int] = ..., digest: _Optional[bytes] = ..., rows: _Optional[int] = ..., files: _Optional[bytes] = ...) -> None: ...
 
 class LogIntent(_message.Message):
     __slots__ = ("kind", "before", "since", "items", "pages", "created_ms")

@@ -1,0 +1,27 @@
+"""When an entry that cannot be read is proven gone, and not only out of reach.
+
+An outage ends, and what it hides is there again; what is gone is gone. Whoever steps over entries has to know which it
+is. Pure.
+
+Source: protocol document (001), "Guarantees"; `docs/spark.md`, "What is lost, and what is said".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.core.answers import NEGATIVES, Answer
+
+
+def proves_loss(answers: Sequence[Answer], write_quorum: int) -> bool:
+    """Whether no copy of an entry is left: all of its write set answered, and each that its copy is not there or damaged.
+
+    One bookie that is silent, cannot tell, or fails to read may have the entry: then nothing is proven.
+
+    Args:
+        answers: of the bookies of the entry's write set, one each.
+        write_quorum: how many they are.
+    """
+    return len(answers) == write_quorum and all(
+        answer in NEGATIVES or answer is Answer.DAMAGED for answer in answers
+    )

@@ -1,0 +1,134 @@
+"""What a stream's checkpoint says of its batches, read for the comparison with a log's mark.
+
+Spark writes the end of a batch's input into `offsets/<number>` before it runs the batch, one line a source behind two
+lines of its own, and never changes the file; by default it keeps the last hundred. A source of files says no more there
+than a count, `{"logOffset":7}`; which files it means stands in `sources/<place of the source>/7`. A checkpoint that is
+not there, or is another query's, says nothing.
+
+Source: docs/spark-sink.md, "What is exactly once, and what a checkpoint from a backup does".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import fs
+
+from quire.core import fingerprints
+from quire.core.fingerprints import Fingerprint
+from quire.spark.given import use_error
+
+HEAD_LINES: Final = 2
+"""Version, and what Spark notes besides: times, settings."""
+_unreachable: set[str] = set()
+"""Places away from this machine that could not be read from this process: to ask again would hold up every batch."""
+_FILE_COUNT: Final = re.compile(r'\{"logOffset":(\d+)\}')
+
+
+class Checkpoint:
+    """One query's checkpoint, as far as it can be read from where this runs.
+
+    Args:
+        location: as the user gave it to Spark; None where only the session's settings say.
+        query: the id of the query that it must be of.
+    """
+
+    def __init__(self, location: str | None, query: str) -> None:
+        self._query = query
+        self._location = location
+        self._files: fs.FileSystem | None = None
+        self._path = ""
+        if location is not None and location not in _unreachable:
+            try:
+                self._files, self._path = _opened(location)
+            except (OSError, ValueError):
+                _unreachable.add(location)
+
+    def fingerprint(self, batch_id: int) -> Fingerprint | None:
+        """The fingerprint of a batch of the query; None when its file is gone, cannot be read, or is another query's."""
+        if self._files is None:
+            return None
+        try:
+            if _query_in(self._read("metadata")) != self._query:
+                return None
+            lines = self._read(f"offsets/{batch_id}").splitlines()[HEAD_LINES:]
+        except (OSError, ValueError) as error:
+            far = not isinstance(self._files, fs.LocalFileSystem) and isinstance(error, OSError)
+            if far and not isinstance(error, FileNotFoundError):
+                _unreachable.add(str(self._location))
+            return None
+        return fingerprints.of_input(batch_id, lines, self._files_of(lines)) if lines else None
+
+    def _files_of(self, lines: list[str]) -> list[str]:
+        """What the lines that are only counts stand for; nothing where one of them cannot be told."""
+        found: list[str] = []
+        for place, line in enumerate(lines):
+            count = _FILE_COUNT.fullmatch(line.strip())
+            if count is None:
+                continue
+            entries = self._entries(place, int(count[1]))
+            if not entries:
+                return []
+            found += [f"{place} {entry}" for entry in entries]
+        return found
+
+    def _entries(self, place: int, number: int) -> list[str]:
+        """The lines about one batch of files; every tenth batch is in a file together with those before."""
+        for name in (f"{number}", f"{number}.compact"):
+            with contextlib.suppress(OSError, ValueError):
+                lines = self._read(f"sources/{place}/{name}").splitlines()[1:]
+                return [line for line in lines if json.loads(line).get("batchId", number) == number]
+        return []
+
+    def _read(self, name: str) -> str:
+        assert self._files is not None
+        with self._files.open_input_stream(f"{self._path}/{name}") as file:
+            return bytes(file.read()).decode()
+
+
+def query_of(checkpoint: str | None) -> str:
+    """A stream's id from its checkpoint, where Spark does not tell it to the tasks.
+
+    Raises:
+        SparkUseError: there is no checkpoint to look into.
+    """
+    if checkpoint is None:
+        raise use_error(
+            "Spark does not tell the query's id; set the option checkpointLocation on the writer, where it can be read."
+        )
+    try:
+        files, path = _opened(checkpoint)
+        with files.open_input_stream(f"{path}/metadata") as file:
+            return _query_in(bytes(file.read()).decode())
+    except (OSError, ValueError) as error:
+        raise use_error(f"the query's id is not in {checkpoint}/metadata ({error}).") from error
+
+
+def _opened(location: str) -> tuple[Any, str]:
+    """The file system of a checkpoint and its path there; a path without a scheme is one of this machine.
+
+    Raises:
+        OSError, ValueError: there is no such file system here.
+    """
+    if "://" not in location and not location.startswith("file:"):
+        return fs.LocalFileSystem(), str(Path(location).absolute())
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return fs.LocalFileSystem(), unquote(parts.path)
+    found: tuple[Any, str] = fs.FileSystem.from_uri(
+        re.sub("^s3[an]:", "s3:", location)  # Hadoop's names of the same store
+    )
+    return found
+
+
+def _query_in(metadata: str) -> str:
+    found = json.loads(metadata)
+    if not isinstance(found, dict) or "id" not in found:
+        msg = "it has no id"
+        raise ValueError(msg)
+    return str(found["id"])

@@ -1,0 +1,51 @@
+"""A bookie's reads of records: whoever asks is told, whenever it asks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.bookie import record_reads
+from quire.bookie.record_reads import RecordReads
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.memory import MemorySpace, MemoryStore
+
+
+def test_who_asks_as_the_last_reader_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of twenty ledgers took no adds any more after a power cut: their reads had begun in the turn in which every
+    reader ended, and nobody was left to do them."""
+    monkeypatch.setattr(record_reads, "READING_MAX", 1)
+
+    async def work() -> None:
+        store = LedgerStore(MemoryStore(MemorySpace()))
+        for ledger_id in (1, 2):
+            record = new_ledger(
+                LedgerId(ledger_id),
+                [BookieId("b1")],
+                write_quorum=1,
+                ack_quorum=1,
+                digest_type=DigestType.CRC32C,
+                password=b"",
+                creation_token=1,
+            )
+            await store.create(record)
+        reads, loop = RecordReads(store), asyncio.get_running_loop()
+        told: asyncio.Future[int] = loop.create_future()
+
+        def second(ledger_id: int, record: object) -> None:
+            assert isinstance(record, LedgerMetadata)
+            told.set_result(ledger_id)
+
+        def first(*_: object) -> None:
+            # In the turn in which the reader ends, before anybody is told of its end.
+            loop.call_soon(reads.read, 2, second)
+
+        reads.read(1, first)
+        async with asyncio.timeout(10):
+            assert await told == 2
+        reads.close()
+
+    asyncio.run(work())

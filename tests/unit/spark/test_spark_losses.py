@@ -1,0 +1,297 @@
+"""What a task may leave out: read from real bookies, some copies damaged, some bookies away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructField, StructType
+
+import quire
+from quire.blocking import loop
+from quire.bookie.config import BookieConfig
+from quire.bookie.server import BookieServer
+from quire.client.config import ClientConfig
+from quire.core.errors import QuireError, ReadUnavailableError
+from quire.log.config import LogConfig
+from quire.log.rewriting import LogRewriter
+from quire.log.staging import StagedBy
+from quire.metadata.connect import open_store
+from quire.spark import cluster as cluster_of_process
+from quire.spark import planning, tasks
+from quire.spark.given import Given, SparkUseError, Use
+from quire.spark.options import READ_OPTIONS, parse
+from quire.spark.pushdown import Wanted
+from quire.spark.schema import COLUMNS, project
+from quire.spark.stream import Stream
+
+QUICK = ClientConfig(read_timeout_ms=300)
+ENTRIES, RECORDS = 40, 10
+T0 = 1_795_000_000_000
+
+
+def value(number):
+    return b"<record %d>" % number * 100
+
+
+class Cluster:
+    """Three bookies and a log of forty entries of ten records; tasks of this process read it."""
+
+    def __init__(self, folder):
+        self.uri = f"sqlite:{folder}/metadata.db"
+        self._folder = folder
+        self._background = loop.current()
+        self._background.run(self._start)
+
+    async def _start(self):
+        self.store = await open_store(self.uri, create=True)
+        self.bookies = [
+            BookieServer(BookieConfig(self._folder / f"b{n}", name=f"b{n}"), self.store) for n in range(3)
+        ]
+        for bookie in self.bookies:
+            await bookie.start()
+        await self._connect()
+        await self.client.log("orders").create()
+        async with await self.client.log(
+            "orders", config=LogConfig(batch_records_max=RECORDS)
+        ).open_writer() as writer:
+            for first in range(0, ENTRIES * RECORDS, RECORDS):
+                numbers = range(first, first + RECORDS)
+                await writer.append_many([value(n) for n in numbers], timestamps_ms=[T0 + n for n in numbers])
+
+    async def _connect(self):
+        self.client = await quire.connect(self.uri, QUICK)
+        cluster_of_process._clients[os.getpid(), self.uri] = self.client
+
+    def run(self, function, *args, **more):
+        return self._background.run(function, *args, **more)
+
+    def stopped(self, change, number=3):
+        """Stop bookies, change what lies in their directories, start them again."""
+
+        async def work():
+            await self.client.close()
+            for bookie in self.bookies[:number]:
+                await bookie.stop()
+                change(bookie.config.directory)
+            again = [BookieServer(bookie.config, self.store) for bookie in self.bookies[:number]]
+            for bookie in again:
+                await bookie.start()
+            self.bookies[:number] = again
+            await self._connect()
+
+        self._background.run(work)
+
+    def spoil(self, *entries, number=3):
+        """Damage the stored bytes of some entries on some bookies."""
+
+        def change(directory):
+            for file in directory.rglob("*.seg"):
+                data = bytearray(file.read_bytes())
+                for entry in entries:
+                    at = data.find(value(entry * RECORDS))
+                    data[at] ^= 1 if at >= 0 else 0
+                file.write_bytes(data)
+
+        self.stopped(change, number)
+
+    def stop_bookies(self, number=3):
+        async def work():
+            for _ in range(number):
+                await self.bookies.pop().stop()
+
+        self._background.run(work)
+
+    def read(self, **given):
+        """The offsets that the tasks of a batch read give."""
+        options = parse(Given({"cluster": self.uri, "path": "orders", **given}, READ_OPTIONS), Use.BATCH)
+        schema = project(StructType([StructField("offset", COLUMNS["offset"])]))
+        batches = [
+            batch
+            for task in planning.plan(options, Wanted(from_ms=options.starting_ms, to_ms=options.ending_ms))
+            for batch in tasks.read(task, options, schema)
+        ]
+        return pa.Table.from_batches(batches, schema.arrow).column("offset").to_pylist()
+
+    def begins(self, time_ms):
+        """The offset at which a stream begins that starts at a time."""
+        given = Given(
+            {"cluster": self.uri, "path": "orders", "startingTimestamp": str(time_ms)}, READ_OPTIONS
+        )
+        first = self.run(Stream(parse(given, Use.STREAM)).initial, self.client)
+        return first["logs"]["orders"]["offset"]
+
+    def close(self):
+        async def work():
+            await self.client.close()
+            for bookie in self.bookies:
+                await bookie.stop()
+            await self.store.close()
+
+        del cluster_of_process._clients[os.getpid(), self.uri]
+        self._background.run(work)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+EVERY = list(range(ENTRIES * RECORDS))
+LAX = {"failOnDataLoss": "false"}
+
+
+def without(*entries):
+    return [offset for offset in EVERY if offset // RECORDS not in entries]
+
+
+def test_a_damaged_entry_takes_nothing_with_it(cluster, caplog):
+    cluster.spoil(7, 20, 21, 39)
+    assert cluster.read(**LAX) == without(7, 20, 21, 39)
+    said = [each.message for each in caplog.records if "skipped" in each.message]
+    ledger = cluster.run(describe, cluster.client).items[0].ledger_id
+    assert len(said) == 4
+    assert said[0].startswith(
+        f"quire: log 'orders': skipped: entry 7 of ledger {ledger}, gone from every bookie"
+    )
+    assert said[0].count(" DAMAGED") == 3
+    assert said[0].endswith("offsets 70 to 79, 10 records of this read.")
+    assert "entries 20 to 21" in said[1]
+    assert said[1].endswith("offsets 200 to 219, 20 records of this read.")
+    assert said[2].endswith("offsets 390 to 399, 10 records of this read.")
+    assert (
+        said[3]
+        == "quire: task 0 skipped 40 records that are proven gone, in 4 entries or archived row groups."
+    )
+    with pytest.raises(
+        SparkUseError, match=r"'orders': entry 7 .* 10 records .* failOnDataLoss=false skips them\.$"
+    ):
+        cluster.read()
+    # In small tasks and from anywhere: what the search for offsets and times meets is stepped over as well.
+    caplog.clear()
+    assert cluster.read(splitBytes="12k", **LAX) == without(7, 20, 21, 39)
+    counted = [each.message for each in caplog.records if each.message.startswith("quire: task")]
+    assert sum(int(text.split()[4]) for text in counted) == 40
+    for start, end in ((75, 400), (195, 205), (200, 220), (205, 400), (210, 215), (3, 395), (391, 400)):
+        wanted = {"startingOffsets": f'{{"orders": {start}}}', "endingOffsets": f'{{"orders": {end}}}'}
+        assert cluster.read(**wanted, **LAX) == [n for n in without(7, 20, 21, 39) if start <= n < end]
+    assert cluster.read(startingTimestamp=str(T0 + 205), **LAX) == [n for n in without(39) if n >= 220]
+    # What is gone may have been as late as what comes after it: a stream begins there, and is told.
+    begun = [cluster.begins(T0 + late) for late in (65, 75, 195, 205, 225, 235)]
+    assert begun == [65, 70, 195, 200, 200, 235]
+    assert cluster.read(startingOffsets='{"orders": 230}', endingOffsets='{"orders": 380}') == EVERY[230:380]
+
+
+def test_an_outage_is_no_loss(cluster, caplog):
+    cluster.spoil(7, number=2)
+    assert cluster.read() == EVERY, "the third copy is good"
+    cluster.stop_bookies(1)
+    for given in ({}, LAX):
+        with pytest.raises(SparkUseError) as caught:
+            cluster.read(**given)
+        assert "entry 7: no bookie of its write set can serve it now" in str(caught.value)
+        assert str(caught.value).endswith(
+            "read again when they are back. It is not proven gone, so failOnDataLoss=false does not skip it."
+        )
+    cluster.stop_bookies(2)
+    for given in ({}, LAX, {"startingOffsets": '{"orders": 205}', **LAX}):
+        with pytest.raises(QuireError, match="can serve it now"):
+            cluster.read(**given)
+    assert "skipped" not in caplog.text
+
+
+def planned(cluster):
+    """The one task of a batch read, and how it is read."""
+    options = parse(Given({"cluster": cluster.uri, "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH)
+    [task] = planning.plan(options, Wanted())
+    schema = project(StructType([StructField("offset", COLUMNS["offset"])]))
+    return task, options, schema
+
+
+def test_a_ledger_that_was_rewritten_is_no_loss_and_one_that_was_trimmed_is(cluster, caplog):
+    async def rewrite(client):
+        for _ in range(2):  # a log's last two ledgers stay as they are
+            async with await client.log("orders").open_writer() as writer:
+                await writer.append(b"more")
+        rewriter = LogRewriter(client, bytes.fromhex((await client.log("orders").describe()).log_id))
+        head, [item] = await rewriter.candidates()
+        await rewriter.swap([await rewriter.copy([item], head.settings, StagedBy(host="here"))])
+        await client.delete_ledger(item.ledger_id)
+
+    async def collect():
+        for bookie in (
+            cluster.bookies * 3
+        ):  # one pass finds a ledger without a record, a later one may drop it
+            await bookie.collector.collect()
+
+    read = planned(cluster)
+    cluster.run(rewrite, cluster.client)
+    cluster.run(collect)
+    with pytest.raises(SparkUseError, match=r"records elsewhere now .* start the query again\.$"):
+        list(tasks.read(*read))
+    read = planned(cluster)
+    assert cluster.read()[: len(EVERY)] == EVERY
+    cluster.run(cluster.client.log("orders").truncate, before=ENTRIES * RECORDS)
+    cluster.run(collect)
+    [batch] = tasks.read(*read)
+    assert batch.column("offset").to_pylist() == [400, 401]
+    assert "which was trimmed (the log begins at 400): 40 of the 40 entries" in caplog.text
+
+
+def test_a_ledger_that_is_gone_is_lost(cluster, caplog):
+    task, options, schema = planned(cluster)
+    log = cluster.client.log("orders")
+    [item] = cluster.run(describe, cluster.client).items
+    for bookie in list(cluster.bookies):
+        cluster.run(bookie.stop)
+        shutil.rmtree(bookie.config.directory)
+    cluster.bookies.clear()
+    with pytest.raises(SparkUseError, match="not proven gone"):
+        list(tasks.read(task, options, schema))
+    cluster.run(cluster.client.delete_ledger, item.ledger_id, fence=False)
+    assert list(tasks.read(task, options, schema)) == []
+    assert (
+        "which was deleted though the log lists it: 40 of the 40 entries of offsets 0 to 399" in caplog.text
+    )
+    cluster.run(log.delete)
+    assert list(tasks.read(task, options, schema)) == []
+    assert "whose log was deleted: " in caplog.text
+    cluster.run(log.create)
+    assert list(tasks.read(task, options, schema)) == []
+    assert "whose log was deleted and created again" in caplog.text
+    assert [each.levelno for each in caplog.records if "skipped" in each.message] == [logging.WARNING] * 6
+
+
+def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
+    async def begin(client):
+        writer = await client.log("orders").open_writer()
+        for number in range(50):
+            await writer.append(b"%d" % number)
+        return writer
+
+    async def stop_at_now(client):
+        given = Given({"cluster": cluster.uri, "path": "orders"}, READ_OPTIONS)
+        await Stream(parse(given, Use.STREAM)).stop_at_now(client)
+
+    writer = cluster.run(begin, cluster.client)
+    assert len(cluster.read()) > len(EVERY)
+    cluster.stop_bookies(2)
+    for given in ({}, LAX, {"startingOffsets": "latest"}, {"endingOffsets": '{"orders": 460}'}):
+        with pytest.raises(
+            ReadUnavailableError, match="too few bookies answer to tell where its open ledger ends"
+        ):
+            cluster.read(**given)
+    with pytest.raises(ReadUnavailableError, match="isolation=sealed"):
+        cluster.run(stop_at_now, cluster.client)
+    assert cluster.read(isolation="sealed") == EVERY
+    assert cluster.read(endingOffsets='{"orders": 400}') == EVERY
+    cluster.run(writer.abandon)
+
+
+async def describe(client):
+    return await client.log("orders").describe()
