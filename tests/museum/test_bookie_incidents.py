@@ -13,6 +13,7 @@ from quire.bookie.collector_store import CollectorStore, Doomed
 from quire.bookie.config import BookieConfig
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
+from quire.bookie.waiters import NO_ASKER
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.ids import BookieId, EntryId, LedgerId
@@ -111,13 +112,13 @@ class TwoHandles(Ledgers):
             self._handles[ledger_id] = BookieLedgerMachine(facts, known=True, rules=self._rules)
         return self._handles[ledger_id]
 
-    def fence_then(self, request: Request, then: Any) -> None:
+    def fence_then(self, request: Request, then: Any, asker: Any = NO_ASKER) -> None:
         mine = self._known(request.ledger_id)
         assert mine is not None
         self._handles[request.ledger_id] = BookieLedgerMachine(
             mine.facts.copy(), known=True, rules=self._rules
         )
-        super().fence_then(request, then)
+        super().fence_then(request, then, asker)
         self._handles[request.ledger_id] = mine
 
 

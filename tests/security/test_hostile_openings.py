@@ -131,7 +131,7 @@ def test_garbage_instead_of_a_handshake(tmp_path, keys, protocol, garbage):
     async def work():
         # The first is the beginning of a record that never ends: it ends the connection after this time.
         settings = {"security": keys.of_bookie(), "opening_seconds": 3.0}
-        async with small_cluster(tmp_path, 1, **settings) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
             raw = await Raw.to(await only(cluster))
             if protocol == "v3":
                 await raw.says(start_tls())
@@ -158,7 +158,7 @@ def test_half_handshakes_end_by_themselves(tmp_path, keys, loop):
             tls.do_handshake()
         first = outgoing.read()
         settings = {"security": keys.of_bookie(), "opening_seconds": 0.5}
-        async with small_cluster(tmp_path, 1, **settings) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
             server = await only(cluster)
             stalled = []
             for number in range(100):
@@ -185,7 +185,9 @@ def test_bytes_behind_start_tls(tmp_path, keys, behind):
     """What somebody between the two puts behind the wish for TLS would count as said by the client."""
 
     async def work():
-        async with small_cluster(tmp_path, 1, security=keys.of_bookie(allow_plain=True)) as cluster:
+        async with small_cluster(
+            tmp_path, 1, records=[7, 8], security=keys.of_bookie(allow_plain=True)
+        ) as cluster:
             raw = await Raw.to(await only(cluster))
             await raw.says(start_tls() + behind)
             await raw.rest()
@@ -202,7 +204,7 @@ def test_requests_before_tls(tmp_path, keys):
 
     async def work():
         settings = {"security": keys.of_bookie()}
-        async with small_cluster(tmp_path, 1, **settings) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
             raw = await Raw.to(await only(cluster))
             await raw.says(add_v3() + add_v3())
             for _ in range(2):
@@ -232,7 +234,7 @@ def test_a_request_behind_a_refused_hello_is_not_served(tmp_path, keys):
     """A bookie that is not the one meant said so, and stored what came behind the hello in the same packet."""
 
     async def work():
-        async with small_cluster(tmp_path, 1) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8]) as cluster:
             raw = await Raw.to(await only(cluster))
             await raw.says(native_hello.encode_hello(native_hello.Hello("", "another")) + native_add())
             assert (await raw.hello_answer()).answer is Answer.WRONG_BOOKIE
@@ -246,7 +248,9 @@ def test_start_tls_where_it_cannot_be(tmp_path, keys):
     """A bookie without a certificate, one that has served requests already, and a second time inside TLS."""
 
     async def work():
-        async with small_cluster(tmp_path, 1, security=keys.of_bookie(allow_plain=True)) as cluster:
+        async with small_cluster(
+            tmp_path, 1, records=[7, 8], security=keys.of_bookie(allow_plain=True)
+        ) as cluster:
             server = await only(cluster)
             raw = await Raw.to(server)
             await raw.says(add_v3())
@@ -281,7 +285,7 @@ def test_a_recorded_answer_is_no_password(tmp_path, keys):
     """Another connection's proof, though right when it was made, and proofs that lack something."""
 
     async def work():
-        async with small_cluster(tmp_path, 1, security=users(tmp_path)) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8], security=users(tmp_path)) as cluster:
             server = await only(cluster)
             from quire.net.sasl import SaslClient
 
@@ -304,7 +308,7 @@ def test_a_recorded_answer_is_no_password(tmp_path, keys):
 
 def test_requests_before_the_password(tmp_path, keys):
     async def work():
-        async with small_cluster(tmp_path, 1, security=users(tmp_path)) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8], security=users(tmp_path)) as cluster:
             server = await only(cluster)
             raw = await Raw.to(server)
             await raw.says(hello(auth_scheme="sasl") + native_request(Kind.AUTH) + native_add())
@@ -336,7 +340,7 @@ def test_requests_before_the_password(tmp_path, keys):
 def test_who_never_says_a_name_is_cut_off(tmp_path, keys):
     async def work():
         settings = {"security": users(tmp_path), "opening_seconds": 0.3}
-        async with small_cluster(tmp_path, 1, **settings) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8], **settings) as cluster:
             server = await only(cluster)
             silent = [await Raw.to(server) for _ in range(3)]
             await silent[1].says(auth_v3())
@@ -350,7 +354,7 @@ def test_who_never_says_a_name_is_cut_off(tmp_path, keys):
 
 def test_without_security_the_opening_is_as_it_was(tmp_path):
     async def work():
-        async with small_cluster(tmp_path, 1) as cluster:
+        async with small_cluster(tmp_path, 1, records=[7, 8]) as cluster:
             raw = await Raw.to(await only(cluster))
             await raw.says(start_tls() + auth_v3())
             assert v3.decode_response(await raw.frame()).status == 404

@@ -23,10 +23,9 @@ from quire.client.bookies import AddSink, BookieClient
 from quire.client.range_read import open_runs
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
-from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.ledger_metadata import DigestType
 from quire.env.stepped import StepWorker
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.sim.loop import SECOND, ProcessLoop, Timeline
 from quire.sim.network import Network, NetworkSettings
@@ -36,6 +35,7 @@ from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
+from support.records import create_records, put_record, record_of
 from support.storage_disk import FaultyFiles
 
 NATIVE, V2, V3 = 0, 1, 2
@@ -218,7 +218,7 @@ class StillBookie(StillWorld):
             storage=StorageConfig(segment_bytes=1 << 22),
             garbage_seconds=1,
         )
-        store = self.inside(lambda: MemoryStore(self.space))
+        store = self.store = self.inside(lambda: MemoryStore(self.space))
         self.server = BookieServer(
             config,
             store,
@@ -234,21 +234,17 @@ class StillBookie(StillWorld):
             # Both are in the metadata; what inputs make up beside them is garbage, and goes.
             self._create(store, ledger)
 
+    def create(self, *ledger_ids: int) -> None:
+        """Records of ledgers, so that the bookie may hear of them."""
+        self.until_done(create_records(self.store, ledger_ids))
+
     def hello_of(self, version: int) -> bytes:
         """The hello of a client that speaks nothing newer than this version."""
         hello = native_hello.Hello("cluster", self.server.bookie_id, version_max=version)
         return native_hello.encode_hello(hello)
 
     def _create(self, store: MemoryStore, ledger: LedgerAccess) -> None:
-        record = new_ledger(
-            ledger.ledger_id,
-            [self.server.bookie_id],
-            write_quorum=1,
-            ack_quorum=1,
-            digest_type=DigestType.CRC32C,
-            password=b"",
-        )
-        self.until_done(LedgerStore(store).create(record))
+        self.until_done(put_record(store, record_of(ledger.ledger_id, [self.server.bookie_id])))
         body = a_run(0, ENTRIES - 1, ledger)
         add = native.encode_request(
             native.Kind.ADD,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from quire.env.real import RealClock
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.storage.config import StorageConfig
+from support.records import create_records
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 
@@ -79,12 +80,18 @@ class SmallCluster:
 
 
 @asynccontextmanager
-async def small_cluster(directory: Path, bookies: int = 3, **settings: Any) -> AsyncIterator[SmallCluster]:
-    """`async with small_cluster(tmp_path) as cluster`: bookies b1, b2, … are up, with these settings."""
+async def small_cluster(
+    directory: Path, bookies: int = 3, *, records: Iterable[int] = (), **settings: Any
+) -> AsyncIterator[SmallCluster]:
+    """`async with small_cluster(tmp_path) as cluster`: bookies b1, b2, … are up, with these settings.
+
+    `records`: ledgers that tests speak of to bookies without having created them.
+    """
     cluster = SmallCluster(directory, **settings)
     try:
         for number in range(1, bookies + 1):
             await cluster.start_bookie(f"b{number}")
+        await create_records(MemoryStore(cluster.space), records)
         yield cluster
     finally:
         await cluster.close()

@@ -18,6 +18,7 @@ from quire.bookie.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.bookkeeper_v3 import V3Requests
 from quire.bookie.client_connection import ClientConnection
 from quire.bookie.opening import BookKeeperDoor
+from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.net.bookkeeper_framing import BookKeeperFrames
@@ -50,6 +51,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self._polls,
             self.unless_congested,
             self.is_congested,
+            self,
         )
         self._added = False
         self._showing = False
@@ -124,7 +126,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         if self.is_newcomer and self._chunks and self._door is None:
             self.has_asked()
         try:
-            while self._chunks and self.not_read_since is None and not self._server.holding:
+            while self._chunks and self._may_serve():
                 data, starts = self._chunks.popleft()
                 holding = self._server.vigil.holding and self._door is None
                 served = self._serve_what_is_here(data, starts) if holding else self.serve(data, starts)
@@ -140,6 +142,10 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         self._lookup.clear()
         if self._added:
             self._server.put(self)
+
+    def _may_serve(self) -> bool:
+        waits = self.not_read_since is not None or self.first_words >= FIRST_WORDS_MAX
+        return not waits and not self._server.holding
 
     def serve(self, data: Buffer, starts: Sequence[int]) -> int:
         """Serve frames until their answers have nowhere to go; returns how many were served."""
@@ -157,8 +163,8 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
                 self._serve_v2(data, at)
             if self._out_bytes >= limit:
                 self.send_answers()
-                if self.not_read_since is not None:
-                    return served
+            if self.not_read_since is not None or self.first_words >= FIRST_WORDS_MAX:
+                return served
         return len(starts)
 
     def _serve_what_is_here(self, data: Buffer, starts: Sequence[int]) -> int:
@@ -262,7 +268,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             asked = as_request(Kind.READ, request.ledger_id, key=request.key, flags=Flag.FENCE)
             again = bytes(_frame(data, at))
             answer_to = self.unless_congested(lambda: again, lambda answer: self._read_v2(request, answer))
-            self._ledgers.fence_then(asked, answer_to)
+            self._ledgers.fence_then(asked, answer_to, self)
         else:
             self._read_v2(request, Answer.OK)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from quire.bookie.bookkeeper_adds import AddCollector, Adder
 from quire.bookie.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.polls import Polls
+from quire.bookie.waiters import Asker
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.wire import bookkeeper, v3
@@ -36,6 +37,7 @@ class V3Requests:
         there: whether the client still is.
         polls: its long polls.
         unless_congested, is_congested: what becomes of answers to a client that does not read; see `ClientConnection`.
+        asker: the connection, whose requests may wait for records.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class V3Requests:
         polls: Polls,
         unless_congested: Callable[[Callable[[], Buffer], Then], Then],
         is_congested: Callable[[], bool],
+        asker: Asker,
     ) -> None:
         self._server = server
         self._ledgers = server.ledgers
@@ -55,6 +58,7 @@ class V3Requests:
         self._there = there
         self._unless_congested = unless_congested
         self._is_congested = is_congested
+        self._asker = asker
         self._polls = polls
         self._unknown = Answer.ERROR if server.config.unknown_is_error else Answer.UNKNOWN
         self._handlers: dict[int, Callable[[pb.Request], None]] = {
@@ -138,7 +142,7 @@ class V3Requests:
             answer_to = self._unless_congested(
                 lambda: v3.frame_of(request), lambda answer: self._after_fence(request, answer)
             )
-            self._ledgers.fence_then(asked, answer_to)
+            self._ledgers.fence_then(asked, answer_to, self._asker)
         elif read.HasField("previousLAC"):
             self._long_poll(request)
         else:
@@ -217,6 +221,7 @@ class V3Requests:
         self._ledgers.explicit_lac_then(
             as_request(Kind.WRITE_LAC, asked.ledgerId, key=key, body=asked.body),
             lambda answer: self._refuse(request, answer),
+            self._asker,
         )
 
     def _read_lac(self, request: pb.Request) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quire.bookie.polls import Polls
+from quire.bookie.waiters import Asker
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.net.framing import FrameProtocol
@@ -29,7 +30,7 @@ WAITING_BYTES_MAX = 1024 * 1024
 """While the bookie holds, a connection with more requests that wait is not read."""
 
 
-class ClientConnection(FrameProtocol):
+class ClientConnection(FrameProtocol, Asker):
     """A client's connection. Subclasses say what its requests are in `has_requests` and `_work`."""
 
     def __init__(self, server: BookieServer, frame_bytes_max: int) -> None:

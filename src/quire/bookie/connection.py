@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from quire.bookie.bookkeeper_connection import BookKeeperConnection
 from quire.bookie.client_connection import WAITING_BYTES_MAX, ClientConnection
 from quire.bookie.opening import NativeDoor
+from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
@@ -221,7 +222,7 @@ class Connection(ClientConnection):
         turn, left = Slice(self._server.clock, TURN_NS), REQUESTS_A_LOOK
         try:
             while requests and self.not_read_since is None and not self._server.holding:
-                if self.waiting_bytes > WAITING_BYTES_MAX:
+                if self.waiting_bytes > WAITING_BYTES_MAX or self.first_words >= FIRST_WORDS_MAX:
                     break
                 self._serve(requests.popleft())
                 if self._out_bytes >= limit:
@@ -266,8 +267,12 @@ class Connection(ClientConnection):
         if kind is Kind.ADD:
             self._add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
+            if not self._ledgers.introductions.knows(request.ledger_id):
+                # It may wait for a record, and is not to keep all that came with it.
+                frame = memoryview(bytes(frame))
+                request = native.decode_request(frame)
             look = self.unless_congested(lambda: frame, self._look(request))
-            self._ledgers.fence_then(request, self.unless_held(look))
+            self._ledgers.fence_then(request, self.unless_held(look), self)
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
         elif kind is Kind.LONG_POLL:
@@ -321,7 +326,8 @@ class Connection(ClientConnection):
             return lambda answer: self._last_confirmed(request, answer)
         first, last, bytes_max, term = native_bodies.decode_read(request.body, version=self._version)
         if term not in {0, native_bodies.ANY_TERM}:  # all that is here is of term 0
-            return lambda _: self._answer(request, Answer.BAD_REQUEST)
+            msg = f"a read of ledger {request.ledger_id} names term {term}; its entries have none"
+            raise MalformedFrameError(msg)
         return lambda answer: self._entries(request, answer, first, last, bytes_max)
 
     def _entries(self, request: Request, answer: Answer, first: int, last: int, bytes_max: int) -> None:
@@ -396,7 +402,7 @@ class Connection(ClientConnection):
         elif request.ledger_id < 0 or kind in _NEVER_TAKEN:
             self._answer(request, Answer.BAD_REQUEST)
         elif kind is Kind.WRITE_LAC:
-            self._answer(request, ledgers.explicit_lac(request))
+            self._write_lac(request)
         elif kind is Kind.CLEAR_LIMBO:
             lsn = native_bodies.decode_clear_limbo(request.body, version=self._version)
             then = self.unless_held(lambda answer: self._answer(request, answer))
@@ -407,6 +413,12 @@ class Connection(ClientConnection):
             self._answer(request, Answer.OK, body=[native_bodies.encode_held(*page, version=self._version)])
         else:
             self._ledger_info(request)
+
+    def _write_lac(self, request: Request) -> None:
+        answer, again = self._ledgers.explicit_lac(request), partial(self._write_lac, request)
+        unread = answer is Answer.UNKNOWN
+        if not (unread and self._ledgers.introductions.waits(request.ledger_id, again, self)):
+            self._answer(request, answer)
 
     def _ledger_info(self, request: Request) -> None:
         info = self._ledgers.info(request.ledger_id)

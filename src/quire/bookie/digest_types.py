@@ -56,13 +56,14 @@ class DigestTypes:
         return None if kind is None else self._checkers.get(kind)
 
     def _heard(self, ledger_id: int, told: Told) -> None:
-        if not isinstance(told, LedgerMetadata | NoSuchLedgerError):
-            return
+        if not isinstance(told, LedgerMetadata):
+            return  # the id may be given later
         while len(self._known) >= KEPT_MAX:
             del self._known[next(iter(self._known))]
-        self._known[ledger_id] = told.digest_type if isinstance(told, LedgerMetadata) else None
+        # Format 1 stores no type: such ledgers are not checked.
+        self._known[ledger_id] = told.digest_type if told.has_password else None
 
     def _answered(self, ledger_id: int, told: Told) -> None:
         self._asking.discard(ledger_id)
-        if ledger_id not in self._known:
+        if ledger_id not in self._known and not isinstance(told, NoSuchLedgerError):
             log.info("the digest type of ledger %d is not known yet: %s", ledger_id, told)

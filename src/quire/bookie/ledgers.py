@@ -15,9 +15,10 @@ from typing import Any
 from quire.bookie.asked_ledgers import AskedLedgers
 from quire.bookie.followers import Followers, Poll
 from quire.bookie.found import Found, found_of, ledger_info, page_of
-from quire.bookie.lac_bodies import is_lac_body, key_of, lac_body_of
+from quire.bookie.introductions import Introductions, Then
+from quire.bookie.lac_bodies import is_lac_body
 from quire.bookie.told_lacs import ToldLacs
-from quire.bookie.waiters import NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Waiter
+from quire.bookie.waiters import NO_ASKER, NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Asker, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.errors import StorageError
@@ -26,7 +27,6 @@ from quire.core.rules import RULES, Rules
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
-from quire.wire.native_bodies import LacItem
 from quire.wire.run import HeldInterval, RunView
 
 EVERY_LAC = 1 << 63
@@ -51,7 +51,8 @@ class Ledgers:
         followers: who waits for a LAC.
         told_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
-        keep: takes an add that no fence decides after a loss, until a record does (`FirstAdds`); else it is refused.
+        introductions: who may be the first to speak of a ledger.
+        keep: takes an add that nothing here decides, until a record does (`FirstWords`); else it is refused.
         store_is_trusted: whether what the metadata store says of records may settle a fence.
     """
 
@@ -64,11 +65,14 @@ class Ledgers:
         self.followers = Followers()
         self._risen: dict[int, None] = {}
         self._unsaved_lacs: dict[int, BookieLedgerMachine] = {}
-        self.told_lacs = ToldLacs(self._machines, self.followers, self._explicit_lac_of)
         self._evidence: dict[int, int] = {}
         self._flush_scheduled = False
         self.flushing = False
         self.read_only = False
+        self.introductions = Introductions(self._known, rules)
+        self.told_lacs = ToldLacs(
+            self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.introductions
+        )
         self.keep: Callable[[Request, RunView, Waiter, object], Answer] = lambda *_: Answer.READ_ONLY
         self.store_is_trusted: Callable[[], bool] = lambda: True
         self._lost = storage.lost_without_name
@@ -87,11 +91,11 @@ class Ledgers:
             Any other answer is final.
         """
         answer = self.admit(request, run, waiter, tag)
-        # It may have been fenced here before: whether the writer may go on, the record must say.
+        # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
         return self.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
 
     def admit(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
-        """As `add`, and UNKNOWN where the fence may have been lost: the run is neither taken nor refused."""
+        """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
         recovery = bool(request.flags & Flag.RECOVERY)
         # Work in the background stops before the space that fences and recovery need.
         background = bool(request.flags & Flag.BACKGROUND)
@@ -100,7 +104,12 @@ class Ledgers:
             return Answer.ERROR
         if (background or not recovery) and (self.read_only or not storage.writable):
             return Answer.READ_ONLY
-        machine = self._machine(request.ledger_id)
+        machine = self._machines.get(request.ledger_id)
+        if machine is None or not machine.facts.key:
+            answer = self.introductions.judge(request.ledger_id, request.key, request.token)
+            if answer is not Answer.OK:
+                return answer
+            machine = self._machine(request.ledger_id)
         lac_before = machine.facts.lac
         answer = machine.add(
             key=request.key,
@@ -150,20 +159,14 @@ class Ledgers:
         body = bytes(request.body)
         return self._explicit_lac(request.ledger_id, body, request.key, request.token, request.digest_type)
 
-    def _explicit_lac_of(self, item: LacItem) -> Answer:
-        body = lac_body_of(item)
-        if body is None:
-            return Answer.BAD_REQUEST
-        answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
-        if self._unsaved_lacs.pop(item.ledger_id, None) is not None:
-            self.told_lacs.note(item.ledger_id)
-        return answer
-
     def _explicit_lac(self, ledger_id: int, body: bytes, key: bytes, token: int, digest_type: int) -> Answer:
         if not is_lac_body(body, ledger_id):
             return Answer.BAD_REQUEST
         if not key:
             return Answer.UNAUTHORISED
+        first = self.introductions.judge(ledger_id, key, token)
+        if first is not Answer.OK:
+            return first
         machine = self._machine(ledger_id)
         before = machine.facts.lac
         answer = machine.explicit_lac(
@@ -176,33 +179,40 @@ class Ledgers:
                 self.flush_soon()
         return answer
 
-    def explicit_lac_then(self, request: Request, then: Callable[[Answer], None]) -> None:
+    def _is_unsaved(self, ledger_id: int) -> bool:
+        """Whether a LAC was just taken, which waits for no group then."""
+        return self._unsaved_lacs.pop(ledger_id, None) is not None
+
+    def explicit_lac_then(self, request: Request, then: Then, asker: Asker) -> None:
         """Take a writer's explicit LAC as `explicit_lac` does, and call `then` once it is durable, as Java answers."""
         if request.key and (self.read_only or not self._storage.writable):
             then(Answer.READ_ONLY)
             return
         answer = self.explicit_lac(request)
         if answer is not Answer.OK:
-            then(answer)
+            self.introductions.refuse(answer, self.explicit_lac_then, request, then, asker)
             return
         self._unsaved_lacs.pop(request.ledger_id, None)
-        machine = self._machine(request.ledger_id)
-        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
+        self._answer_when_durable(self._machine(request.ledger_id), then)
 
-    def force(self, ledger_id: int, then: Callable[[Answer], None]) -> None:
+    def force(self, ledger_id: int, then: Then) -> None:
         """Call `then` when all that was put of a ledger, and so its newest state, is durable; at once for a stranger."""
         machine = self._known(ledger_id)
-        if machine is None or self._storage.failure is not None:
+        if machine is not None and self._storage.failure is None:
+            self._answer_when_durable(machine, then)
+        else:
             then(Answer.OK if self._storage.failure is None else Answer.ERROR)
-            return
-        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     # --- fences and reads -----------------------------------------------------------------------------------------
 
-    def fence_then(self, request: Request, then: Callable[[Answer], None]) -> None:
-        """Fence, and call `then` with the answer once the fence is durable (at once if it was, or on a refusal)."""
-        if not request.key:
-            then(Answer.UNAUTHORISED)  # nothing is to be remembered of a ledger that may not exist
+    def fence_then(self, request: Request, then: Then, asker: Asker = NO_ASKER) -> None:
+        """Fence, and call `then` with the answer once the fence is durable (at once if it was, or on a refusal).
+
+        UNKNOWN: its record must be read first, and does not come. A negative would count as a fence.
+        """
+        answer = self.introductions.judge(request.ledger_id, request.key, request.token)
+        if answer is not Answer.OK:
+            self.introductions.refuse(answer, self.fence_then, request, then, asker)
             return
         machine = self._machine(request.ledger_id)
         answer = machine.set_fence(
@@ -237,9 +247,8 @@ class Ledgers:
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:
-            if self._storage.suspects(ledger_id) or self._storage.failure is not None:
-                return Found(Answer.UNKNOWN, [], NO_ENTRY, [], NO_ENTRY)
-            return Found(Answer.NO_LEDGER, [], last, [], NO_ENTRY)
+            answer = self._of_stranger(ledger_id)
+            return Found(answer, [], NO_ENTRY if answer is Answer.UNKNOWN else last, [], NO_ENTRY)
         facts = machine.facts
         answer = machine.may_know(request.key, request.token)
         if answer is not Answer.OK:
@@ -255,8 +264,7 @@ class Ledgers:
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:
-            unsure = self._storage.suspects(ledger_id) or self._storage.failure is not None
-            return (Answer.UNKNOWN if unsure else Answer.NO_LEDGER), NO_ENTRY, b"", b""
+            return self._of_stranger(ledger_id), NO_ENTRY, b"", b""
         facts = machine.facts
         answer = machine.may_know(request.key, request.token)
         if answer is not Answer.OK:
@@ -337,7 +345,7 @@ class Ledgers:
         damaged = self._storage.damages.of_ledger(ledger_id)
         return ledger_info(machine, self._storage.last_entry(ledger_id), damaged=bool(damaged))
 
-    def clear_limbo(self, request: Request, lsn: int | None, then: Callable[[Answer], None]) -> None:
+    def clear_limbo(self, request: Request, lsn: int | None, then: Then) -> None:
         """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable.
 
         Args:
@@ -357,7 +365,7 @@ class Ledgers:
             then(answer)
             return
 
-        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
+        self._answer_when_durable(machine, then)
 
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
         """Vouch for nothing in a ledger that this bookie may have lost entries of; a fence may be lost too."""
@@ -411,6 +419,10 @@ class Ledgers:
             self.flush_soon()
 
     # --- pieces --------------------------------------------------------------------------------------------------
+
+    def _of_stranger(self, ledger_id: int) -> Answer:
+        unsure = self._storage.suspects(ledger_id) or self._storage.failure is not None
+        return Answer.UNKNOWN if unsure else Answer.NO_LEDGER
 
     def _known(self, ledger_id: int) -> BookieLedgerMachine | None:
         machine = self._machines.get(ledger_id)
@@ -466,6 +478,9 @@ class Ledgers:
         self.told_lacs.complete(machine)
         self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
         self.flush_soon()
+
+    def _answer_when_durable(self, machine: BookieLedgerMachine, then: Then) -> None:
+        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def flush_soon(self) -> None:
         """Flush at the end of this loop turn, together with what others put in it."""

@@ -29,7 +29,7 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.cookies import compare_cookie, take_directory
 from quire.bookie.digest_types import DigestTypes
-from quire.bookie.first_adds import FirstAdds
+from quire.bookie.first_words import FirstWords, introduction_of
 from quire.bookie.freed_memory import FreedMemory
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
@@ -61,7 +61,7 @@ from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import bookie_service_info as service
 from quire.wire import ledger_metadata, native_hello, native_info
-from quire.wire.entry import Buffer, master_key
+from quire.wire.entry import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class BookieServer:
         self.collector: GarbageCollector
         self.attention: Attention
         self.record_reads: RecordReads
-        self.first_adds: FirstAdds
+        self.first_words: FirstWords
         self.digest_types: DigestTypes
         self._files: Files = files or RealFiles()
         self._worker: Worker = worker or ThreadWorker()
@@ -358,7 +358,7 @@ class BookieServer:
     def _look_up_records(self) -> None:
         """One read of a ledger's record serves whoever waits for it."""
         self.record_reads = RecordReads(LedgerStore(self.store))
-        self.first_adds = FirstAdds(
+        self.first_words = FirstWords(
             self.ledgers,
             self.record_reads,
             self.bookie_id,
@@ -402,7 +402,7 @@ class BookieServer:
             record = ledger_metadata.parse(value, ledger_id)
             if not any(self.bookie_id in fragment.ensemble for fragment in record.fragments):
                 return
-            facts = LedgerFacts(ledger_id, key=master_key(record.password), token=record.token)
+            facts = LedgerFacts(ledger_id, *introduction_of(record))
         except CorruptMetadataError as error:
             log.warning("ledger %d gets no negatives from %s: %s", ledger_id, self.bookie_id, error)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

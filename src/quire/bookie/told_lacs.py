@@ -10,11 +10,13 @@ Source: `docs/formats/native-protocol.md`, WRITE_LACS; guide (003), "Last Add Co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
 from quire.bookie.followers import Followers
-from quire.bookie.lac_bodies import plain_lac_body
+from quire.bookie.introductions import Introductions
+from quire.bookie.lac_bodies import key_of, lac_body_of, plain_lac_body
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.wire.native_bodies import LacFields, LacItem
@@ -31,20 +33,35 @@ class ToldLacs:
     Args:
         machines: the ledgers that are in memory.
         followers: who waits for a LAC.
-        take_one: takes, or refuses, an item that is not like what its ledger's machine knows.
+        explicit_lac: takes, or refuses, what is not like what its ledger's machine knows: ledger id, body, key, token,
+            digest type.
+        is_unsaved: whether one was taken that nobody knew, and is to wait here.
+        introductions: who may be the first to speak of a ledger.
     """
 
-    __slots__ = ("_followers", "_machines", "_sweeps", "_take_one", "_told")
+    __slots__ = (
+        "_explicit_lac",
+        "_followers",
+        "_introductions",
+        "_is_unsaved",
+        "_machines",
+        "_sweeps",
+        "_told",
+    )
 
     def __init__(
         self,
         machines: Mapping[int, BookieLedgerMachine],
         followers: Followers,
-        take_one: Callable[[LacItem], Answer],
+        explicit_lac: Callable[[int, bytes, bytes, int, int], Answer],
+        is_unsaved: Callable[[int], bool],
+        introductions: Introductions,
     ) -> None:
         self._machines = machines
         self._followers = followers
-        self._take_one = take_one
+        self._explicit_lac = explicit_lac
+        self._is_unsaved = is_unsaved
+        self._introductions = introductions
         # Each with the calls of `settled` before, about in their order: one that was told anew keeps its place.
         self._told: dict[int, int] = {}
         self._sweeps = 0
@@ -70,6 +87,19 @@ class ToldLacs:
             if ledger_id in waited:
                 followers.tell(ledger_id, machine.facts.lac)
         return refused
+
+    def _take_one(self, item: LacItem) -> Answer:
+        body = lac_body_of(item)
+        if body is None:
+            return Answer.BAD_REQUEST
+        answer = self._explicit_lac(item.ledger_id, body, key_of(item), item.token, item.digest_type)
+        if answer is Answer.UNKNOWN and self._introductions.waits(
+            item.ledger_id, partial(self._take_one, item), None
+        ):
+            return Answer.OK  # a hint: whether it is taken then, its writer need not know
+        if self._is_unsaved(item.ledger_id):
+            self.note(item.ledger_id)
+        return answer
 
     def __contains__(self, ledger_id: int) -> bool:
         """Whether memory knows more of a ledger's LAC than the disk."""

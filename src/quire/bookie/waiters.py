@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.errors import StorageError
+
+FIRST_WORDS_MAX: Final = 128
+"""A client with so many requests that wait for records is not served meanwhile: the others' records come first."""
+
+
+class Asker:
+    """Whoever's requests may wait for the records of their ledgers.
+
+    Attributes:
+        first_words: how many do.
+    """
+
+    first_words = 0
+
+    def release(self) -> None:
+        """Fewer than `FIRST_WORDS_MAX` wait: go on."""
 
 
 class LateRefusalError(StorageError):
@@ -53,6 +69,8 @@ class _WhenDurable:
 
 
 NOBODY = _Nobody()
+NO_ASKER = Asker()
+"""Nobody that is served more slowly, however many of its requests wait."""
 UNTIL_TAKEN = _UntilTaken()
 WHEN_DURABLE = _WhenDurable()
 

@@ -43,7 +43,7 @@ class Answer(IntEnum):
     BAD_DIGEST = 16
     """Made by the client: the entry came, but its digest or identity is wrong."""
     DELETED = 17
-    """The ledger was deleted; the bookie refuses to bring it back."""
+    """The ledger was deleted, and the bookie refuses to bring it back; or it has no record, as if it never was."""
     DAMAGED = 18
     """The entry was stored here and its bytes do not match their checksum. Never a negative: to whatever decides it is
     UNKNOWN, and only tells a damaged copy from an outage."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from quire.core import boot, quorum
 from quire.core.answers import NEGATIVES, Answer
@@ -39,6 +40,13 @@ class AddOutcome(Enum):
     REFUSED = "refused"
     RESEND = "resend"
     BOOKIE_FAILED = "bookie failed"
+
+
+class Introduction(NamedTuple):
+    """What a ledger's record tells a bookie that does not know the ledger. `key`: empty where the record holds none."""
+
+    key: bytes
+    token: int
 
 
 # --- adds -------------------------------------------------------------------------------------------------------
@@ -209,6 +217,18 @@ def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
     return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
 
 
+def first_word(introduction: Introduction, key: bytes, token: int) -> Answer:
+    """Who speaks first of a ledger must have its key, or anybody could lock its writer out; format 1 has no key to compare."""
+    if introduction.key and key != introduction.key:
+        return Answer.UNAUTHORISED
+    return Answer.WRONG_TOKEN if token and introduction.token not in {0, token} else Answer.OK
+
+
+def without_record(*, trusted: bool) -> Answer:
+    """An id without a record was deleted or never given: nothing may be kept of it. A store that went back proves neither."""
+    return Answer.DELETED if trusted else Answer.UNKNOWN
+
+
 def first_add_after_loss(*, in_doubt: bool, lost: bool, known: bool) -> bool:  # noqa: ARG001 - a mutant uses the other
     """After a loss the record is read before the first normal add to each ledger, however the ledger became known.
 
@@ -355,6 +375,8 @@ class Rules:
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
     lac_after_add: Callable[..., int] = lac_after_add
     negative_answer: Callable[..., Answer] = negative_answer
+    first_word: Callable[[Introduction, bytes, int], Answer] = first_word
+    without_record: Callable[..., Answer] = without_record
     first_add_after_loss: Callable[..., bool] = first_add_after_loss
     record_settles_fence: Callable[[LedgerMetadata, BookieId], bool] = record_settles_fence
     leaving_doubt_fences: Callable[[], bool] = leaving_doubt_fences

@@ -328,7 +328,7 @@ class BookieDriver:
     def answered(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]], list[str]]:
         """The store's answer reaches the bookie: what waited is taken or refused, in order.
 
-        Source: `bookie/first_adds.py`.
+        Source: `bookie/first_words.py`.
         """
         waited = state.waiting
         state = state._replace(asked=state.asked or state.question == "settled", question="", waiting=())

@@ -74,6 +74,8 @@ class BookieProgram(BookieServer):
         )
         self.ledgers = ledgers(self.storage, self._send_answers, self._rules)
         self._look_up_records()
+        # The explorer's bookies begin with the ledger's key: it asks for the record after a loss only.
+        self.ledgers.introductions.wait = None
         self._suspicious = self.storage.report.suspects_unknown
         self.vigil.never()
         self.collector = self._make_collector()

@@ -11,7 +11,7 @@ from typing import Final
 
 from quire.bookie.found import Found
 from quire.bookie.ledgers import Ledgers
-from quire.bookie.waiters import Waiter
+from quire.bookie.waiters import NO_ASKER, Asker, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.ids import LedgerId
@@ -54,11 +54,11 @@ class BookieOfOpenLedgers(BookieProgram):
 class LedgersThatLookFirst(StepLedgers):
     """X27: a fencing read finds its answer first, and sets the flag in a later step."""
 
-    def fence_then(self, request: Request, then: Callable[[Answer], None]) -> None:
+    def fence_then(self, request: Request, then: Callable[[Answer], None], asker: Asker = NO_ASKER) -> None:
         """Look now, fence later, answer then with what was found now."""
         known = self._known(request.ledger_id)
         if request.kind is not Kind.READ or (known is not None and known.facts.fenced):
-            super().fence_then(request, then)
+            super().fence_then(request, then, asker)
             return
         first, last, bytes_max, _ = native_bodies.decode_read(request.body, version=native_hello.VERSION)
         found = super().read(request, first, last, bytes_max)

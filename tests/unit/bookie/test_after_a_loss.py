@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie import first_adds, record_reads
+from quire.bookie import first_words, record_reads
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
@@ -19,6 +19,7 @@ from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Put, Versioned
+from support.records import put_record
 from unit.bookie.test_bookie_server import World, access, in_world
 
 
@@ -43,7 +44,7 @@ async def created(at: World, ledger_id: int, ensemble: list[str] | None = None) 
         digest_type=DigestType.CRC32C,
         password=b"secret",
     )
-    await LedgerStore(at.store).create(record)
+    await put_record(at.store, record)
     return record
 
 
@@ -118,6 +119,11 @@ def test_any_other_record_refuses_the_writer(how: str, tmp_path: Path) -> None:
             await at.store.multi([Put(ledger_key(1), b"no record", version)])
         await lose(at)
         await has_looked(at)
+        if how == "deleted":
+            assert await at.add(who, [1], lac=0) is Answer.DELETED, (
+                "all trace of it is lost, and it has no record"
+            )
+            return
         assert await at.add(who, [1], lac=0) is Answer.READ_ONLY
         assert await at.add(who, [1], recovery=True) is Answer.OK, "a recoverer passes any fence"
 
@@ -198,7 +204,7 @@ async def asking(at: World, count: int) -> list[asyncio.Task[Answer]]:
     adds = [asyncio.create_task(at.add(access(1), [number])) for number in range(count)]
 
     async def kept() -> bool:
-        return sum(map(len, at.server.first_adds._kept.values())) == count
+        return sum(map(len, at.server.first_words._waiting.values())) == count
 
     if count:
         await until(kept)
@@ -247,24 +253,24 @@ def test_without_an_answer_of_the_store_runs_are_refused(
     in_world(tmp_path, work)
 
 
-@pytest.mark.parametrize("limit", ["RUNS_MAX", "LEDGERS_MAX", "bytes"])
+@pytest.mark.parametrize("limit", ["WAITING_MAX", "LEDGERS_MAX", "bytes"])
 def test_no_more_runs_wait_than_there_is_room_for(
     limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(at: World) -> None:
         adds = await asking(at, 2)
         other = 1
-        if limit == "RUNS_MAX":
-            monkeypatch.setattr(first_adds, "RUNS_MAX", 2)
+        if limit == "WAITING_MAX":
+            monkeypatch.setattr(first_words, "WAITING_MAX", 2)
         elif limit == "LEDGERS_MAX":
-            monkeypatch.setattr(first_adds, "LEDGERS_MAX", 1)
+            monkeypatch.setattr(first_words, "LEDGERS_MAX", 1)
             other = 2
         else:
-            at.server.first_adds._bytes_max = at.server.first_adds._bytes
+            at.server.first_words._bytes_max = at.server.first_words._bytes
         assert await at.add(access(other), [9]) is Answer.READ_ONLY
         gate_of(at).set()
         assert await asyncio.gather(*adds) == [Answer.OK] * 2
-        assert at.server.first_adds._bytes == 0
+        assert at.server.first_words._bytes == 0
 
     in_world(tmp_path, work)
 

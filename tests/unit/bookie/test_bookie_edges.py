@@ -147,6 +147,7 @@ def test_absurd_sizes_of_a_batch_bring_the_first_entry_at_least(
 @pytest.mark.parametrize("entry_id", [ID_MAX, ID_MAX - 1, ID_MAX - 1024])
 def test_the_last_ids_there_are(bookie: StillBookie, entry_id: int) -> None:
     ledger_id = entry_id
+    bookie.create(ledger_id)
     added = bookie.serve_pieces([b"".join(v2.encode_add(ACCESS.key, entry(ledger_id, entry_id)))])
     assert v2.decode_answer(added).code == 0  # type: ignore[union-attr]
     for frame in (v2.encode_read(ledger_id, entry_id), v2.encode_read(ledger_id, -1)):

@@ -29,6 +29,7 @@ from quire.storage.config import StorageConfig
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
+from support.records import create_records, put_record
 
 SMALL = StorageConfig(segment_bytes=1024 * 1024)
 
@@ -112,6 +113,7 @@ async def world(directory: Path, **settings: Any) -> AsyncIterator[World]:
     client = BookieClient(BookieRegistry(store), store.instance_id)
     await client.start()
     made = World(server, store, client, config)
+    await create_records(store, range(1, 20))
     try:
         yield made
     finally:
@@ -289,7 +291,6 @@ def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_settled(t
 
     async def work(at: World) -> None:
         lost, other, unheard = access(1), access(2), access(3)
-        records = LedgerStore(at.store)
         for who in (lost, other):
             record = new_ledger(
                 who.ledger_id,
@@ -299,7 +300,7 @@ def test_who_may_have_lost_a_ledger_takes_nothing_for_it_until_that_is_settled(t
                 digest_type=DigestType.CRC32C,
                 password=b"secret",
             )
-            await records.create(record)
+            await put_record(at.store, record)
         assert await at.add(lost, [0]) is Answer.OK
         end = at.server.storage._journal.current.data_end  # type: ignore[union-attr]
         await at.server.stop(clean=False)
@@ -432,7 +433,8 @@ def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) ->
 
     async def work(at: World) -> None:
         who = access(1)
-        await LedgerStore(at.store).create(
+        await put_record(
+            at.store,
             new_ledger(
                 LedgerId(1),
                 [at.bookie],
@@ -440,7 +442,7 @@ def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) ->
                 ack_quorum=1,
                 digest_type=DigestType.CRC32C,
                 password=b"secret",
-            )
+            ),
         )
         assert await at.add(who, [0]) is Answer.OK
         record, version = await LedgerStore(at.store).read(1)

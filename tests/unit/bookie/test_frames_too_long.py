@@ -60,7 +60,7 @@ def test_one_byte_above_the_limit_is_refused_alone(
     tmp_path: Path, protocol: str, recovery: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1, frame_bytes_max=LIMIT) as cluster:
+        async with small_cluster(tmp_path, bookies=1, records=[7], frame_bytes_max=LIMIT) as cluster:
             server = next(iter(cluster.servers.values()))
             limit = limit_of(protocol, server.config.frame_limits)
             async with WireAdds(port_of(cluster), protocol) as client:
@@ -93,7 +93,7 @@ def test_one_byte_above_the_limit_is_refused_alone(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_default_takes_what_pulsar_sends(tmp_path: Path, protocol: str) -> None:
     async def work() -> None:
-        async with small_cluster(tmp_path, bookies=1, storage=StorageConfig()) as cluster:
+        async with small_cluster(tmp_path, bookies=1, records=[7], storage=StorageConfig()) as cluster:
             limit = limit_of(protocol, FrameLimits())
             async with WireAdds(port_of(cluster), protocol) as client:
                 for entry_id, size in enumerate((PULSAR, limit)):
@@ -124,7 +124,7 @@ def test_what_begins_as_no_add_ends_the_connection(
 ) -> None:
     async def work() -> None:
         async with (
-            small_cluster(tmp_path, bookies=1, frame_bytes_max=LIMIT) as cluster,
+            small_cluster(tmp_path, bookies=1, records=[7], frame_bytes_max=LIMIT) as cluster,
             WireAdds(port_of(cluster), protocol) as client,
         ):
             client.writer.write(client.frame(0, 1000))

@@ -183,6 +183,7 @@ def lac_of(bookie: StillBookie, ledger_id: int) -> tuple[int, bytes]:
 
 def test_the_lacs_of_many_ledgers(bookie: StillBookie) -> None:
     mac = HMAC.lac_body(5, 4)
+    bookie.create(5, 13)
     refused = tell(
         bookie,
         [

@@ -1,0 +1,178 @@
+"""Requests that wait until their ledger's record was read: the first about an unknown ledger, first adds after a loss.
+
+Whoever comes first would give a ledger its key and its fence, also one that is not created yet. So the bookie reads the
+record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the same
+read; then it is decided in its order. That there is no record is never remembered: the id may be given later.
+
+After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged behind
+a closed end, to answer FENCED would end a living writer. The run waits for the same read, and a fence that came meanwhile
+wins.
+
+Source: `docs/protocol/bookie.md`, "The first word", "After a loss"; `docs/decisions/013-doubt-is-no-fence.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Final, NamedTuple
+
+from quire.bookie.introductions import Again
+from quire.bookie.ledgers import Ledgers
+from quire.bookie.record_reads import RecordReads, Told
+from quire.bookie.waiters import FIRST_WORDS_MAX, Asker, LateRefusalError, Waiter
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import NO_KEY
+from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.rules import RULES, Introduction, Rules
+from quire.wire.entry import master_key
+from quire.wire.native import Request
+from quire.wire.run import RunView
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 1024
+"""So many requests of one ledger wait; the next is refused."""
+LEDGERS_MAX: Final = 4096
+LACS_MAX: Final = 1024
+"""So many LACs that a frame tells of many ledgers wait; more are forgotten."""
+REQUEST_BYTES: Final = 1024
+"""What a request without a run keeps in memory, about."""
+
+
+class _Waiting(NamedTuple):
+    decide: Again
+    size: int
+    asker: Asker | None
+
+
+def introduction_of(record: LedgerMetadata | None) -> Introduction:
+    """What a record says of its ledger's key; None: it cannot be read, as little as the password of format 1."""
+    if record is None:
+        return Introduction(NO_KEY, 0)
+    return Introduction(master_key(record.password) if record.has_password else NO_KEY, record.token)
+
+
+class FirstWords:
+    """The requests of one bookie that wait for their ledger's record.
+
+    Args:
+        ledgers: decides, once the record was read.
+        reads: reads records.
+        bookie_id: whom a record must name to settle a fence.
+        bytes_max: of all that waits; runs count among what is on its way to the disk as well.
+        rules: the judgements; production passes the one true set.
+    """
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        reads: RecordReads,
+        bookie_id: BookieId,
+        *,
+        bytes_max: int,
+        rules: Rules = RULES,
+    ) -> None:
+        self._ledgers = ledgers
+        self._reads = reads
+        self._bookie_id = bookie_id
+        self._bytes_max = bytes_max
+        self._rules = rules
+        self._waiting: dict[int, list[_Waiting]] = {}
+        self._bytes = 0
+        self._lacs = 0
+        self._away = False
+        reads.listeners.append(self._heard)
+        ledgers.keep = self.keep
+        ledgers.introductions.wait = self.wait
+
+    def wait(self, ledger_id: int, decide: Again, asker: Asker | None, size: int = REQUEST_BYTES) -> bool:
+        """Call `decide` in a later turn, when the ledger's record was read, or does not come; in order for one ledger.
+
+        Args:
+            ledger_id: whose record.
+            decide: what is to be done then.
+            asker: whose request it is; None: a LAC that nobody waits for.
+            size: bytes that it keeps in memory.
+
+        Returns:
+            False: too much waits already, and `decide` is never called.
+        """
+        waiting = self._waiting.get(ledger_id)
+        full = len(self._waiting) >= LEDGERS_MAX if waiting is None else len(waiting) >= WAITING_MAX
+        if full or self._bytes + size > self._bytes_max or (asker is None and self._lacs >= LACS_MAX):
+            return False
+        self._bytes += size
+        if asker is None:
+            self._lacs += 1
+        else:
+            asker.first_words += 1
+        if waiting is None:
+            waiting = self._waiting[ledger_id] = []
+            self._reads.read(ledger_id, self._decide)
+        waiting.append(_Waiting(decide, size, asker))
+        return True
+
+    def keep(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
+        """Keep a run until its ledger's record was read.
+
+        Returns:
+            OK: `waiter.stored(tag, …)` is called later, with `LateRefusalError` where it is refused. READ_ONLY: too much
+            waits already.
+        """
+        asker = waiter if isinstance(waiter, Asker) else Asker()
+        decide = partial(self._add, request, run, waiter, tag)
+        kept = self.wait(request.ledger_id, decide, asker, len(request.body))
+        return Answer.OK if kept else Answer.READ_ONLY
+
+    def _add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> None:
+        """Take or refuse a run that waited."""
+        answer = self._ledgers.admit(request, run, waiter, tag)
+        if answer is Answer.UNKNOWN:
+            answer = Answer.READ_ONLY
+        if answer is not Answer.OK:
+            waiter.stored(tag, LateRefusalError(answer, request.ledger_id))
+
+    def _heard(self, ledger_id: int, told: Told) -> None:
+        """A record was read, whoever asked: it may settle the fence."""
+        if isinstance(told, LedgerMetadata):
+            settles = (
+                self._rules.record_settles_fence(told, self._bookie_id) and self._ledgers.store_is_trusted()
+            )
+            self._ledgers.record_read(ledger_id, settles=settles)
+
+    def _introduction(self, told: Told) -> Introduction | Answer:
+        """What a ledger may become known by here, or why it may not."""
+        if isinstance(told, LedgerMetadata):
+            return introduction_of(told)
+        if isinstance(told, CorruptMetadataError):
+            return introduction_of(None)
+        if isinstance(told, NoSuchLedgerError):
+            return self._rules.without_record(trusted=self._ledgers.store_is_trusted())
+        return Answer.UNKNOWN
+
+    def _decide(self, ledger_id: int, told: Told) -> None:
+        """The record was read, or does not come: decide what waits, in order."""
+        waiting = self._waiting.pop(ledger_id)
+        away = isinstance(told, Exception) and not isinstance(told, NoSuchLedgerError | CorruptMetadataError)
+        if away and not self._away:
+            log.warning("requests for ledgers that are not known here are refused for now: %s", told)
+        self._away = away
+        introductions = self._ledgers.introductions
+        introductions.heard[ledger_id] = self._introduction(told)
+        try:
+            for decide, size, asker in waiting:
+                self._bytes -= size
+                if asker is None:
+                    self._lacs -= 1
+                else:
+                    asker.first_words -= 1
+                    if asker.first_words == FIRST_WORDS_MAX - 1:
+                        asyncio.get_running_loop().call_soon(asker.release)
+                decide()
+        finally:
+            del introductions.heard[ledger_id]
+        self._ledgers.flush_soon()

@@ -1,0 +1,80 @@
+"""How a ledger becomes known to a bookie: by the key in its record, which is read at the first word about it.
+
+Source: `docs/protocol/bookie.md`, "The first word".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from quire.bookie.waiters import Asker
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.rules import Introduction, Rules
+from quire.wire.native import Request
+
+Then: TypeAlias = Callable[[Answer], None]
+Again: TypeAlias = Callable[[], object]
+Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
+"""Calls back when a ledger's record was read; False: it will not."""
+
+
+class Introductions:
+    """Who may be the first to speak of a ledger. Nothing is kept of one that is not known.
+
+    Args:
+        known: the machine of a ledger that is known here.
+        rules: the judgements.
+
+    Attributes:
+        wait: has a request wait for its ledger's record; None where nobody reads records: there the first key counts.
+        heard: of the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it may
+            not.
+    """
+
+    __slots__ = ("_known", "_rules", "heard", "wait")
+
+    def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: Rules) -> None:
+        self._known = known
+        self._rules = rules
+        self.wait: Wait | None = None
+        self.heard: dict[int, Introduction | Answer] = {}
+
+    def knows(self, ledger_id: int) -> bool:
+        """Whether a ledger's key is known here, or that it was deleted."""
+        machine = self._known(ledger_id)
+        return machine is not None and bool(machine.facts.key or machine.facts.deleted_until_ms)
+
+    def judge(self, ledger_id: int, key: bytes, token: int) -> Answer:
+        """May a ledger become known by this key, if it is not known?
+
+        Returns:
+            OK; UNAUTHORISED, WRONG_TOKEN or DELETED; UNKNOWN: its record must be read first, or does not come.
+        """
+        if self.knows(ledger_id):
+            return Answer.OK
+        if not key:
+            return Answer.UNAUTHORISED
+        if self.wait is None:
+            return Answer.OK
+        heard = self.heard.get(ledger_id, Answer.UNKNOWN)
+        return heard if isinstance(heard, Answer) else self._rules.first_word(heard, key, token)
+
+    def waits(self, ledger_id: int, again: Again, asker: Asker | None) -> bool:
+        """Have what `judge` could not decide wait for the record; False: it was read, or nothing more may wait."""
+        return self.wait is not None and ledger_id not in self.heard and self.wait(ledger_id, again, asker)
+
+    def refuse(
+        self,
+        answer: Answer,
+        again: Callable[[Request, Then, Asker], None],
+        request: Request,
+        then: Then,
+        asker: Asker,
+    ) -> None:
+        """Refuse a request; one that `judge` could not decide waits for the record, and is served again."""
+        later = partial(again, request, then, asker)
+        if answer is not Answer.UNKNOWN or not self.waits(request.ledger_id, later, asker):
+            then(answer)

@@ -1,0 +1,41 @@
+"""Records of ledgers for bookies that a test speaks to directly: a bookie takes nothing of a ledger without a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from quire.core.ids import BookieId, LedgerId
+from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
+from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.store import Create, MetadataStore, Put
+from quire.wire.ledger_metadata import serialize
+
+
+def record_of(
+    ledger_id: int, bookies: Sequence[str] = ("nobody",), *, password: bytes | None = None
+) -> LedgerMetadata:
+    """An open ledger's record; without a password as Java's format 1 stores it, so that the first key counts."""
+    record = new_ledger(
+        LedgerId(ledger_id),
+        [BookieId(name) for name in bookies],
+        write_quorum=1,
+        ack_quorum=1,
+        digest_type=DigestType.CRC32C,
+        password=password or b"",
+    )
+    return record if password is not None else replace(record, format_version=1, has_password=False)
+
+
+async def create_records(store: MetadataStore, ledger_ids: Iterable[int]) -> None:
+    """Records of format 1, which name no bookie."""
+    for ledger_id in ledger_ids:
+        await LedgerStore(store).create(record_of(ledger_id))
+
+
+async def put_record(store: MetadataStore, record: LedgerMetadata) -> None:
+    """Store a record, in the place of another one if there is one."""
+    key = ledger_key(record.ledger_id)
+    found = await store.get(key)
+    op = Put(key, serialize(record), found.version) if found else Create(key, serialize(record))
+    await store.multi([op])

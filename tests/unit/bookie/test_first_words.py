@@ -1,0 +1,338 @@
+"""The first word about a ledger that a bookie does not know: it reads the record, and compares the key."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.bookie import first_words, record_reads
+from quire.bookie.server import BookieServer
+from quire.bookie.waiters import FIRST_WORDS_MAX
+from quire.client.access import LedgerAccess
+from quire.core.answers import Answer
+from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.metadata.memory import MemoryStore
+from quire.metadata.store import Put, StoreAwayError, Versioned
+from quire.wire import native, native_bodies, native_hello
+from quire.wire.entry import master_key
+from quire.wire.native import Flag, Kind
+from quire.wire.native_bodies import ANY_TERM, LacItem
+from quire.wire.run import checksum
+from support.records import put_record, record_of
+from support.rounds import rounds
+from support.small_cluster import small_cluster
+from support.waiting import until_async
+from support.wire_adds import PROTOCOLS, WireAdds
+from unit.bookie.test_after_a_loss import SlowStore, reachable
+from unit.bookie.test_bookie_server import World, access, in_world
+
+NEW = 100
+"""No test has a ledger of this id or of a higher one."""
+
+
+class AwayStore(MemoryStore):
+    """A store that answers nobody who asks for a record while `away`."""
+
+    away = False
+
+    async def get(self, key: str) -> Versioned | None:
+        if self.away and key.startswith("ledgers/"):
+            msg = "the store is away"
+            raise StoreAwayError(msg)
+        return await super().get(key)
+
+
+async def over(at: World, store: MemoryStore) -> Any:
+    """The bookie starts again, over another way to the same store."""
+    await at.server.stop()
+    at.server = BookieServer(at.config, store)
+    await at.server.start()
+    await reachable(at)
+    return store
+
+
+async def create(at: World, ledger_id: int = NEW, password: bytes = b"secret") -> LedgerAccess:
+    await put_record(at.store, record_of(ledger_id, [at.bookie], password=password))
+    return access(ledger_id, password=password, token=0)
+
+
+async def fence(at: World, who: LedgerAccess) -> Answer:
+    return (await at.client.read_lac(at.bookie, who, fence=True)).answer
+
+
+def remembers(at: World, ledger_id: int = NEW) -> bool:
+    ledgers = at.server.ledgers
+    return ledger_id in ledgers._machines or at.server.storage.facts(ledger_id) is not None
+
+
+# --- who may speak first --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac", "lacs"])
+def test_an_id_that_was_never_given_is_refused_and_not_remembered(how: str, tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        stranger = access(NEW, password=b"a stranger's", token=1)
+        assert await speak(at, stranger, how) is Answer.DELETED
+        assert not remembers(at)
+        # The id is given later: the ledger is its creator's.
+        who = await create(at)
+        assert await at.add(who, [0]) is Answer.OK
+        assert await at.add(who, [1], lac=0) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("how", ["fence", "fencing read", "add", "recovery add", "lac", "lacs"])
+def test_another_key_than_the_records_is_refused(how: str, tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = await create(at)
+        assert await speak(at, access(NEW, password=b"wrong", token=0), how) is Answer.UNAUTHORISED
+        assert not remembers(at)
+        assert await speak(at, who, how) is Answer.OK
+        # One for each first word that was refused or taken; a hint is one of its own.
+        assert at.server.record_reads.reads <= (4 if how == "lacs" else 2)
+
+    in_world(tmp_path, work)
+
+
+async def speak(at: World, who: LedgerAccess, how: str) -> Answer:
+    if how == "fence":
+        return await fence(at, who)
+    if how == "fencing read":
+        return (await at.read(who, 0, 0, fence=True, recovery=True)).answer
+    if how == "lac":
+        return (await at.client.write_lac(at.bookie, who, 0)).answer
+    if how == "lacs":
+        item = LacItem(who.ledger_id, who.token, 0, 0, int(who.digest.digest_type), who.key)
+        assert await at.client.write_lacs(at.bookie, [item]) == (Answer.OK, []), "a hint needs no answer"
+        return await fence(at, who)
+    return await at.add(who, [0], recovery=how == "recovery add")
+
+
+def test_another_token_than_the_records_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=1) as cluster:
+            client = await cluster.client()
+            [bookie] = cluster.servers
+            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            true = LedgerAccess.of(writer.metadata)
+            old = LedgerAccess(true.ledger_id, true.key, true.token ^ 1, true.digest)
+            assert (await client.bookies.read_lac(bookie, old, fence=True)).answer is Answer.WRONG_TOKEN
+            await writer.append(b"the id's new ledger")
+            await writer.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("how", ["format 1", "not readable"])
+def test_without_a_key_in_the_record_the_first_one_counts(how: str, tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        await put_record(at.store, record_of(NEW, [at.bookie]))
+        if how == "not readable":
+            _, version = await LedgerStore(at.store).read(NEW)
+            await at.store.multi([Put(ledger_key(NEW), b"no record", version)])
+        assert await at.add(access(NEW), [0]) is Answer.OK
+        assert await at.add(access(NEW, password=b"another"), [1]) is Answer.UNAUTHORISED
+
+    in_world(tmp_path, work)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_asks(protocol: str, tmp_path: Path) -> None:
+    """WireAdds has the key of `pw`."""
+
+    async def work() -> None:
+        async with small_cluster(tmp_path, bookies=1) as cluster:
+            [server] = cluster.servers.values()
+            store = MemoryStore(cluster.space)
+            async with WireAdds(server.address[1], protocol) as client:
+                answers = []
+                for password in (None, b"another", b"pw"):
+                    if password is not None:
+                        await put_record(store, record_of(7, [server.bookie_id], password=password))
+                    client.writer.write(client.frame(0, 1000))
+                    answers.append((await client.answer())[0])
+            # V2 and V3 have no word for a deleted ledger: whoever adds to one hears that it is fenced.
+            gone = Answer.DELETED if protocol == "native" else Answer.FENCED
+            assert answers == [gone, Answer.UNAUTHORISED, Answer.OK]
+
+    asyncio.run(work())
+
+
+# --- what waits ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_meanwhile_waits_in_order_for_one_read(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        store: SlowStore = await over(at, SlowStore(at.store._space))
+        store.gate = asyncio.Event()
+        who = await create(at)
+        work = [asyncio.ensure_future(at.add(who, [0])), asyncio.ensure_future(at.add(who, [1]))]
+        await until_async(lambda: at.server.first_words._bytes > 0)
+        work.append(asyncio.ensure_future(fence(at, who)))
+        await waiting(at, 3)
+        work.append(asyncio.ensure_future(at.add(who, [2])))
+        await waiting(at, 4)
+        assert not any(task.done() for task in work)
+        store.gate.set()
+        assert await asyncio.gather(*work) == [Answer.OK, Answer.OK, Answer.OK, Answer.FENCED]
+        assert at.server.record_reads.reads == 1
+        assert at.server.first_words._bytes == 0
+        assert (await at.client.info(at.bookie))[1]["pending_bytes"] == 0
+
+    in_world(tmp_path, work)
+
+
+async def waiting(at: World, count: int) -> None:
+    await until_async(lambda: sum(map(len, at.server.first_words._waiting.values())) == count)
+
+
+def test_a_store_that_is_away_makes_no_negative_and_stops_no_ledger_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_reads, "PATIENCE_SECONDS", 0.1)
+
+    async def work(at: World) -> None:
+        store: AwayStore = await over(at, AwayStore(at.store._space))
+        known = access(1)
+        assert await at.add(known, [0]) is Answer.OK
+        who = await create(at)
+        store.away = True
+        assert await fence(at, who) is Answer.UNKNOWN, "NO_LEDGER would count as fenced"
+        assert (await at.read(who, 0, 0, fence=True, recovery=True)).answer is Answer.UNKNOWN
+        assert await at.add(who, [0]) is Answer.READ_ONLY
+        assert (await at.client.write_lac(at.bookie, who, 0)).answer is Answer.UNKNOWN
+        assert not remembers(at)
+        assert await at.add(known, [1], lac=0) is Answer.OK
+        assert await fence(at, known) is Answer.OK
+        store.away = False
+        assert await at.add(who, [0]) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+def test_a_store_that_went_back_proves_no_absence(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        at.server.collector._machine.holding = "the counter of its passes went back"
+        assert await fence(at, access(NEW)) is Answer.UNKNOWN
+        assert await at.add(access(NEW), [0]) is Answer.READ_ONLY
+        assert await at.add(await create(at, NEW + 1), [0]) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+def test_no_more_fences_wait_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(at: World) -> None:
+        store: SlowStore = await over(at, SlowStore(at.store._space))
+        store.gate = asyncio.Event()
+        whos = [await create(at, NEW + number) for number in range(3)]
+        monkeypatch.setattr(first_words, "LEDGERS_MAX", 2)
+        fences = [asyncio.ensure_future(fence(at, who)) for who in whos[:2]]
+        await waiting(at, 2)
+        assert await fence(at, whos[2]) is Answer.UNKNOWN
+        store.gate.set()
+        assert await asyncio.gather(*fences) == [Answer.OK] * 2
+        assert await fence(at, whos[2]) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+def hostile(first: int, count: int) -> bytes:
+    """Fences of ids that do not exist yet, by whoever has no password."""
+    key = master_key(b"a stranger's")
+    return b"".join(
+        native.encode_request(
+            Kind.READ_LAC, number, 0, 0, flags=Flag.FENCE, ledger_id=first + number, key=key
+        )
+        for number in range(count)
+    )
+
+
+async def connected(at: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(*at.server.address)
+    writer.write(native_hello.encode_hello(native_hello.Hello("", "", 1, 2)))
+    head = await reader.readexactly(len(native_hello.MAGIC) + 4)
+    await reader.readexactly(int.from_bytes(head[-4:], "big") + 4)
+    return reader, writer
+
+
+def test_who_asks_for_too_many_waits_and_nobody_else(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        store: SlowStore = await over(at, SlowStore(at.store._space))
+        store.gate = asyncio.Event()
+        _, writer = await connected(at)
+        writer.write(hostile(NEW, 10 * FIRST_WORDS_MAX))
+        await waiting(at, FIRST_WORDS_MAX)
+        who = await create(at, NEW - 1)
+        add = asyncio.ensure_future(at.add(who, [0]))
+        await waiting(at, FIRST_WORDS_MAX + 1)
+        store.gate.set()
+        assert await add is Answer.OK
+        await until_async(lambda: at.server.record_reads.reads == 10 * FIRST_WORDS_MAX + 1)
+        writer.close()
+
+    in_world(tmp_path, work)
+
+
+def test_hostile_fences_stop_no_later_ledger(tmp_path: Path) -> None:
+    """They once were kept, durably: whoever was given one of these ids could not write to it."""
+    count = rounds(2_000, 200_000)
+
+    async def work(at: World) -> None:
+        size = native.ANSWER_BYTES
+        before_disk = at.server.storage.statistics()
+        reader, writer = await connected(at)
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        for first in range(0, count, 1000):
+            writer.write(hostile(NEW + first, 1000))
+            answers = await reader.readexactly(1000 * size)
+            told = {
+                native.decode_answer(memoryview(answers)[at : at + size]).answer
+                for at in range(0, 1000 * size, size)
+            }
+            assert told == {Answer.DELETED}
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        writer.close()
+        assert after - before < 16 << 20
+        assert len(at.server.ledgers._machines) == 0
+        assert at.server.storage.statistics()["ledgers"] == before_disk["ledgers"]
+        for ledger_id in range(NEW, NEW + count, max(1, count // 500)):
+            assert await at.add(await create(at, ledger_id), [0]) is Answer.OK
+
+    in_world(tmp_path, work)
+
+
+# --- a read that names a term --------------------------------------------------------------------------------------------
+
+
+def test_a_read_with_a_term_of_a_ledger_that_has_none_is_refused(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        who = access(1)
+        assert await at.add(who, [0]) is Answer.OK
+        reader, writer = await connected(at)
+
+        async def ask(term: int, flags: Flag = Flag.NONE) -> Answer:
+            body = native_bodies.encode_read(0, 0, 1000, term, version=2)
+            crc = checksum(body)
+            writer.write(
+                native.encode_request(Kind.READ, 1, len(body), crc, ledger_id=1, key=who.key, flags=flags)
+                + body
+            )
+            head = await reader.readexactly(4)
+            rest = await reader.readexactly(int.from_bytes(head, "big"))
+            return native.decode_answer(memoryview(head + rest)).answer
+
+        assert await ask(5) is Answer.BAD_REQUEST
+        assert await ask(5, Flag.FENCE) is Answer.BAD_REQUEST
+        assert await ask(ANY_TERM) is Answer.OK
+        assert await ask(0) is Answer.OK
+        assert await at.add(who, [1], lac=0) is Answer.OK, "a refused read fences nothing"
+        writer.close()
+
+    in_world(tmp_path, work)
