@@ -88,6 +88,7 @@ class FirstWords:
         reads.listeners.append(self._heard)
         ledgers.keep = self.keep
         ledgers.introductions.wait = self.wait
+        ledgers.introductions.seen = self._seen
 
     def wait(self, ledger_id: int, decide: Again, asker: Asker | None, size: int = REQUEST_BYTES) -> bool:
         """Call `decide` in a later turn, when the ledger's record was read, or does not come; in order for one ledger.
@@ -143,6 +144,10 @@ class FirstWords:
                 self._rules.record_settles_fence(told, self._bookie_id) and self._ledgers.store_is_trusted()
             )
             self._ledgers.record_read(ledger_id, settles=settles)
+
+    def _seen(self, ledger_id: int) -> Introduction | None:
+        record = self._reads.seen(ledger_id)
+        return introduction_of(record) if record is not None else None
 
     def _introduction(self, told: Told) -> Introduction | Answer:
         """What a ledger may become known by here, or why it may not."""

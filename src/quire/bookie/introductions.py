@@ -30,16 +30,19 @@ class Introductions:
 
     Attributes:
         wait: has a request wait for its ledger's record; None where nobody reads records: there the first key counts.
+        seen: what can be told of a ledger at once, maybe of an older record. A record's key never changes, so it is enough
+            to accept a ledger, and never to refuse one: its id may have come again. None: the record must be read.
         heard: of the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it may
             not.
     """
 
-    __slots__ = ("_known", "_rules", "heard", "wait")
+    __slots__ = ("_known", "_rules", "heard", "seen", "wait")
 
     def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: Rules) -> None:
         self._known = known
         self._rules = rules
         self.wait: Wait | None = None
+        self.seen: Callable[[int], Introduction | None] = lambda _: None
         self.heard: dict[int, Introduction | Answer] = {}
 
     def knows(self, ledger_id: int) -> bool:
@@ -59,7 +62,11 @@ class Introductions:
             return Answer.UNAUTHORISED
         if self.wait is None:
             return Answer.OK
-        heard = self.heard.get(ledger_id, Answer.UNKNOWN)
+        heard = self.heard.get(ledger_id)
+        if heard is None:
+            seen = self.seen(ledger_id)
+            accepted = seen is not None and self._rules.first_word(seen, key, token) is Answer.OK
+            return Answer.OK if accepted else Answer.UNKNOWN
         return heard if isinstance(heard, Answer) else self._rules.first_word(heard, key, token)
 
     def waits(self, ledger_id: int, again: Again, asker: Asker | None) -> bool:

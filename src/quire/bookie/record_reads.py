@@ -67,6 +67,10 @@ class RecordReads:
         if len(self._readers) < READING_MAX:
             self._readers.add(loop.create_task(self._work(), name="read ledgers' records"))
 
+    def seen(self, ledger_id: int) -> LedgerMetadata | None:
+        """A record that can be told at once, maybe an older one. None: it must be read."""
+        return self._records.seen(ledger_id)
+
     def close(self) -> None:
         """The bookie stops: nobody is told any more."""
         self._waiting.clear()

@@ -139,6 +139,14 @@ class LedgerStore:
             raise self._missing(ledger_id)
         return ledger_metadata.parse(found.value, ledger_id), found.version
 
+    def seen(self, ledger_id: int) -> LedgerMetadata | None:
+        """A ledger's record as this process can tell it at once, maybe an older one. None: only `read` can say."""
+        found = self._store.seen(ledger_key(ledger_id))
+        try:
+            return ledger_metadata.parse(found.value, ledger_id) if found else None
+        except CorruptMetadataError:
+            return None
+
     async def write(self, record: LedgerMetadata, version: int) -> int:
         """Replace the record that has a version.
 

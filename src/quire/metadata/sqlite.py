@@ -25,6 +25,7 @@ from quire.core.ids import LedgerId
 from quire.metadata.id_floor import check_raised, floor_of, raised
 from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.metadata.sqlite_file import SqliteFile
+from quire.metadata.sqlite_glance import Glance
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_thread import Job, StoreThread
 from quire.metadata.store import (
@@ -52,6 +53,7 @@ class SqliteStore(MetadataStore):
 
     def __init__(self, thread: StoreThread) -> None:
         self._thread = thread
+        self._glance = Glance(thread.path)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
@@ -108,6 +110,10 @@ class SqliteStore(MetadataStore):
         check_key(key)
         return await self._ask(lambda: self._thread.get(key))
 
+    def seen(self, key: str) -> Versioned | None:
+        self._check_usable()
+        return self._glance.get(check_key(key))
+
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT
     ) -> list[tuple[str, Versioned]]:
@@ -158,6 +164,7 @@ class SqliteStore(MetadataStore):
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        self._glance.close()
         self._hand_over()
         ended: asyncio.Future[None] = self._loop.create_future()
         self._thread.stop(ended)
@@ -167,6 +174,7 @@ class SqliteStore(MetadataStore):
     def abandon(self) -> None:
         """End as a killed process would: nothing is taken back, others find the session dead. For tests."""
         self._closed = True
+        self._glance.close()
         self._hand_over()
         self._thread.abandon()
         self._thread.join()

@@ -386,6 +386,10 @@ class MetadataStore(ABC):
     async def get(self, key: str) -> Versioned | None:
         """A key's value, None if it does not exist."""
 
+    def seen(self, _key: str) -> Versioned | None:
+        """A key's value as this process can tell it at once, maybe an older one. None: only `get` can say."""
+        return None
+
     @abstractmethod
     async def list(
         self, prefix: str, *, after: str | None = None, limit: int = LIST_LIMIT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -189,6 +189,48 @@ def test_what_comes_meanwhile_waits_in_order_for_one_read(tmp_path: Path) -> Non
 
 async def waiting(at: World, count: int) -> None:
     await until_async(lambda: sum(map(len, at.server.first_words._waiting.values())) == count)
+
+
+class SeeingStore(SlowStore):
+    """A store that tells at once what it had when a test said so."""
+
+    older: ClassVar[dict[str, Any]] = {}
+
+    def see(self, key: str) -> None:
+        self.older = dict([(key, self._space.rows[key])])
+
+    def seen(self, key: str) -> Versioned | None:
+        row = self.older.get(key)
+        return Versioned(row.value, row.version, row.version) if row else None
+
+
+def test_nothing_waits_for_a_record_that_can_be_seen_at_once(tmp_path: Path) -> None:
+    async def work(at: World) -> None:
+        store: SeeingStore = await over(at, SeeingStore(at.store._space))
+        store.gate = asyncio.Event()
+        who = await create(at)
+        store.see(ledger_key(NEW))
+        assert await at.add(who, [0]) is Answer.OK
+        assert at.server.record_reads.reads == 0
+
+    in_world(tmp_path, work)
+
+
+def test_an_older_record_refuses_nobody(tmp_path: Path) -> None:
+    """The id was given again meanwhile, with another password."""
+
+    async def work(at: World) -> None:
+        store: SeeingStore = await over(at, SeeingStore(at.store._space))
+        store.gate = asyncio.Event()
+        store.gate.set()
+        await create(at, password=b"the first life's")
+        store.see(ledger_key(NEW))
+        who = await create(at)
+        assert await at.add(who, [0]) is Answer.OK
+        assert await fence(at, access(NEW, password=b"wrong", token=0)) is Answer.UNAUTHORISED
+        assert at.server.record_reads.reads == 1
+
+    in_world(tmp_path, work)
 
 
 def test_a_store_that_is_away_makes_no_negative_and_stops_no_ledger_that_is_known(

@@ -1,0 +1,96 @@
+"""What a metadata file tells at once, on the event loop: an older value perhaps, never a wrong one, and nothing in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import CorruptMetadataError, MisuseError
+from quire.metadata.sqlite import SqliteStore
+
+
+def in_store(path: Path, work: Callable[[SqliteStore], Awaitable[None]]) -> None:
+    async def run() -> None:
+        store = await SqliteStore.open(path, create=True)
+        try:
+            await work(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_written_is_seen_with_its_version(tmp_path: Path) -> None:
+    async def work(store: SqliteStore) -> None:
+        assert store.seen("a") is None
+        version = await store.create("a", b"1")
+        assert store.seen("a") == await store.get("a")
+        await store.put("a", b"2", version)
+        found = store.seen("a")
+        assert found is not None and found.value == b"2"
+        await store.delete("a")
+        assert store.seen("a") is None
+
+    in_store(tmp_path / "metadata.db", work)
+
+
+def test_a_registration_is_not_seen(tmp_path: Path) -> None:
+    """Whether its owner lives takes more than a look."""
+
+    async def work(store: SqliteStore) -> None:
+        await store.register("bookies/1", b"here")
+        assert await store.get("bookies/1") is not None
+        assert store.seen("bookies/1") is None
+
+    in_store(tmp_path / "metadata.db", work)
+
+
+def test_it_waits_for_no_writer(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+
+    async def work(store: SqliteStore) -> None:
+        await store.create("a", b"1")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("UPDATE entries SET value = NULL WHERE key = 'a'")
+        found = store.seen("a")
+        assert found is not None and found.value == b"1", "the commit is not there yet"
+        other.execute("ROLLBACK")
+        other.close()
+
+    in_store(path, work)
+
+
+def test_a_damaged_value_is_not_seen(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+
+    async def work(store: SqliteStore) -> None:
+        await store.create("a", b"1")
+        other = sqlite3.connect(path, isolation_level=None)
+        [(stored,)] = other.execute("SELECT value FROM entries WHERE key = 'a'")
+        other.execute("UPDATE entries SET value = ? WHERE key = 'a'", [stored[:-1] + bytes([stored[-1] ^ 1])])
+        other.close()
+        assert store.seen("a") is None
+        with pytest.raises(CorruptMetadataError):
+            await store.get("a")
+
+    in_store(path, work)
+
+
+def test_it_leaves_nothing_behind_and_ends_with_its_store(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    kept: list[SqliteStore] = []
+
+    async def work(store: SqliteStore) -> None:
+        await store.create("a", b"1")
+        assert store.seen("a") is not None
+        kept.append(store)
+
+    in_store(path, work)
+    assert not list(tmp_path.glob("*-wal")), "the last one to close takes the log away"
+    with pytest.raises(MisuseError, match="closed"):
+        kept[0].seen("a")
