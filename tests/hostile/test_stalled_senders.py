@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import quire
+from quire.bookie.client_connection import WRITE_BUFFER_BYTES, ClientConnection
 from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.cli.local_cluster import LocalCluster
@@ -20,6 +21,7 @@ from quire.wire import native, native_bodies, native_hello, v2
 from quire.wire.run import checksum
 from support.process import highest, resident
 from support.rounds import PROOF, keep_figures, rounds
+from support.wire_adds import PROTOCOLS, WireAdds
 
 pytestmark = pytest.mark.timeout(900)
 STALLED = 1000
@@ -179,3 +181,42 @@ def test_readers_that_never_read(tmp_path: Path) -> None:
                 writer.transport.abort()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("fencing", [False, True], ids=["plain", "fencing"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_one_that_never_reads_holds_no_more_than_its_own_budget(
+    tmp_path: Path, protocol: str, fencing: bool
+) -> None:
+    """However many reads it sends, of whichever kind, and however much memory is left for others."""
+
+    async def work() -> None:
+        async with a_bookie(tmp_path) as (server, client):
+            ledger = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1, password=b"pw")
+            await ledger.append_many([ENTRY] * 64)
+            await ledger.close()
+            async with WireAdds(server.address[1], protocol, ledger.ledger_id) as silent:
+                silent.reader._transport.pause_reading()
+                most = 0
+                for number in range(4000):
+                    silent.writer.write(silent.read_request(number % 64, last=63, fencing=fencing))
+                    if number % 100 == 0:
+                        await asyncio.sleep(0)
+                        most = max(most, max(map(answers_held, server._connections)))
+                async with asyncio.timeout(60):
+                    while not any(each.not_read_since is not None for each in server._connections):
+                        await asyncio.sleep(0)
+                most = max(most, max(map(answers_held, server._connections)))
+                config = server.config
+                assert most > WRITE_BUFFER_BYTES
+                assert most <= config.answer_bytes_max + config.read_bytes_max + WRITE_BUFFER_BYTES
+                assert server.unread.answer_bytes_max == config.read_bytes_max, "there is plenty for others"
+                silent.writer.transport.abort()
+
+    asyncio.run(work())
+
+
+def answers_held(connection: ClientConnection) -> int:
+    transport = connection.transport
+    unsent = transport.get_write_buffer_size() if transport is not None else 0
+    return unsent + connection._out_bytes + sum(map(len, connection._kept))

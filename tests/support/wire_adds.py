@@ -78,22 +78,33 @@ class WireAdds:
         answer = native.decode_answer(memoryview(frame))
         return answer.answer, answer.number
 
+    def read_request(self, first: int, *, last: int | None = None, fencing: bool = False) -> bytes:
+        """A read of one entry, or of our own protocol up to another one, all of it that an answer may hold."""
+        self.asked += 1
+        key = KEY if fencing else b""
+        if self.protocol == "v2":
+            return v2.encode_read(self._ledger_id, first, v2.Flag.DO_FENCING if fencing else 0, key)
+        if self.protocol == "v3":
+            flag = v3.FENCE_LEDGER if fencing else None
+            return v3.encode_read(self.asked, self._ledger_id, first, key=key, flag=flag)
+        body = native_bodies.encode_read(
+            first, first if last is None else last, 1 if last is None else 1 << 30, version=1
+        )
+        head = native.encode_request(
+            native.Kind.READ, self.asked, len(body), checksum(body), ledger_id=self._ledger_id, key=key,
+            flags=native.Flag.FENCE if fencing else 0,
+        )  # fmt: skip
+        return head + body
+
     async def read(self, entry_id: int) -> bytes:
         """An entry as the bookie gives it."""
-        self.asked += 1
+        self.writer.write(self.read_request(entry_id))
         if self.protocol == "v2":
-            self.writer.write(v2.encode_read(self._ledger_id, entry_id))
             said = v2.decode_answer(await self._next())
             assert isinstance(said, v2.ReadAnswer)
             return bytes(said.entry)
         if self.protocol == "v3":
-            self.writer.write(v3.encode_read(self.asked, self._ledger_id, entry_id))
             return v3.decode_response(await self._next()).readResponse.body
-        body = native_bodies.encode_read(entry_id, entry_id, 1, version=1)
-        head = native.encode_request(
-            native.Kind.READ, self.asked, len(body), checksum(body), ledger_id=self._ledger_id
-        )
-        self.writer.write(head + body)
         answer = native.decode_answer(memoryview(await self._next()))
         run = native_bodies.decode_entries(answer.body, version=1).runs[0]
         return bytes(run.entry(run.position(entry_id)))
