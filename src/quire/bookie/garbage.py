@@ -141,7 +141,7 @@ class GarbageCollector:
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
         self._passed: deque[tuple[int, int]] = deque()
-        self._warned = (0, "")
+        self._warned = 0
 
     def _read_file(self) -> Kept:
         try:
@@ -420,27 +420,15 @@ class GarbageCollector:
     # --- for people ----------------------------------------------------------------------------------------------
 
     def _warn(self, unknown: int) -> None:
-        """Say what changed, once."""
-        held = self._machine.holding
-        if (unknown, held) == self._warned:
-            return
-        if held and held != self._warned[1]:
-            log.error(
-                "bookie %s deletes nothing: %s. Put the newer store back, or accept this one with `quire cluster"
-                " accept-store`, which first lists what would be deleted",
-                self._bookie_id,
-                held,
-            )
-        elif self._warned[1] and not held:
-            log.warning("bookie %s collects deleted ledgers again", self._bookie_id)
-        if unknown > self._warned[0]:
+        """Say once that there are more; that collection is held is told by `Attention`."""
+        if unknown > self._warned:
             log.warning(
                 "bookie %s holds %d ledgers without a record and without a proof that they were deleted; they are kept:"
                 " see `quire cluster orphans`",
                 self._bookie_id,
                 unknown,
             )
-        self._warned = (unknown, held)
+        self._warned = unknown
 
     def info(self) -> dict[str, Any]:
         """What INFO says of it."""

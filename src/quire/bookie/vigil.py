@@ -216,7 +216,8 @@ class Vigil:
     def _hold(self) -> None:
         if not self.holding:
             self.holding = True
-            log.warning("holding adds, fences and negative answers: %s", self._machine.why)
+            # The operator hears of it from `Attention`, in one line.
+            log.info("holding adds, fences and negative answers: %s", self._machine.why)
             for holder in self._holders():
                 holder.keep_back()
         self._wake.set()
@@ -224,7 +225,7 @@ class Vigil:
     def _release(self) -> None:
         self.holding = False
         if self._machine.round:
-            log.warning("registered as before; going on")
+            log.info("registered as before; going on")
         for holder in self._holders():
             holder.let_out()
 

@@ -254,6 +254,34 @@ def test_limbo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with_cluster(tmp_path, scenario)
 
 
+def test_a_search_for_what_was_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(at: Cluster) -> None:
+        answers, listed, loop = asyncio.Event(), SqliteStore.list, asyncio.get_running_loop()
+
+        async def slowly(store: SqliteStore, prefix: str, **how: Any) -> Any:
+            if prefix == "ledgers/" and asyncio.get_running_loop() is loop:
+                await answers.wait()
+            return await listed(store, prefix, **how)
+
+        await at.stop("b0", clean=False)
+        for segment in (tmp_path / "b0" / "segments").iterdir():
+            segment.unlink()
+        monkeypatch.setattr(SqliteStore, "list", slowly)
+        await at.start("b0")
+        at.sick.attention.look()
+        assert lines(caplog, "read-only: it does not know yet", "What ends it: it goes on by itself") == 1
+        await at.needs("read-only", "which ledgers it may have lost", "metadata store answers", others=True)
+        answers.set()
+        await until_async(lambda: not at.sick.attention.searching())
+        at.sick.attention.look()
+        assert lines(caplog, "over: read-only: it does not know yet") == 1
+        await at.needs("limbo", f"ledger {at.ledger}: something may be lost", "recover ID", others=True)
+
+    with_cluster(tmp_path, scenario)
+
+
 def test_a_held_collection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(at: Cluster) -> None:
         await at.sick.collector.collect()
