@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from quire.proof.check import EVERY_INVARIANT, EVERY_MUTANT, replay_mutant
-from quire.proof.diagram import svg
+from quire_testing.explorer.check import EVERY_INVARIANT, EVERY_MUTANT, replay_mutant
+from quire_testing.explorer.diagram import svg
 
 ROOT = Path(__file__).resolve().parent.parent
 TRANSCRIPTS = ROOT / "tests" / "golden" / "counterexamples"

@@ -86,11 +86,13 @@ def formats() -> str:
         files = sorted(
             set(
                 re.findall(
-                    r"`((?:src/quire/)?(?:wire|storage|metadata|core|history)/[a-z_/]+\.(?:py|proto))`", text
+                    r"`((?:src/quire/)?(?:wire|storage|metadata|core)/[a-z_/]+\.(?:py|proto)"
+                    r"|src/quire_testing/history/[a-z_/]+\.py)`",
+                    text,
                 )
             )
         )
-        code = ", ".join(f"`{file.removeprefix('src/quire/')}`" for file in files)
+        code = ", ".join(f"`{file.removeprefix('src/').removeprefix('quire/')}`" for file in files)
         rows.append(f"| {title} | [{page.name}]({page.name}) | {code} |")
     return "\n".join(rows) + "\n"
 

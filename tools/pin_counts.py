@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quire.proof.check import EVERY_MUTANT, check_mutant
-from quire.proof.continuous import CONTINUOUS, LONG, lines
+from quire_testing.explorer.check import EVERY_MUTANT, check_mutant
+from quire_testing.explorer.continuous import CONTINUOUS, LONG, lines
 
 PINS = Path(__file__).resolve().parents[1] / "tests" / "check" / "pinned_counts.json"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.calibration import ClassicWorld
-from quire.proof.check import check
-from quire.proof.collector_parts import CollectorConfiguration
-from quire.proof.continuous import (
+from quire_testing.explorer.calibration import ClassicWorld
+from quire_testing.explorer.check import check
+from quire_testing.explorer.collector_parts import CollectorConfiguration
+from quire_testing.explorer.continuous import (
     BOUNDED,
     CALIBRATION,
     CALIBRATION_COUNTS,
@@ -25,7 +25,7 @@ from quire.proof.continuous import (
     line_of,
     lines,
 )
-from quire.proof.explorer import explore
+from quire_testing.explorer.explorer import explore
 from support.rounds import PROOF, keep_figures
 
 TRANSITIONS_IN_TEST, COLLECTORS_IN_TEST = 1_500_000, 500_000

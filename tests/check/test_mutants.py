@@ -12,9 +12,9 @@ import pytest
 
 from quire.core import rules
 from quire.core.rules import RULES
-from quire.proof.check import EVERY_INVARIANT, EVERY_MUTANT, check, check_mutant
-from quire.proof.invariants import NAMES
-from quire.proof.story import exchanges, replayed
+from quire_testing.explorer.check import EVERY_INVARIANT, EVERY_MUTANT, check, check_mutant
+from quire_testing.explorer.invariants import NAMES
+from quire_testing.explorer.story import exchanges, replayed
 from support.rounds import keep_figures
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]

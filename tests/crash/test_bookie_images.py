@@ -7,9 +7,9 @@ from itertools import product
 
 import pytest
 
-from quire.crash.bookie_run import BookieRun
-from quire.crash.campaign import Campaign, Result, go_through
-from quire.crash.workloads import ROLL_BYTES, WORKLOADS
+from quire_testing.crash.bookie_run import BookieRun
+from quire_testing.crash.campaign import Campaign, Result, go_through
+from quire_testing.crash.workloads import ROLL_BYTES, WORKLOADS
 from support.rounds import PROOF, keep_figures, rounds
 
 SEED = 20261121

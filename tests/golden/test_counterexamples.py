@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.check import EVERY_MUTANT, check, check_mutant, replay_mutant
-from quire.proof.story import CannotReplayError, exchanges, replayed, verdict
-from quire.proof.world import World
+from quire_testing.explorer.check import EVERY_MUTANT, check, check_mutant, replay_mutant
+from quire_testing.explorer.story import CannotReplayError, exchanges, replayed, verdict
+from quire_testing.explorer.world import World
 
 HERE = Path(__file__).parent / "counterexamples"
 REWRITE = os.environ.get("QUIRE_GOLDEN_REWRITE") == "1"

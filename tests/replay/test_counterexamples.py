@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.parts import Label
-from quire.proof.switches import SHIPPED
-from quire.replay.check import REPLAYED, WALKS, counterexample, from_transcript, random_walk
-from quire.replay.play import ImpossibleStepError
-from quire.replay.recording import DriverDiffersError
-from quire.replay.replay import replay
-from quire.replay.simulated import SimulatorStage
-from quire.replay.stage import AsyncioStage
-from quire.replay.world import ProgramWorld
+from quire_testing.explorer.parts import Label
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.replay.check import REPLAYED, WALKS, counterexample, from_transcript, random_walk
+from quire_testing.replay.play import ImpossibleStepError
+from quire_testing.replay.recording import DriverDiffersError
+from quire_testing.replay.replay import replay
+from quire_testing.replay.simulated import SimulatorStage
+from quire_testing.replay.stage import AsyncioStage
+from quire_testing.replay.world import ProgramWorld
 from support.rounds import PROOF, rounds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"

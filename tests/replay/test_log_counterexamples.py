@@ -12,17 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.log_parts import LogConfiguration
-from quire.proof.log_world import LogWorld
-from quire.proof.parts import Label
-from quire.proof.switches import SHIPPED
-from quire.replay.check import random_walk
-from quire.replay.log_handles import KeptLog
-from quire.replay.log_replay import BY_NAME, LOG_WALKS, log_counterexample, log_from_transcript, replay_log
-from quire.replay.play import ImpossibleStepError
-from quire.replay.recording import DriverDiffersError
-from quire.replay.simulated import SimulatorStage
-from quire.replay.stage import AsyncioStage
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.parts import Label
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.replay.check import random_walk
+from quire_testing.replay.log_handles import KeptLog
+from quire_testing.replay.log_replay import (
+    BY_NAME,
+    LOG_WALKS,
+    log_counterexample,
+    log_from_transcript,
+    replay_log,
+)
+from quire_testing.replay.play import ImpossibleStepError
+from quire_testing.replay.recording import DriverDiffersError
+from quire_testing.replay.simulated import SimulatorStage
+from quire_testing.replay.stage import AsyncioStage
 from support.rounds import PROOF, rounds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from quire.proof.configuration import Configuration
-from quire.sim.campaign import Tally
-from quire.sim.mutants import WANTED
-from quire.sim.walk_campaign import some_walks, switches_of
-from quire.sim.walk_mixes import HUNTING, WALK_MIXES
-from quire.sim.walks import walks_of
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.sim.campaign import Tally
+from quire_testing.sim.mutants import WANTED
+from quire_testing.sim.walk_campaign import some_walks, switches_of
+from quire_testing.sim.walk_mixes import HUNTING, WALK_MIXES
+from quire_testing.sim.walks import walks_of
 from support.rounds import PROOF, keep_figures
 
 FIRST_SEED: Final = 1_000_000

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from quire.cli.main import app
-from quire.proof.story import exchanges, replayed
-from quire.proof.switches import SHIPPED
-from quire.sim.campaign import campaign
-from quire.sim.walk_campaign import shortest, some_walks, switches_of, walk_text
-from quire.sim.walk_mixes import WALK_MIXES
-from quire.sim.walks import LedgerWalks, walks_of
+from quire_testing.explorer.story import exchanges, replayed
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.sim.campaign import campaign
+from quire_testing.sim.walk_campaign import shortest, some_walks, switches_of, walk_text
+from quire_testing.sim.walk_mixes import WALK_MIXES
+from quire_testing.sim.walks import LedgerWalks, walks_of
 from support.rounds import PROOF, keep_figures, rounds
 
 SOMETIMES = {
@@ -33,9 +33,9 @@ SOMETIMES = {
 
 PRINT_WALKS = """
 import sys, zlib
-from quire.sim.walk_campaign import walk_text
-from quire.sim.walk_mixes import WALK_MIXES
-from quire.sim.walks import walks_of
+from quire_testing.sim.walk_campaign import walk_text
+from quire_testing.sim.walk_mixes import WALK_MIXES
+from quire_testing.sim.walks import walks_of
 for mix in WALK_MIXES:
     print(mix, zlib.crc32(walk_text(walks_of(mix).walk(int(sys.argv[1]))).encode()))
 """
