@@ -26,7 +26,7 @@ from quire_testing.explorer.continuous import (
     lines,
 )
 from quire_testing.explorer.explorer import explore
-from support.rounds import PROOF, keep_figures
+from support.rounds import FULL, keep_figures
 
 TRANSITIONS_IN_TEST, COLLECTORS_IN_TEST = 1_500_000, 500_000
 """A transition of a collector's world takes three times as long."""
@@ -56,10 +56,10 @@ def test_a_small_world_holds(configuration):
 def test_explorer_continuous():
     """Every configuration of the continuous set and the calibration, complete, side by side on two cores.
 
-    `make test` leaves the few largest to `make proof`.
+    `make test` leaves the few largest to `make full`.
     """
     begun = time.perf_counter()
-    wanted = [each for each in CONTINUOUS if PROOF or is_small_enough(each)]
+    wanted = [each for each in CONTINUOUS if FULL or is_small_enough(each)]
     found = list(lines((None, *wanted)))
     seconds = time.perf_counter() - begun
     assert [line.transcript for line in found if line.violation or not line.complete] == []

@@ -19,7 +19,7 @@ from support.rounds import keep_figures
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
 SECONDS = 60
-"""A bound against hanging; what they take of an idle core is a figure of the proof (docs/testing.md)."""
+"""A bound against hanging; what they take of an idle core is a figure of `make full` (docs/testing.md)."""
 
 
 @pytest.mark.parametrize("name", EVERY_MUTANT)

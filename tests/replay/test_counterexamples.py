@@ -20,7 +20,7 @@ from quire_testing.replay.replay import replay
 from quire_testing.replay.simulated import SimulatorStage
 from quire_testing.replay.stage import AsyncioStage
 from quire_testing.replay.world import ProgramWorld
-from support.rounds import PROOF, rounds
+from support.rounds import FULL, rounds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"
 STAGES = (AsyncioStage, SimulatorStage)
@@ -50,7 +50,7 @@ def test_with_what_ships_the_same_schedule_breaks_nothing(name, stage):
     assert played.violation is None
 
 
-@pytest.mark.parametrize("name", REPLAYED if PROOF else QUICKLY_FOUND)
+@pytest.mark.parametrize("name", REPLAYED if FULL else QUICKLY_FOUND)
 def test_the_saved_counterexamples_are_the_explorers(name):
     text = counterexample(name).text
     if os.environ.get("QUIRE_GOLDEN_REWRITE") == "1":

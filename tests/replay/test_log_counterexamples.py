@@ -29,7 +29,7 @@ from quire_testing.replay.play import ImpossibleStepError
 from quire_testing.replay.recording import DriverDiffersError
 from quire_testing.replay.simulated import SimulatorStage
 from quire_testing.replay.stage import AsyncioStage
-from support.rounds import PROOF, rounds
+from support.rounds import FULL, rounds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"
 STAGES = (AsyncioStage, SimulatorStage)
@@ -41,7 +41,7 @@ def saved(name):
     return log_from_transcript(name, (GOLDEN / f"{name}.txt").read_text())
 
 
-@pytest.mark.parametrize("name", BY_NAME if PROOF else QUICKLY_FOUND)
+@pytest.mark.parametrize("name", BY_NAME if FULL else QUICKLY_FOUND)
 def test_the_saved_counterexamples_are_the_explorers(name):
     text = log_counterexample(name).text
     if os.environ.get("QUIRE_GOLDEN_REWRITE") == "1":

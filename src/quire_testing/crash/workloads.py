@@ -1,4 +1,4 @@
-"""What bookies do between power cuts: the recorded runs whose crash images `make proof` goes through.
+"""What bookies do between power cuts: the recorded runs whose crash images `make full` goes through.
 
 Each is a function of a `BookieRun`. Sizes are chosen so that segments of 128 KiB roll, fill and die within a few dozen
 operations of the disk.

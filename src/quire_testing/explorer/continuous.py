@@ -123,10 +123,10 @@ LONG: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(3, 3, 3, 2, entries=2),
     Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),
 )
-"""Complete as well, a minute or two each: part of the long form."""
+"""Complete as well, a minute or two each: part of `make full`."""
 
 BOUNDED: Final = ((Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),)
-"""(configuration, states): looked at so far, not complete; part of the long form."""
+"""(configuration, states): looked at so far, not complete; part of `make full`."""
 
 CALIBRATION: Final = "calibration: classic specification 2 bookies Qw 2 Qa 1"
 CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)
