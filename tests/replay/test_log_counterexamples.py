@@ -14,12 +14,12 @@ import pytest
 
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.mutants import OF_LOGS
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.replay.check import random_walk
 from quire_testing.replay.log_handles import KeptLog
 from quire_testing.replay.log_replay import (
-    BY_NAME,
     LOG_WALKS,
     log_counterexample,
     log_from_transcript,
@@ -41,7 +41,7 @@ def saved(name):
     return log_from_transcript(name, (GOLDEN / f"{name}.txt").read_text())
 
 
-@pytest.mark.parametrize("name", BY_NAME if FULL else QUICKLY_FOUND)
+@pytest.mark.parametrize("name", OF_LOGS if FULL else QUICKLY_FOUND)
 def test_the_saved_counterexamples_are_the_explorers(name):
     text = log_counterexample(name).text
     if os.environ.get("QUIRE_GOLDEN_REWRITE") == "1":
@@ -50,7 +50,7 @@ def test_the_saved_counterexamples_are_the_explorers(name):
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", OF_LOGS)
 def test_a_counterexample_replays(name, stage):
     found = saved(name)
     played = found.replay(stage)
@@ -60,7 +60,7 @@ def test_a_counterexample_replays(name, stage):
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", OF_LOGS)
 def test_with_what_ships_the_same_schedule_breaks_nothing(name, stage):
     """Nor does what follows: the schedule is left, everything goes on until nothing is left to do, the log is read."""
     played = saved(name).replay_shipped(stage)

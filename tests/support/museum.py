@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from quire_testing.explorer.check import EVERY_MUTANT, check
+from quire_testing.explorer.check import check
+from quire_testing.explorer.mutants import MUTANTS
 from quire_testing.explorer.switches import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +120,7 @@ def explored(mutant: str, *, fault: bool, **changes: int) -> None:
         mutant: its name in `quire_testing.explorer`; its configuration is explored either way.
         changes: fields of the configuration that are other here.
     """
-    named = EVERY_MUTANT[mutant]
+    named = MUTANTS[mutant]
     configuration = replace(named.configuration, **changes)
     switches = named.switches if fault else SHIPPED
     names = (named.violated,) if fault else None

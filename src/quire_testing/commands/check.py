@@ -15,9 +15,10 @@ from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
-    from quire_testing.explorer.check import AnyConfiguration, Check
+    from quire_testing.explorer.check import Check
     from quire_testing.explorer.configuration import Configuration
     from quire_testing.explorer.explorer import Progress
+    from quire_testing.explorer.mutants import AnyConfiguration
 
 MutantOption = Annotated[
     str, typer.Option("--mutant", metavar="NAME", help="Take one fix out: D1, X5, ... (see --list-mutants).")
@@ -273,14 +274,16 @@ def _refuse_unknown(known: dict[str, str], names: list[str]) -> None:
 
 
 def _explored_mutant(explorer: Any, name: str, limits: dict[str, Any]) -> Check:
-    if name not in explorer.EVERY_MUTANT:
+    from quire_testing.explorer.mutants import MUTANTS
+
+    if name not in MUTANTS:
         msg = f"there is no mutant {name!r}; see --list-mutants"
         raise MisuseError(msg)
     return explorer.check_mutant(name, **limits)  # type: ignore[no-any-return]
 
 
 def _mutants() -> list[dict[str, object]]:
-    from quire_testing.explorer.check import EVERY_MUTANT
+    from quire_testing.explorer.mutants import MUTANTS
 
     return [
         {
@@ -289,7 +292,7 @@ def _mutants() -> list[dict[str, object]]:
             "violated": each.violated,
             "configuration": each.configuration.name,
         }
-        for each in EVERY_MUTANT.values()
+        for each in MUTANTS.values()
     ]
 
 

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from quire_testing.explorer.collector_forms import CollectorForm
-from quire_testing.explorer.collector_mutants import COLLECTOR_MUTANTS, CollectorMutant
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.collector_watch import CollectorWatch
 from quire_testing.explorer.collector_world import CollectorWorld
-from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.directory_mutants import DIRECTORY_MUTANTS, DirectoryMutant
 from quire_testing.explorer.directory_world import DirectoryConfiguration, DirectoryWatch, DirectoryWorld
 from quire_testing.explorer.explorer import Result, explore
 from quire_testing.explorer.invariants import (
@@ -27,30 +24,18 @@ from quire_testing.explorer.invariants import (
     Violation,
     Watch,
 )
-from quire_testing.explorer.log_mutants import LOG_MUTANTS, LogMutant
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.mutants import LOSS_MUTANTS, MUTANTS, READER_MUTANTS, Mutant
-from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
+from quire_testing.explorer.mutants import MUTANTS, AnyConfiguration
 from quire_testing.explorer.story import exchanges, led, replayed, state_rows, transcript
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import World
 
-AnyConfiguration: TypeAlias = (
-    Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration
-)
-AnyMutant: TypeAlias = Mutant | LogMutant | CollectorMutant | DirectoryMutant
 AnyWorld: TypeAlias = World | LogWorld | CollectorWorld | DirectoryWorld
 
 
-def _every() -> tuple[AnyMutant, ...]:
-    ledger = (*MUTANTS, *LOSS_MUTANTS, *QUORUM_MUTANTS, *READER_MUTANTS)
-    return (*ledger, *LOG_MUTANTS, *COLLECTOR_MUTANTS, *DIRECTORY_MUTANTS)
-
-
-EVERY_MUTANT: dict[str, AnyMutant] = {mutant.name: mutant for mutant in _every()}
 EVERY_INVARIANT: dict[str, str] = {
     **INVARIANTS,
     **LOG_INVARIANTS,
@@ -109,7 +94,7 @@ def setting_of(
 
 def header_of(configuration: AnyConfiguration, mutant: str) -> tuple[str, ...]:
     """What stands above a transcript."""
-    return (configuration.name, *((f"mutant {mutant}: {EVERY_MUTANT[mutant].what}",) if mutant else ()))
+    return (configuration.name, *((f"mutant {mutant}: {MUTANTS[mutant].what}",) if mutant else ()))
 
 
 def check(
@@ -155,17 +140,15 @@ def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
     Args:
         only_named: look at the invariant of its row only, so that the shortest way to that one is found.
     """
-    mutant = EVERY_MUTANT[name]
+    mutant = MUTANTS[name]
     names = (mutant.violated,) if only_named else None
-    by_names = isinstance(mutant, Mutant) and mutant.names_slots
-    begin = () if isinstance(mutant, LogMutant | DirectoryMutant) else mutant.begin
     return check(
         mutant.configuration,
         mutant.switches,
         invariants=names,
         mutant=name,
-        by_names=by_names,
-        begin=begin,
+        by_names=mutant.names_slots,
+        begin=mutant.begin,
         **limits,
     )
 
@@ -176,7 +159,7 @@ def replay_mutant(name: str, text: str) -> Check:
     Raises:
         CannotReplayError: a step is not possible there.
     """
-    mutant = EVERY_MUTANT[name]
+    mutant = MUTANTS[name]
     setting = setting_of(mutant.configuration, mutant.switches, (mutant.violated,))
     path = replayed(setting.world, exchanges(text))
     last = path[-1][1]

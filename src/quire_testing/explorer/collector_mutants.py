@@ -5,26 +5,14 @@ Source: protocol reference, "Short counterexamples", T4 and T6.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from quire.core.garbage import By, CollectorMachine, Count, Hold, Kept, Mark, PassCount, Proof, StoreName
 from quire.core.rules import RULES, Rules
 from quire_testing.explorer.collector_parts import CollectorConfiguration
-from quire_testing.explorer.switches import SHIPPED, Switches
-
-
-@dataclass(frozen=True, slots=True)
-class CollectorMutant:
-    """One part of the proofs taken out; the fields are those of `mutants.Mutant`."""
-
-    name: str
-    what: str
-    switches: Switches
-    configuration: CollectorConfiguration
-    violated: str = "G1"
-    rules: tuple[str, ...] = ()
-    begin: tuple[str, ...] = ()
+from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.switches import SHIPPED
 
 
 class MissingTwice(CollectorMachine):
@@ -105,9 +93,8 @@ class ChainWhileHolding(CollectorMachine):
 
 def _rules(
     name: str, what: str, configuration: CollectorConfiguration, violated: str = "G1", **swapped: Any
-) -> CollectorMutant:
-    switches = replace(SHIPPED, rules=replace(RULES, **swapped))
-    return CollectorMutant(name, what, switches, configuration, violated, tuple(swapped))
+) -> Mutant[CollectorConfiguration]:
+    return with_rules(name, what, configuration, violated, **swapped)
 
 
 def _machine(
@@ -116,8 +103,8 @@ def _machine(
     machine: type[CollectorMachine],
     configuration: CollectorConfiguration,
     violated: str = "G1",
-) -> CollectorMutant:
-    return CollectorMutant(name, what, replace(SHIPPED, collector=machine), configuration, violated)
+) -> Mutant[CollectorConfiguration]:
+    return Mutant(name, what, replace(SHIPPED, collector=machine), configuration, violated)
 
 
 ONE = CollectorConfiguration()
@@ -130,14 +117,14 @@ FOUND_AND_DELETED = (
     "java client: deletes life 1, without a tombstone",
 )
 
-COLLECTOR_MUTANTS: Final[tuple[CollectorMutant, ...]] = (
+COLLECTOR_MUTANTS: Final[tuple[Mutant[CollectorConfiguration], ...]] = (
     _machine("collector-missing-twice", "a record that is missing twice is a proof", MissingTwice, ONE),
     _rules("collector-found-once", "a record that was found once, and is missing, is a proof",
         CollectorConfiguration(passes=4, backups=2, restores=2, lost=1), chain_proves=lambda findings: findings >= 1),
     _machine("collector-counter-kept", "the counter is not kept on the disk", CounterNotKept,
         CollectorConfiguration(crashes=1, passes=4)),
-    CollectorMutant("collector-zxid", "a store went back if its revision did",
-        replace(SHIPPED, collector=JudgesByRevision, collector_sees_revisions=True), ONE),
+    Mutant("collector-zxid", "a store went back if its revision did",
+        replace(SHIPPED, collector=JudgesByRevision, collector_sees_revisions=True), ONE, "G1"),
     _rules("collector-went-back", "no store is taken for one that went back", ONE,
         store_went_back=lambda **_: False),
     _rules("collector-no-tombstone", "what is missing is dropped without a tombstone", ONE,
@@ -155,11 +142,11 @@ COLLECTOR_MUTANTS: Final[tuple[CollectorMutant, ...]] = (
         CollectorConfiguration(lives=2, passes=4), drop_covers=lambda through, newest: True),
     _rules("collector-order", "an order by hand counts for what nobody had been told of",
         CollectorConfiguration(lives=2, hands=1), order_counts=lambda *, was_told: True),
-    CollectorMutant("collector-late-lsn", "the LSN is taken after the counter was written",
-        replace(SHIPPED, collector_lsn_late=True), CollectorConfiguration(lives=2, passes=3)),
-    CollectorMutant("collector-unheard", "a write of the counter that was not heard of is a step of the chain",
+    Mutant("collector-late-lsn", "the LSN is taken after the counter was written",
+        replace(SHIPPED, collector_lsn_late=True), CollectorConfiguration(lives=2, passes=3), "G1"),
+    Mutant("collector-unheard", "a write of the counter that was not heard of is a step of the chain",
         replace(SHIPPED, collector=UnheardGoesOn),
-        CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1), begin=FOUND_AND_DELETED),
+        CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1), "G1", begin=FOUND_AND_DELETED),
     _machine("collector-other-tombstone", "a chain proves although the tombstone of another ledger stands",
         ChainWhateverTombstone, CollectorConfiguration(ours=True, lives=2, reuses=True)),
     _machine("collector-hold-tells", "what a store that went back lacks counts as proven, so that nobody is told",

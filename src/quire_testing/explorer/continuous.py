@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from quire_testing.explorer.calibration import ClassicWorld
-from quire_testing.explorer.check import AnyConfiguration, check
+from quire_testing.explorer.check import check
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_world import DirectoryConfiguration
 from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.ledger_mutants import LATE_WRITER
 from quire_testing.explorer.log_parts import LogConfiguration
-from quire_testing.explorer.mutants import LATE_WRITER
+from quire_testing.explorer.mutants import AnyConfiguration
 
 LARGE: Final[tuple[AnyConfiguration, ...]] = (
     CollectorConfiguration(ours=True, lives=2, passes=4, backups=2, restores=2, crashes=1),

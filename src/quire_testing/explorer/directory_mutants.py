@@ -5,30 +5,11 @@ Source: protocol reference, "Short counterexamples", T3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from quire.core.boot import BootState, older_directory
-from quire.core.rules import RULES
 from quire_testing.explorer.directory_world import DirectoryConfiguration
-from quire_testing.explorer.switches import SHIPPED, Switches
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryMutant:
-    """One judgement taken out; the fields are those of `mutants.Mutant`."""
-
-    name: str
-    what: str
-    switches: Switches
-    configuration: DirectoryConfiguration
-    violated: str
-    rules: tuple[str, ...] = ()
-
-
-def _rules(name: str, what: str, violated: str, **swapped: Any) -> DirectoryMutant:
-    switches = replace(SHIPPED, rules=replace(RULES, **swapped))
-    return DirectoryMutant(name, what, switches, DirectoryConfiguration(), violated, tuple(swapped))
+from quire_testing.explorer.mutant import Mutant, with_rules
 
 
 def _by_numbers(stored: BootState | None, own: BootState) -> str | None:
@@ -39,28 +20,32 @@ def _by_marker(stored: BootState | None, own: BootState) -> str | None:
     return None if stored is None else older_directory(stored._replace(boot=0, lsn=0), own)
 
 
-DIRECTORY_MUTANTS: Final[tuple[DirectoryMutant, ...]] = (
-    _rules(
+DIRECTORY_MUTANTS: Final[tuple[Mutant[DirectoryConfiguration], ...]] = (
+    with_rules(
         "directory-older",
         "an older directory vouches",
+        DirectoryConfiguration(),
         "W1",
         older_directory=lambda stored, own: None,
     ),
-    _rules(
+    with_rules(
         "directory-numbers",
         "a copy is known by its boot and its LSN alone",
+        DirectoryConfiguration(),
         "W1",
         older_directory=_by_numbers,
     ),
-    _rules(
+    with_rules(
         "directory-marker",
         "a copy is known by its marker alone",
+        DirectoryConfiguration(),
         "W1",
         older_directory=_by_marker,
     ),
-    _rules(
+    with_rules(
         "directory-unregistered",
         "acknowledged without a registration",
+        DirectoryConfiguration(),
         "W1",
         holds_after_pause=lambda apart_ms, pause_ms: False,
     ),

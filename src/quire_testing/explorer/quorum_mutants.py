@@ -10,11 +10,11 @@ from typing import Final
 
 from quire.core.rules import RULES
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.mutants import Mutant
+from quire_testing.explorer.mutant import Mutant
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.unfixed import ConfirmsWithWhoeverIsThere, ReturnsWithoutTheUnconfirmed
 
-QUORUM_MUTANTS: Final[tuple[Mutant, ...]] = (
+QUORUM_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     Mutant(
         "quorum-present",
         "a writer below its ack quorum confirms with the bookies that are there",

@@ -13,8 +13,9 @@ from typing import Final
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.explorer import Result, explore
 from quire_testing.explorer.invariants import Watch
-from quire_testing.explorer.mutants import BY_NAME, SPARE, Mutant
-from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
+from quire_testing.explorer.ledger_mutants import SPARE
+from quire_testing.explorer.mutant import Mutant
+from quire_testing.explorer.mutants import REPLAYED
 from quire_testing.explorer.story import exchanges, replayed, transcript
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
@@ -22,9 +23,6 @@ from quire_testing.explorer.world import World
 from quire_testing.replay.replay import Path, Played, replay
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 from quire_testing.replay.world import ProgramWorld
-
-REPLAYED: Final = {**BY_NAME, **{mutant.name: mutant for mutant in QUORUM_MUTANTS}}
-"""The mutants whose counterexamples are walked."""
 
 WHERE: Final[dict[str, Configuration]] = {
     "X11": replace(SPARE, entries=2),
@@ -61,7 +59,7 @@ MakeStage = Callable[[ScriptedNetwork], Stage]
 class Counterexample:
     """A mutant's shortest way to its violation among those that the programs can walk."""
 
-    mutant: Mutant
+    mutant: Mutant[Configuration]
     world: World
     result: Result
 

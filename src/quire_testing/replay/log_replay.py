@@ -18,10 +18,11 @@ from quire.core.log import LogStatus
 from quire.core.log_list import LedgerSummary, LogItem
 from quire_testing.explorer.explorer import Result, explore
 from quire_testing.explorer.invariants import LOG_INVARIANTS, Violation
-from quire_testing.explorer.log_mutants import LOG_MUTANTS, LogMutant
 from quire_testing.explorer.log_parts import Handle, LogConfiguration, LogState
 from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.mutant import Mutant
+from quire_testing.explorer.mutants import OF_LOGS
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.snapshot import state_of
 from quire_testing.explorer.story import exchanges, replayed, transcript
@@ -35,7 +36,6 @@ from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 
 LogPath: TypeAlias = Sequence[tuple[Label | None, LogState]]
 MakeStage: TypeAlias = Callable[[ScriptedNetwork], Stage]
-BY_NAME: Final[dict[str, LogMutant]] = {mutant.name: mutant for mutant in LOG_MUTANTS}
 REST_MAX: Final = 2_000
 NOT_COMPARED: Final = frozenset({"_seen"})
 """What the machine's own check has seen, which the explorer calls and a driver does not."""
@@ -332,7 +332,7 @@ def _heeded(world: LogWorld, label: Label, before: LogState, after: LogState) ->
 class LogCounterexample:
     """A log mutant's shortest way to its violation among all: the programs walk it."""
 
-    mutant: LogMutant
+    mutant: Mutant[LogConfiguration]
     world: LogWorld
     result: Result
 
@@ -354,7 +354,7 @@ class LogCounterexample:
 
 def log_counterexample(name: str) -> LogCounterexample:
     """Find a log mutant's counterexample."""
-    mutant = BY_NAME[name]
+    mutant = OF_LOGS[name]
     world = LogWorld(mutant.configuration, mutant.switches)
     return LogCounterexample(mutant, world, explore(world, LogWatch(world, (mutant.violated,))))
 
@@ -365,7 +365,7 @@ def log_from_transcript(name: str, text: str) -> LogCounterexample:
     Raises:
         CannotReplayError: it is not a way through that world.
     """
-    mutant = BY_NAME[name]
+    mutant = OF_LOGS[name]
     world = LogWorld(mutant.configuration, mutant.switches)
     path = replayed(world, exchanges(text))
     violation = LogWatch(world, (mutant.violated,))(path[-1][1])

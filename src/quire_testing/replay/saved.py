@@ -20,13 +20,14 @@ from typing import Any, Final
 
 from quire.core.errors import MisuseError
 from quire.core.transcript import NOTHING
-from quire_testing.explorer.check import EVERY_MUTANT, AnyConfiguration, Setting, setting_of
+from quire_testing.explorer.check import Setting, setting_of
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.directory_world import DirectoryConfiguration
 from quire_testing.explorer.explorer import Explorable
 from quire_testing.explorer.log_parts import LogConfiguration
 from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.mutants import MUTANTS, AnyConfiguration
 from quire_testing.explorer.story import exchanges
 from quire_testing.explorer.switches import SHIPPED, Switches
 from quire_testing.explorer.world import World
@@ -140,10 +141,10 @@ def judge_again(text: str) -> Again:
 
 
 def _steps_again(again: Again, configuration: AnyConfiguration, text: str) -> None:
-    if again.mutant and again.mutant not in EVERY_MUTANT:
+    if again.mutant and again.mutant not in MUTANTS:
         msg = f"there is no mutant {again.mutant!r}"
         raise MisuseError(msg)
-    switches = EVERY_MUTANT[again.mutant].switches if again.mutant else SHIPPED
+    switches = MUTANTS[again.mutant].switches if again.mutant else SHIPPED
     # A mutant may break several; the one that the failure is about is looked at.
     setting = setting_of(configuration, switches, [again.named] if again.mutant else None)
     path = _walked(again, setting, exchanges(text))

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from quire.core.errors import MisuseError
-from quire_testing.explorer.mutants import BY_NAME
+from quire_testing.explorer.mutants import OF_MACHINES
 from quire_testing.sim.faults import Kind
 from quire_testing.sim.loop import MS
 from quire_testing.sim.mixes import MIXES
@@ -262,7 +262,7 @@ def transcript(outcome: Outcome, mutant: str = "") -> str:
         f"# {shape}, {settings.entries} entries, {settings.burst} in flight, digest {settings.digest}",
     ]
     if mutant:
-        lines.append(f"# mutant {mutant}: {BY_NAME[mutant].what}")
+        lines.append(f"# mutant {mutant}: {OF_MACHINES[mutant].what}")
     swarm: dict[str, object] = {
         "slow disks": settings.slow_disks,
         "impatient": settings.impatience,

@@ -1,7 +1,7 @@
 """The same programs with one fix taken out, to see that the simulator would notice.
 
-The table of fixes is the explorer's (`quire_testing/explorer/mutants.py`); here it is said how each gets into whole programs: rules
-by construction, the writer's machine by `Machines`, the store's compare-and-swap by a store that does not compare.
+The table of fixes is the explorer's (`quire_testing/explorer/mutants.py`); here it is said how each gets into whole programs:
+rules by construction, the writer's machine by `Machines`, the store's compare-and-swap by a store that does not compare.
 
 Source: protocol reference 10; checking reference 3, bar 7.
 """
@@ -21,7 +21,7 @@ from quire.metadata.ledgers import PREFIX as LEDGERS
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Op, Put
 from quire.wire import ledger_metadata
-from quire_testing.explorer.mutants import BY_NAME
+from quire_testing.explorer.mutants import OF_MACHINES
 from quire_testing.sim.programs import SHIPPED, Parts
 from quire_testing.sim.store import blind_put
 
@@ -42,7 +42,7 @@ def parts_of(mutant: str) -> Parts:
     """
     if not mutant:
         return SHIPPED
-    known = BY_NAME.get(mutant)
+    known = OF_MACHINES.get(mutant)
     if known is None or mutant in NEEDS_NO_JOURNAL:
         msg = f"there is no mutant {mutant!r} of whole programs; there are {', '.join(simulated())}"
         raise MisuseError(msg)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from quire.core.errors import MisuseError
 from quire_testing.explorer.configuration import Configuration
-from quire_testing.explorer.mutants import BY_NAME
+from quire_testing.explorer.mutants import OF_MACHINES
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.story import state_rows, transcript
 from quire_testing.explorer.switches import SHIPPED, Switches
@@ -32,10 +32,10 @@ def switches_of(mutant: str) -> Switches:
     """
     if not mutant:
         return SHIPPED
-    if mutant not in BY_NAME:
-        msg = f"there is no mutant {mutant!r} of the machines; there are {', '.join(BY_NAME)}"
+    if mutant not in OF_MACHINES:
+        msg = f"there is no mutant {mutant!r} of the machines; there are {', '.join(OF_MACHINES)}"
         raise MisuseError(msg)
-    return BY_NAME[mutant].switches
+    return OF_MACHINES[mutant].switches
 
 
 def some_walks(mixes: Sequence[str], seeds: Sequence[int], mutant: str = "") -> Tally:
@@ -127,6 +127,6 @@ def walk_text(walk: Walk, mutant: str = "") -> str:
     walks = walks_of(walk.mix, switches_of(mutant))
     header = [f"walk {walk.seed}, mix {walk.mix}: {WALK_MIXES[walk.mix].what}", walks.configuration.name]
     if mutant:
-        header.append(f"mutant {mutant}: {BY_NAME[mutant].what}")
+        header.append(f"mutant {mutant}: {OF_MACHINES[mutant].what}")
     rows = state_rows(walks.world, walk.path[-1][1])
     return transcript(header, walk.path, walk.violation, rows)
