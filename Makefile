@@ -25,7 +25,7 @@ export PYTHONHASHSEED := 0
 FAST := not (interop or faults or spark or explore or long or slow)
 ARGS ?=
 
-.PHONY: help demo test setup fmt check static proof bench golden-rewrite interop faults spark spark42 docs proto lock clean java
+.PHONY: help demo test setup fmt check static full bench golden-rewrite interop faults spark spark42 docs proto lock clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -52,8 +52,8 @@ fmt: $(DEV)  ## format, and fix what lint can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-proof: $(DEV) java static  ## the full rounds of every test; results are committed under docs/proof
-	@$(WITH_JAVA) QUIRE_PROOF=1 $(BIN)/python -m pytest --timeout=7200 $(ARGS)
+full: $(DEV) java static  ## the full rounds of every test; results are committed under docs/proof
+	@$(WITH_JAVA) QUIRE_FULL=1 $(BIN)/python -m pytest --timeout=7200 $(ARGS)
 
 bench: $(DEV)  ## every benchmark beside its peer; results under bench/results
 	@$(BIN)/python bench/run.py $(ARGS)

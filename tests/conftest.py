@@ -13,13 +13,13 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.rounds import PROOF
+from support.rounds import FULL
 
 settings.register_profile(
     "quire",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize=not PROOF,
+    derandomize=not FULL,
 )
 settings.load_profile("quire")
 

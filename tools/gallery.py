@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from quire.proof.check import EVERY_INVARIANT, EVERY_MUTANT, replay_mutant
-from quire.proof.diagram import svg
+from quire_testing.explorer.check import EVERY_INVARIANT, replay_mutant
+from quire_testing.explorer.diagram import svg
+from quire_testing.explorer.mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 TRANSCRIPTS = ROOT / "tests" / "golden" / "counterexamples"
@@ -66,7 +67,7 @@ def table() -> str:
         "| without | what is wrong then | breaks | steps | states seen | world |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for name, mutant in EVERY_MUTANT.items():
+    for name, mutant in MUTANTS.items():
         steps, states = pins[name]
         path = f"../tests/golden/counterexamples/{name}.txt"
         rows.append(
@@ -80,7 +81,7 @@ def pictures() -> str:
     """The pictures, each with its sentence."""
     parts = []
     for name in DRAWN:
-        mutant = EVERY_MUTANT[name]
+        mutant = MUTANTS[name]
         parts.append(
             f"### {name}: {mutant.what}\n\n{mutant.violated}, {EVERY_INVARIANT[mutant.violated]}.\n\n"
             f"![{name}](counterexamples/{name}.svg)"

@@ -86,11 +86,13 @@ def formats() -> str:
         files = sorted(
             set(
                 re.findall(
-                    r"`((?:src/quire/)?(?:wire|storage|metadata|core|history)/[a-z_/]+\.(?:py|proto))`", text
+                    r"`((?:src/quire/)?(?:wire|storage|metadata|core)/[a-z_/]+\.(?:py|proto)"
+                    r"|src/quire_testing/history/[a-z_/]+\.py)`",
+                    text,
                 )
             )
         )
-        code = ", ".join(f"`{file.removeprefix('src/quire/')}`" for file in files)
+        code = ", ".join(f"`{file.removeprefix('src/').removeprefix('quire/')}`" for file in files)
         rows.append(f"| {title} | [{page.name}]({page.name}) | {code} |")
     return "\n".join(rows) + "\n"
 
@@ -217,7 +219,7 @@ def proof() -> str:
     """The committed figures of the full rounds."""
     paths = sorted((ROOT / "docs" / "proof").glob("*.json"))
     if not paths:
-        return "No figures are committed yet: `make proof` makes them.\n"
+        return "No figures are committed yet: `make full` makes them.\n"
     rows = ["| what | figures | made |", "| --- | --- | --- |"]
     for path in paths:
         result = json.loads(path.read_text())
@@ -248,7 +250,7 @@ def mutation_score() -> str:
     """What the walks of the machines needed to find each fix that was taken out."""
     path = ROOT / "docs" / "proof" / "mutation_score_of_walks.json"
     if not path.exists():
-        return "No figures are committed yet: `make proof` makes them.\n"
+        return "No figures are committed yet: `make full` makes them.\n"
     result = json.loads(path.read_text())
     figures = result["figures"]
     rows = [
@@ -294,7 +296,7 @@ def sink_kills() -> str:
         lines += ["", "| sink | what happened | rows twice | rows missing |", "| --- | --- | --- | --- |"]
         for row in result["rows"]:
             lines.append(f"| {row['sink']} | {row['what']} | {row['duplicates']} | {row['missing']} |")
-    return "\n".join(lines or ["No figures are committed yet: `make proof` makes them."]) + "\n"
+    return "\n".join(lines or ["No figures are committed yet: `make full` makes them."]) + "\n"
 
 
 KINDS: dict[str, Callable[..., str]] = {

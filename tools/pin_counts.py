@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quire.proof.check import EVERY_MUTANT, check_mutant
-from quire.proof.continuous import CONTINUOUS, LONG, lines
+from quire_testing.explorer.check import check_mutant
+from quire_testing.explorer.continuous import CONTINUOUS, LONG, lines
+from quire_testing.explorer.mutants import MUTANTS
 
 PINS = Path(__file__).resolve().parents[1] / "tests" / "check" / "pinned_counts.json"
 
@@ -42,8 +43,8 @@ def main() -> int:
         pins["counts"][line.name] = list(line.counts)
         write(pins, reasons[0])
         sys.stderr.write(f"{line.name}: {line.counts}\n")
-    pins["mutants"] = {name: pin for name, pin in pins["mutants"].items() if name in EVERY_MUTANT}
-    for name in EVERY_MUTANT.keys() - pins["mutants"].keys():
+    pins["mutants"] = {name: pin for name, pin in pins["mutants"].items() if name in MUTANTS}
+    for name in MUTANTS.keys() - pins["mutants"].keys():
         result = check_mutant(name).result
         pins["mutants"][name] = [len(result.path) - 1, result.states]
         sys.stderr.write(f"{name}: {pins['mutants'][name]}\n")

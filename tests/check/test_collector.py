@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from quire.proof.check import EVERY_MUTANT, check
-from quire.proof.collector_forms import CollectorForm
-from quire.proof.collector_mutants import COLLECTOR_MUTANTS
-from quire.proof.collector_parts import CollectorConfiguration
-from quire.proof.collector_world import CollectorWorld
-from quire.proof.explorer import explore
-from quire.proof.fingerprints import explore_by_fingerprints
-from quire.proof.switches import SHIPPED
+from quire_testing.explorer.check import check
+from quire_testing.explorer.collector_forms import CollectorForm
+from quire_testing.explorer.collector_mutants import COLLECTOR_MUTANTS
+from quire_testing.explorer.collector_parts import CollectorConfiguration
+from quire_testing.explorer.collector_world import CollectorWorld
+from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.fingerprints import explore_by_fingerprints
+from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.switches import SHIPPED
 from support.rounds import rounds
 
 ALL = CollectorConfiguration(
@@ -133,4 +134,4 @@ def test_what_nothing_tells_apart_is_left_out_because_it_is_lost():
 
 @pytest.mark.parametrize("violated", ["G1", "G2", "G3", "G4"])
 def test_every_invariant_has_a_mutant_that_breaks_it(violated):
-    assert violated in {mutant.violated for mutant in EVERY_MUTANT.values()}
+    assert violated in {mutant.violated for mutant in MUTANTS.values()}

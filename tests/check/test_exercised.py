@@ -24,22 +24,22 @@ from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import LEGAL, Legality, Status
-from quire.proof.collector_forms import CollectorForm
-from quire.proof.collector_parts import CollectorConfiguration
-from quire.proof.collector_watch import CollectorWatch
-from quire.proof.collector_world import CollectorWorld
-from quire.proof.configuration import Configuration
-from quire.proof.directory_world import DirectoryConfiguration, DirectoryWatch, DirectoryWorld
-from quire.proof.explorer import explore
-from quire.proof.invariants import Watch
-from quire.proof.log_parts import LogConfiguration
-from quire.proof.log_watch import LogWatch
-from quire.proof.log_world import LogWorld
-from quire.proof.reach import log_is_settled, recovery_is_done, stranded
-from quire.proof.switches import SHIPPED
-from quire.proof.symmetry import Symmetry
-from quire.proof.world import World
-from quire.replay.recording import LOG_INPUTS, RECOVERY_INPUTS, TRIM_INPUTS
+from quire_testing.explorer.collector_forms import CollectorForm
+from quire_testing.explorer.collector_parts import CollectorConfiguration
+from quire_testing.explorer.collector_watch import CollectorWatch
+from quire_testing.explorer.collector_world import CollectorWorld
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.directory_world import DirectoryConfiguration, DirectoryWatch, DirectoryWorld
+from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.invariants import Watch
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.log_watch import LogWatch
+from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.reach import log_is_settled, recovery_is_done, stranded
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.symmetry import Symmetry
+from quire_testing.explorer.world import World
+from quire_testing.replay.recording import LOG_INPUTS, RECOVERY_INPUTS, TRIM_INPUTS
 
 WORLDS = (
     Configuration(2, 2, 2, 2, crashes=1, closes=True),

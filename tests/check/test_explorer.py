@@ -10,17 +10,24 @@ import pytest
 from quire.core.reader import LacMachine, ReadMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.writer import WriterMachine
-from quire.proof.check import check, check_mutant
-from quire.proof.configuration import Configuration
-from quire.proof.diagram import arrows, page, svg
-from quire.proof.explorer import explore
-from quire.proof.fingerprints import explore_by_fingerprints
-from quire.proof.invariants import Violation, Watch
-from quire.proof.log_parts import LogConfiguration
-from quire.proof.snapshot import slots_of
-from quire.proof.story import CannotReplayError, exchanges, replayed
-from quire.proof.symmetry import LAC_FIELDS, READ_FIELDS, RECOVERY_FIELDS, WRITER_FIELDS, Symmetry, renamings
-from quire.proof.world import World
+from quire_testing.explorer.check import check, check_mutant
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.diagram import arrows, page, svg
+from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.fingerprints import explore_by_fingerprints
+from quire_testing.explorer.invariants import Violation, Watch
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.snapshot import slots_of
+from quire_testing.explorer.story import CannotReplayError, exchanges, replayed
+from quire_testing.explorer.symmetry import (
+    LAC_FIELDS,
+    READ_FIELDS,
+    RECOVERY_FIELDS,
+    WRITER_FIELDS,
+    Symmetry,
+    renamings,
+)
+from quire_testing.explorer.world import World
 
 
 class Counter:

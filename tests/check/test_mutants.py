@@ -12,37 +12,39 @@ import pytest
 
 from quire.core import rules
 from quire.core.rules import RULES
-from quire.proof.check import EVERY_INVARIANT, EVERY_MUTANT, check, check_mutant
-from quire.proof.invariants import NAMES
-from quire.proof.story import exchanges, replayed
+from quire_testing.explorer import mutants
+from quire_testing.explorer.check import EVERY_INVARIANT, check, check_mutant
+from quire_testing.explorer.invariants import NAMES
+from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.story import exchanges, replayed
 from support.rounds import keep_figures
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
 SECONDS = 60
-"""A bound against hanging; what they take of an idle core is a figure of the proof (docs/testing.md)."""
+"""A bound against hanging; what they take of an idle core is a figure of `make full` (docs/testing.md)."""
 
 
-@pytest.mark.parametrize("name", EVERY_MUTANT)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_breaks_its_invariant(name):
     done = check_mutant(name, seconds_max=SECONDS)
     violation = done.result.violation
     assert violation is not None
-    assert violation.invariant == EVERY_MUTANT[name].violated
+    assert violation.invariant == MUTANTS[name].violated
     assert [len(done.result.path) - 1, done.result.states] == PINNED[name]
     steps = exchanges(done.text)
     assert len(steps) == len(done.result.path) - 1
     assert replayed(done.world, steps)[-1][1] == done.result.path[-1][1]
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY_MUTANT if name not in {"D8", "F-19", "X15", "F-10"}])
+@pytest.mark.parametrize("name", [name for name in MUTANTS if name not in {"D8", "F-19", "X15", "F-10"}])
 def test_what_ships_holds_where_the_mutant_breaks(name):
-    mutant = EVERY_MUTANT[name]
+    mutant = MUTANTS[name]
     done = check(mutant.configuration, seconds_max=SECONDS, states_max=40_000)
     assert done.result.violation is None, done.text
 
 
 def test_every_rule_has_a_mutant():
-    swapped = {rule for mutant in EVERY_MUTANT.values() for rule in mutant.rules}
+    swapped = {rule for mutant in MUTANTS.values() for rule in mutant.rules}
     assert [field.name for field in fields(RULES) if field.name not in swapped] == ["no_entry"]
 
 
@@ -58,7 +60,7 @@ def test_every_judgement_of_the_file_of_rules_is_one_that_a_mutant_can_swap():
 @pytest.mark.parametrize(("name", "alone"), [("X3", "I7"), ("X8", "W")])
 def test_a_mutant_is_seen_by_its_own_invariant_and_by_no_other(name, alone):
     """The reference: X3 by "I7 only", X8 "not visible to I1-I3": in the whole of their world."""
-    mutant = EVERY_MUTANT[name]
+    mutant = MUTANTS[name]
     others = [invariant for invariant in NAMES if invariant != alone]
     done = check(mutant.configuration, mutant.switches, invariants=others)
     assert done.result.complete
@@ -69,7 +71,7 @@ def test_a_mutant_is_seen_by_its_own_invariant_and_by_no_other(name, alone):
 @pytest.mark.timeout(1800)
 def test_how_long_each_mutant_takes():
     seconds = {}
-    for name in EVERY_MUTANT:
+    for name in MUTANTS:
         begun = time.process_time()
         assert check_mutant(name).result.violation
         seconds[name] = time.process_time() - begun
@@ -89,7 +91,7 @@ def test_how_long_each_mutant_takes():
 
 
 def test_every_mutant_names_an_invariant_that_exists():
-    assert {mutant.violated for mutant in EVERY_MUTANT.values()} <= EVERY_INVARIANT.keys()
+    assert {mutant.violated for mutant in MUTANTS.values()} <= EVERY_INVARIANT.keys()
 
 
 ROWS = (
@@ -99,5 +101,9 @@ ROWS = (
 )
 
 
+def test_no_two_mutants_have_one_name():
+    assert len(MUTANTS) == sum(map(len, mutants.TABLES))
+
+
 def test_every_row_of_the_table_is_there():
-    assert set(ROWS.split()) <= EVERY_MUTANT.keys()
+    assert set(ROWS.split()) <= MUTANTS.keys()

@@ -5,10 +5,10 @@ Source: checking reference 1.1 and 1.3.
 
 from __future__ import annotations
 
-from quire.proof.configuration import Configuration
-from quire.proof.log_parts import LogConfiguration
-from quire.proof.log_world import LogWorld
-from quire.proof.world import World
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.world import World
 
 
 class Way:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from conformance.proxied import behind
 from quire.metadata.etcd import EtcdStore
 from quire.metadata.etcd_options import EtcdOptions
-from support.rounds import PROOF
+from support.rounds import FULL
 
-SESSION_MS = 10_000 if PROOF else 2000
-PARTITION_S = 30 if PROOF else 5
+SESSION_MS = 10_000 if FULL else 2000
+PARTITION_S = 30 if FULL else 5
 
 
 def behind_proxy(driver, **options):

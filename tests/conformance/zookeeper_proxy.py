@@ -5,10 +5,10 @@ from dataclasses import replace
 from conformance.proxied import behind
 from quire.metadata.zookeeper import ZookeeperStore
 from quire.metadata.zookeeper_options import ZookeeperOptions
-from support.rounds import PROOF
+from support.rounds import FULL
 
-SESSION_MS = 10_000 if PROOF else 1500
-PARTITION_S = 30 if PROOF else 4
+SESSION_MS = 10_000 if FULL else 1500
+PARTITION_S = 30 if FULL else 4
 
 
 def via(address, proxy, **options):

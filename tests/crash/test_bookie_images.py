@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from quire.crash.bookie_run import BookieRun
-from quire.crash.campaign import Campaign, Result, go_through
-from quire.crash.workloads import ROLL_BYTES, WORKLOADS
-from support.rounds import PROOF, keep_figures, rounds
+from quire_testing.crash.bookie_run import BookieRun
+from quire_testing.crash.campaign import Campaign, Result, go_through
+from quire_testing.crash.workloads import ROLL_BYTES, WORKLOADS
+from support.rounds import FULL, keep_figures, rounds
 
 SEED = 20261121
 CASES = [(workload, direct) for workload in WORKLOADS for direct in (False, True)]
@@ -21,7 +21,7 @@ LONGER = {"killed anywhere": 32, "killed while starting": 12, "killed while recy
 
 
 def one(number):
-    """The images of one recorded run; runs in a process of its own in the proof."""
+    """The images of one recorded run; runs in a process of its own in `make full`."""
     workload, direct = CASES[number]
     result = go_through(
         workload,
@@ -35,7 +35,7 @@ def one(number):
     return result, f"{workload.name}, {'direct' if direct else 'buffered'}"
 
 
-@pytest.mark.skipif(PROOF, reason="the long form goes through all of them at once")
+@pytest.mark.skipif(FULL, reason="make full goes through all of them at once")
 @pytest.mark.parametrize(
     "number",
     [
@@ -52,7 +52,7 @@ def test_a_bookie_starts_on_every_image(number) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_crash_images() -> None:
-    """The long form, on both cores."""
+    """All of them, on both cores, in `make full`."""
     total = Result()
     with ProcessPoolExecutor(2) as pool:
         for result, name in pool.map(one, range(len(CASES))):
@@ -120,7 +120,7 @@ def some_small(start):
 def test_every_workload_of_up_to_two_operations(direct) -> None:
     images = 0
     for number, names in enumerate(SMALL):
-        if len(names) <= 2 and (PROOF or direct == (number & 1 == 1) or len(names) == 1):
+        if len(names) <= 2 and (FULL or direct == (number & 1 == 1) or len(names) == 1):
             result = small_workload(names, direct=direct)
             assert result.broken == [], names
             images += result.images

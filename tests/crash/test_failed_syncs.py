@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from quire.core.errors import StorageError
-from quire.crash.bookie_run import BookieRun
-from quire.crash.campaign import Campaign
-from quire.crash.promises import Event, Told
-from quire.crash.workloads import ROLL_BYTES
 from quire.env.interfaces import Files
 from quire.storage.ledger_storage import LedgerStorage
+from quire_testing.crash.bookie_run import BookieRun
+from quire_testing.crash.campaign import Campaign
+from quire_testing.crash.promises import Event, Told
+from quire_testing.crash.workloads import ROLL_BYTES
 from support.crash_faults import FailingFiles
 from support.rounds import rounds
 

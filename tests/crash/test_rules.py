@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.crash import ImageBuilder, MemoryFiles, RecordingFiles
-from quire.crash.pytest_plugin import CrashRecorder, PowerCutError
 from quire.env.real import RealFiles
+from quire_testing.crash import ImageBuilder, MemoryFiles, RecordingFiles
+from quire_testing.crash.pytest_plugin import CrashRecorder, PowerCutError
 
 ROOT = Path("/recorded")
 FILE = ROOT / "file"
@@ -240,5 +240,5 @@ def test_the_fixture_is_a_plugin(tmp_path) -> None:
         "    crash_recorder.files.write_whole(crash_recorder.directory / 'a', b'x')\n"
         "    assert crash_recorder.check(lambda files, told: None) > 3\n"
     )
-    plugin = ["-p", "quire.crash.pytest_plugin", "-p", "no:cacheprovider"]
+    plugin = ["-p", "quire_testing.crash.pytest_plugin", "-p", "no:cacheprovider"]
     assert pytest.main([*plugin, "-q", "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)]) == 0

@@ -11,10 +11,10 @@ import shutil
 
 import pytest
 
-from quire.crash import ImageBuilder
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_sequence import SequenceFile, newest_of
+from quire_testing.crash import ImageBuilder
 from support.rounds import rounds
 from support.sqlite_disk import SqliteRecorder, warnings
 from support.sqlite_writer import change, killed_writer

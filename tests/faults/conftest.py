@@ -1,6 +1,6 @@
 """The rounds of a fault test, and where its figures go.
 
-`make test` runs few rounds with a fixed seed; `QUIRE_PROOF=1` (`make proof`) runs the full number with a seed of its
+`make test` runs few rounds with a fixed seed; `QUIRE_FULL=1` (`make full`) runs the full number with a seed of its
 own and keeps the figures in docs/proof, with versions, so that they can be committed.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from support.rounds import PROOF, keep_figures
+from support.rounds import FULL, keep_figures
 from support.rounds import rounds as rounds_of_this_run
 
-SEED = int(os.environ.get("QUIRE_SEED", time.time_ns() & 0xFFFFFFFF if PROOF else 20261121))
+SEED = int(os.environ.get("QUIRE_SEED", time.time_ns() & 0xFFFFFFFF if FULL else 20261121))
 
 
 @pytest.fixture
@@ -36,6 +36,6 @@ def rounds() -> Callable[[int, int], int]:
 
 @pytest.fixture
 def record() -> Callable[[str, dict[str, Any]], None]:
-    """`record(name, figures)`: print the figures of a test, and keep them when this is the proof."""
+    """`record(name, figures)`: print the figures of a test, and keep them when this is `make full`."""
 
     return partial(keep_figures, seed=SEED)

@@ -15,8 +15,8 @@ from typing import Any
 
 import quire
 from quire.cli.local_cluster import LocalCluster
-from quire.cli.recording import RecordedAppends
-from quire.history import Event, History, Verdict, judge
+from quire_testing.history import Event, History, Verdict, judge
+from quire_testing.recording import RecordedAppends
 
 STAMP = struct.Struct(">QQ")
 PATTERN = bytes(range(256)) * 64

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from quire.cli.recording import (
+from quire_testing.history import History, entry_hashes
+from quire_testing.recording import (
     RecordedAppends,
     history_into,
     record_log_read,
@@ -28,7 +29,6 @@ from quire.cli.recording import (
     record_read,
     record_scan,
 )
-from quire.history import History, entry_hashes
 
 GROUP = 40
 WINDOW = 200

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import quire
 from faults.harness import payload, run
-from quire.cli.recording import history_into
-from quire.history import History, entry_hashes
+from quire_testing.history import History, entry_hashes
+from quire_testing.recording import history_into
 
 BATCH = 50
 DUEL_BATCH = 10

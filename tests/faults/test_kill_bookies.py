@@ -14,7 +14,7 @@ import pytest
 import quire
 from faults.harness import Loader, cluster, judged, new_history, pause, run
 from quire.cli.local_cluster import LocalCluster
-from quire.cli.recording import record_open, record_read, record_scan
+from quire_testing.recording import record_open, record_read, record_scan
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 Record = Callable[[str, dict[str, Any]], None]

@@ -14,8 +14,8 @@ import pytest
 
 import quire
 from faults.harness import cluster, judged, pause, run
-from quire.cli.recording import history_into, record_log_read
-from quire.history import HistoryFile, Verdict, merged
+from quire_testing.history import HistoryFile, Verdict, merged
+from quire_testing.recording import history_into, record_log_read
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 WORKER = Path(__file__).parent / "log_worker.py"

@@ -1,7 +1,7 @@
 """A bookie with very many small ledgers takes adds, seals, reads footers again and collects; no callback holds its loop.
 
 What is measured is CPU time of the bookie's own thread, so that it does not matter what else the machine does. It is judged
-in the proof only.
+in `make full` only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quire.metadata.store import Create, Delete, MetadataStore, Op
 from quire.wire import ledger_metadata
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import encode_run
-from support.rounds import PROOF, keep_figures, rounds
+from support.rounds import FULL, keep_figures, rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 LEDGERS = rounds(3_000, 300_000)
@@ -206,5 +206,5 @@ def test_many_small_ledgers_hold_nobody_up(tmp_path: Path) -> None:
         },
         seed=None,
     )
-    if PROOF:
+    if FULL:
         assert max(phases.values()) <= CALLBACK_MS, found["longest"][:10]

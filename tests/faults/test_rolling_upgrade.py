@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from faults.harness import eventually, judged, pause, run
-from quire.history import HistoryFile, merged
+from quire_testing.history import HistoryFile, merged
 from support.etcd_server import etcd_or_skip
 from support.old_programs import NEW, BookieProcess, Program, old_or_skip, wrong_lines
 from support.upgrading_page import documented

@@ -17,13 +17,13 @@ from quire.client.config import ClientConfig
 from quire.core.errors import QuireError
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo
-from support.rounds import PROOF, keep_figures
+from support.rounds import FULL, keep_figures
 from support.small_cluster import small_cluster
 from support.tcp_proxy import TcpProxy, tcp_proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
-HASTY = {} if PROOF else {"read_timeout_ms": 300, "add_timeout_ms": 300, "recovery_timeout_ms": 300}
-"""In the proof it is the time-outs that ship which must do."""
+HASTY = {} if FULL else {"read_timeout_ms": 300, "add_timeout_ms": 300, "recovery_timeout_ms": 300}
+"""With full rounds it is the time-outs that ship which must do."""
 SERVED_AGAIN_SECONDS = 15
 PROTOCOLS = ("auto", "v2", "v3")
 
@@ -83,7 +83,7 @@ def test_a_firewall_forgets_the_flow(tmp_path: Path) -> None:
 
     figures = asyncio.run(work())
     keep_figures("silent_connections", {"seconds_until_served_again": figures}, seed=0)
-    assert not PROOF or max(figures.values()) <= SERVED_AGAIN_SECONDS
+    assert not FULL or max(figures.values()) <= SERVED_AGAIN_SECONDS
 
 
 def test_the_system_is_asked_to_find_a_dead_end_at_both_ends(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A stream into a log, exactly once: every process that takes part is killed at every step of the sink.
 
-The seeds of `make test` are few; `make proof` runs a thousand, and goes on where it was cut off if `QUIRE_SINK_ROUNDS`
+The seeds of `make test` are few; `make full` runs a thousand, and goes on where it was cut off if `QUIRE_SINK_ROUNDS`
 names a file. Each protection taken out turns a round red.
 """
 

@@ -18,7 +18,7 @@ from faults.harness import run
 from faults.restored import COLLECT_EVERY, Cluster
 from quire.cli.failures import EXIT_ATTENTION
 from support.etcd_server import own_server
-from support.rounds import PROOF, rounds
+from support.rounds import FULL, rounds
 from support.shared_server import or_skip
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
@@ -111,7 +111,7 @@ def flipped(wal: bytes) -> bytes:
     return bytes(damaged)
 
 
-WAYS = ["one bit of the -wal", "a backup of the file", *(["half of the -wal"] if PROOF else [])]
+WAYS = ["one bit of the -wal", "a backup of the file", *(["half of the -wal"] if FULL else [])]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.check import EVERY_MUTANT, check, check_mutant, replay_mutant
-from quire.proof.story import CannotReplayError, exchanges, replayed, verdict
-from quire.proof.world import World
+from quire_testing.explorer.check import check, check_mutant, replay_mutant
+from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.story import CannotReplayError, exchanges, replayed, verdict
+from quire_testing.explorer.world import World
 
 HERE = Path(__file__).parent / "counterexamples"
 REWRITE = os.environ.get("QUIRE_GOLDEN_REWRITE") == "1"
 PINNED = json.loads((HERE.parents[1] / "check" / "pinned_counts.json").read_text())["mutants"]
 
 
-@pytest.mark.parametrize("name", EVERY_MUTANT)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_counterexample_ends_in_its_violation(name):
     path = HERE / f"{name}.txt"
     if REWRITE:
@@ -29,22 +30,22 @@ def test_a_counterexample_ends_in_its_violation(name):
     text = path.read_text()
     done = replay_mutant(name, text)
     assert done.result.violation is not None
-    assert done.result.violation.invariant == EVERY_MUTANT[name].violated
+    assert done.result.violation.invariant == MUTANTS[name].violated
     assert verdict(done.result.violation) in text.splitlines()
     assert done.text == text
 
 
-@pytest.mark.parametrize("name", EVERY_MUTANT)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_no_shorter_one_is_known(name):
     assert len(exchanges((HERE / f"{name}.txt").read_text())) == PINNED[name][0]
 
 
 def test_no_file_is_left_over():
-    assert sorted(path.stem for path in HERE.iterdir()) == sorted(EVERY_MUTANT)
+    assert sorted(path.stem for path in HERE.iterdir()) == sorted(MUTANTS)
 
 
 def test_what_ships_cannot_take_the_steps():
-    mutant = EVERY_MUTANT["D2"]
+    mutant = MUTANTS["D2"]
     steps = exchanges((HERE / "D2.txt").read_text())
     with pytest.raises(CannotReplayError, match="is not possible"):
         replayed(World(mutant.configuration), steps)

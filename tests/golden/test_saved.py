@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import MisuseError
-from quire.proof.check import EVERY_MUTANT
-from quire.proof.continuous import CONTINUOUS, LONG
-from quire.replay.saved import configuration_of, judge_again
-from quire.sim.walk_mixes import WALK_MIXES
+from quire_testing.explorer.continuous import CONTINUOUS, LONG
+from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.replay.saved import configuration_of, judge_again
+from quire_testing.sim.walk_mixes import WALK_MIXES
 
 SAVED = Path(__file__).parent / "saved"
 
@@ -53,7 +53,7 @@ def test_a_mutant_that_breaks_something_else_is_red():
     [
         *CONTINUOUS,
         *LONG,
-        *(mutant.configuration for mutant in EVERY_MUTANT.values()),
+        *(mutant.configuration for mutant in MUTANTS.values()),
         *(mix.world for mix in WALK_MIXES.values()),
     ],
     ids=lambda each: each.name,

@@ -6,7 +6,7 @@ import copy
 import json
 from typing import Any
 
-from quire.history import Event, History, entry_hashes
+from quire_testing.history import Event, History, entry_hashes
 
 
 def clock():
@@ -271,7 +271,7 @@ class Spoiled:
 
 def text_of(events: list[Event]) -> bytes:
     """A history as a file."""
-    from quire.history.recorder import event_line, header_line
+    from quire_testing.history.recorder import event_line, header_line
 
     return (header_line("monotonic") + "".join(map(event_line, events))).encode()
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from history.scenes import Spoiled, flipped, hashes, one_of_everything, text_of
 from quire.cli.main import app
-from quire.history import History
+from quire_testing.history import History
 
 
 @pytest.fixture

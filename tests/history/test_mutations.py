@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from history.scenes import Spoiled, flipped, hashes, one_of_everything
-from quire.history import INVARIANTS, judge
+from quire_testing.history import INVARIANTS, judge
 
 EVERYTHING = one_of_everything()
 MUTATIONS = []

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from history.page import rows
-from quire.history import INVARIANTS, HistoryFile, judge
-from quire.history.kinds import NOTES, OPERATIONS
+from quire_testing.history import INVARIANTS, HistoryFile, judge
+from quire_testing.history.kinds import NOTES, OPERATIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "history.md"
 TEXT = PAGE.read_text()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from history.scenes import Spoiled, flipped, hashes, pretty, text_of
 from history.worlds import world
-from quire.history import HistoryFile, judge
+from quire_testing.history import HistoryFile, judge
 
 seeds = st.integers(0, 1 << 30)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from history.scenes import Spoiled, clock, hashes, one_of_everything, text_of
-from quire.history import History, HistoryFile, MalformedHistoryError, judge, merged
+from quire_testing.history import History, HistoryFile, MalformedHistoryError, judge, merged
 
 HEADER = b'{"quire_history":1,"clock":"monotonic","hash":"crc32c","hash_digits":8}\n'
 GOOD = {"at": 1, "process": "w", "event": "invoke", "operation": 0, "kind": "append", "ledger": 1}

@@ -2,7 +2,7 @@
 
 import json
 
-from quire.history import History, entry_hash, entry_hashes
+from quire_testing.history import History, entry_hash, entry_hashes
 
 
 def clock():

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.history.registers import ABSENT, ANYTHING, Call, RegisterSearch, log_list, register
+from quire_testing.history.registers import ABSENT, ANYTHING, Call, RegisterSearch, log_list, register
 
 VALUES = [None, "x", "y"]
 

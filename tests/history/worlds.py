@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from history.scenes import clock, hashes
-from quire.history import Event, History
+from quire_testing.history import Event, History
 
 QUORUMS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
 BOOKIES = ["b1", "b2", "b3"]

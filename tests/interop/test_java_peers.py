@@ -155,7 +155,7 @@ async def a_ledger_with_holes(world: World) -> None:
 
 
 def cells(quick: set[tuple[object, ...]], *columns: Sequence[object]) -> list[Any]:
-    """The whole matrix, of which `make test` runs a few cells and `make proof` all."""
+    """The whole matrix, of which `make test` runs a few cells and `make full` all."""
     return [
         pytest.param(*cell, marks=() if cell in quick else pytest.mark.slow) for cell in product(*columns)
     ]

@@ -14,8 +14,8 @@ import pytest
 import quire
 from faults.harness import judged, new_history
 from quire.cli.local_cluster import LocalCluster
-from quire.cli.recording import record_scan
-from quire.history import entry_hashes
+from quire_testing.history import entry_hashes
+from quire_testing.recording import record_scan
 from support.both_writers import read_by_java
 from support.java_peers import JavaPeers
 from support.ledgers import payload

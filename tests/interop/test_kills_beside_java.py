@@ -15,8 +15,8 @@ import pytest
 import quire
 from faults.harness import Loader, judged, new_history, pause
 from quire.cli.local_cluster import LocalCluster
-from quire.cli.recording import record_open, record_read, record_scan
-from quire.history import History, entry_hashes
+from quire_testing.history import History, entry_hashes
+from quire_testing.recording import record_open, record_read, record_scan
 from support.both_writers import read_by_java
 from support.java_peers import PATIENT, PATIENT_JAVA, JavaClient, JavaPeers, own_peers
 from support.ledgers import payload

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.parts import Label
-from quire.proof.switches import SHIPPED
-from quire.replay.check import REPLAYED, WALKS, counterexample, from_transcript, random_walk
-from quire.replay.play import ImpossibleStepError
-from quire.replay.recording import DriverDiffersError
-from quire.replay.replay import replay
-from quire.replay.simulated import SimulatorStage
-from quire.replay.stage import AsyncioStage
-from quire.replay.world import ProgramWorld
-from support.rounds import PROOF, rounds
+from quire_testing.explorer.mutants import REPLAYED
+from quire_testing.explorer.parts import Label
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.replay.check import WALKS, counterexample, from_transcript, random_walk
+from quire_testing.replay.play import ImpossibleStepError
+from quire_testing.replay.recording import DriverDiffersError
+from quire_testing.replay.replay import replay
+from quire_testing.replay.simulated import SimulatorStage
+from quire_testing.replay.stage import AsyncioStage
+from quire_testing.replay.world import ProgramWorld
+from support.rounds import FULL, rounds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"
 STAGES = (AsyncioStage, SimulatorStage)
@@ -50,7 +51,7 @@ def test_with_what_ships_the_same_schedule_breaks_nothing(name, stage):
     assert played.violation is None
 
 
-@pytest.mark.parametrize("name", REPLAYED if PROOF else QUICKLY_FOUND)
+@pytest.mark.parametrize("name", REPLAYED if FULL else QUICKLY_FOUND)
 def test_the_saved_counterexamples_are_the_explorers(name):
     text = counterexample(name).text
     if os.environ.get("QUIRE_GOLDEN_REWRITE") == "1":

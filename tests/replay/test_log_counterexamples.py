@@ -12,18 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from quire.proof.log_parts import LogConfiguration
-from quire.proof.log_world import LogWorld
-from quire.proof.parts import Label
-from quire.proof.switches import SHIPPED
-from quire.replay.check import random_walk
-from quire.replay.log_handles import KeptLog
-from quire.replay.log_replay import BY_NAME, LOG_WALKS, log_counterexample, log_from_transcript, replay_log
-from quire.replay.play import ImpossibleStepError
-from quire.replay.recording import DriverDiffersError
-from quire.replay.simulated import SimulatorStage
-from quire.replay.stage import AsyncioStage
-from support.rounds import PROOF, rounds
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.mutants import OF_LOGS
+from quire_testing.explorer.parts import Label
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.replay.check import random_walk
+from quire_testing.replay.log_handles import KeptLog
+from quire_testing.replay.log_replay import (
+    LOG_WALKS,
+    log_counterexample,
+    log_from_transcript,
+    replay_log,
+)
+from quire_testing.replay.play import ImpossibleStepError
+from quire_testing.replay.recording import DriverDiffersError
+from quire_testing.replay.simulated import SimulatorStage
+from quire_testing.replay.stage import AsyncioStage
+from support.rounds import FULL, rounds
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "replay"
 STAGES = (AsyncioStage, SimulatorStage)
@@ -35,7 +41,7 @@ def saved(name):
     return log_from_transcript(name, (GOLDEN / f"{name}.txt").read_text())
 
 
-@pytest.mark.parametrize("name", BY_NAME if PROOF else QUICKLY_FOUND)
+@pytest.mark.parametrize("name", OF_LOGS if FULL else QUICKLY_FOUND)
 def test_the_saved_counterexamples_are_the_explorers(name):
     text = log_counterexample(name).text
     if os.environ.get("QUIRE_GOLDEN_REWRITE") == "1":
@@ -44,7 +50,7 @@ def test_the_saved_counterexamples_are_the_explorers(name):
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", OF_LOGS)
 def test_a_counterexample_replays(name, stage):
     found = saved(name)
     played = found.replay(stage)
@@ -54,7 +60,7 @@ def test_a_counterexample_replays(name, stage):
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=STAGE_NAMES)
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", OF_LOGS)
 def test_with_what_ships_the_same_schedule_breaks_nothing(name, stage):
     """Nor does what follows: the schedule is left, everything goes on until nothing is left to do, the log is read."""
     played = saved(name).replay_shipped(stage)

@@ -16,7 +16,7 @@ import pytest
 from quire.client.config import ClientConfig
 from quire.core.errors import QuireError
 from quire.core.writer import WriterMachine
-from quire.replay.recording import DriverDiffersError, Recorder, check_log
+from quire_testing.replay.recording import DriverDiffersError, Recorder, check_log
 from support.rounds import rounds
 from support.small_cluster import small_cluster
 

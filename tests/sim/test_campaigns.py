@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import MisuseError
-from quire.sim.campaign import KEPT_CHUNK, Failure, Tally, campaign
+from quire_testing.sim.campaign import KEPT_CHUNK, Failure, Tally, campaign
 
 SEEDS = 5 * KEPT_CHUNK + 10
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from quire.sim.campaign import campaign
-from quire.sim.mutants import WANTED, parts_of, simulated
-from quire.sim.run import simulate
+from quire_testing.sim.campaign import campaign
+from quire_testing.sim.mutants import WANTED, parts_of, simulated
+from quire_testing.sim.run import simulate
 from support.rounds import rounds
 
 FIRST_SEED = 1_000_000

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from quire.metadata.memory import MemorySpace
-from quire.sim.disk import SimDisk
-from quire.sim.loop import MS, SECOND, ProcessLoop, Timeline
-from quire.sim.network import Network, NetworkSettings
-from quire.sim.store import SimStore, StoreSettings
+from quire_testing.sim.disk import SimDisk
+from quire_testing.sim.loop import MS, SECOND, ProcessLoop, Timeline
+from quire_testing.sim.network import Network, NetworkSettings
+from quire_testing.sim.store import SimStore, StoreSettings
 
 PATH = Path("/b0/segments/1.seg")
 

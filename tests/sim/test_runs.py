@@ -9,16 +9,16 @@ import zlib
 
 import pytest
 
-from quire.sim.campaign import SOMETIMES, campaign
-from quire.sim.mixes import MIXES
-from quire.sim.run import simulate
+from quire_testing.sim.campaign import SOMETIMES, campaign
+from quire_testing.sim.mixes import MIXES
+from quire_testing.sim.run import simulate
 from support.rounds import rounds
 
 FIRST_SEED = 0
 PRINT_RUNS = """
 import sys, zlib
-from quire.sim.mixes import MIXES
-from quire.sim.run import simulate
+from quire_testing.sim.mixes import MIXES
+from quire_testing.sim.run import simulate
 for mix in MIXES:
     outcome = simulate(int(sys.argv[1]), mix)
     print(mix, outcome.digest, zlib.crc32(repr((outcome.history, outcome.lines)).encode()))

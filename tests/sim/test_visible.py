@@ -15,12 +15,12 @@ import pytest
 from quire.bookie.connection import Connection
 from quire.client.config import ClientConfig
 from quire.metadata.memory import MemorySpace
-from quire.sim.loop import MS, SECOND, Timeline
-from quire.sim.network import Network, NetworkSettings
-from quire.sim.programs import DiskSettings, SimBookie, SimClient, Surroundings
-from quire.sim.store import StoreSettings
-from quire.sim.world import INSTANCE
 from quire.wire.native import Kind
+from quire_testing.sim.loop import MS, SECOND, Timeline
+from quire_testing.sim.network import Network, NetworkSettings
+from quire_testing.sim.programs import DiskSettings, SimBookie, SimClient, Surroundings
+from quire_testing.sim.store import StoreSettings
+from quire_testing.sim.world import INSTANCE
 
 QUIET = NetworkSettings(delay_max_ns=5 * MS)
 APPENDS = 1000

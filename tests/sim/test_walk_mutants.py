@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pytest
 
-from quire.proof.configuration import Configuration
-from quire.sim.campaign import Tally
-from quire.sim.mutants import WANTED
-from quire.sim.walk_campaign import some_walks, switches_of
-from quire.sim.walk_mixes import HUNTING, WALK_MIXES
-from quire.sim.walks import walks_of
-from support.rounds import PROOF, keep_figures
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.sim.campaign import Tally
+from quire_testing.sim.mutants import WANTED
+from quire_testing.sim.walk_campaign import some_walks, switches_of
+from quire_testing.sim.walk_mixes import HUNTING, WALK_MIXES
+from quire_testing.sim.walks import walks_of
+from support.rounds import FULL, keep_figures
 
 FIRST_SEED: Final = 1_000_000
 SECONDS: Final = 60.0
@@ -81,7 +81,7 @@ def test_the_seed_that_found_a_mutant_finds_it_again(mutant: str) -> None:
     assert walks_of(mix).walk(seed).violation is None
 
 
-@pytest.mark.skipif(not PROOF, reason="the long form: a minute of a core for each mutant")
+@pytest.mark.skipif(not FULL, reason="make full: a minute of a core for each mutant")
 @pytest.mark.timeout(7200)
 def test_the_mutation_score_of_walks() -> None:
     """At least 80 % of the rows that the issue names, within a minute each."""

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from quire.cli.main import app
-from quire.proof.story import exchanges, replayed
-from quire.proof.switches import SHIPPED
-from quire.sim.campaign import campaign
-from quire.sim.walk_campaign import shortest, some_walks, switches_of, walk_text
-from quire.sim.walk_mixes import WALK_MIXES
-from quire.sim.walks import LedgerWalks, walks_of
-from support.rounds import PROOF, keep_figures, rounds
+from quire_testing.explorer.story import exchanges, replayed
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.sim.campaign import campaign
+from quire_testing.sim.walk_campaign import shortest, some_walks, switches_of, walk_text
+from quire_testing.sim.walk_mixes import WALK_MIXES
+from quire_testing.sim.walks import LedgerWalks, walks_of
+from support.rounds import FULL, keep_figures, rounds
 
 SOMETIMES = {
     "b0 crash", "b0 damage", "b0 sync", "handle closes", "handle open", "handle recover", "handle retries", "ledger refused",
@@ -33,23 +33,23 @@ SOMETIMES = {
 
 PRINT_WALKS = """
 import sys, zlib
-from quire.sim.walk_campaign import walk_text
-from quire.sim.walk_mixes import WALK_MIXES
-from quire.sim.walks import walks_of
+from quire_testing.sim.walk_campaign import walk_text
+from quire_testing.sim.walk_mixes import WALK_MIXES
+from quire_testing.sim.walks import walks_of
 for mix in WALK_MIXES:
     print(mix, zlib.crc32(walk_text(walks_of(mix).walk(int(sys.argv[1]))).encode()))
 """
 
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "walks.jsonl"
-"""Where the long form notes the ranges that are finished: cut and begun again, it goes on behind them."""
+"""Where `make full` notes the ranges that are finished: cut and begun again, it goes on behind them."""
 
 
 @pytest.mark.timeout(36_000)
 def test_no_walk_breaks_an_invariant_and_everything_is_seen() -> None:
-    """Few in `make test`, a million in the long form."""
+    """Few in `make test`, a million in `make full`."""
     walks = rounds(4_000, 1_000_000)
-    keep = KEPT if PROOF else None
+    keep = KEPT if FULL else None
     tally = campaign(0, walks, mixes=tuple(WALK_MIXES), jobs=2, runs=some_walks, keep=keep)
     assert tally.schedules == walks
     assert not tally.failures, [asdict(failure) for failure in tally.failures[:5]]

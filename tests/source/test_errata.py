@@ -20,16 +20,16 @@ from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.quorum import covers_by_count, covers_exactly, write_set
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES
-from quire.proof.calibration import LOST, ClassicWorld
-from quire.proof.check import check
-from quire.proof.configuration import Configuration
-from quire.proof.continuous import CONTINUOUS
-from quire.proof.explorer import explore
-from quire.proof.invariants import Violation
-from quire.proof.log_parts import LogConfiguration
-from quire.proof.reach import recovery_is_done
-from quire.proof.symmetry import Symmetry
-from quire.proof.world import World
+from quire_testing.explorer.calibration import LOST, ClassicWorld
+from quire_testing.explorer.check import check
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.continuous import CONTINUOUS
+from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.invariants import Violation
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.reach import recovery_is_done
+from quire_testing.explorer.symmetry import Symmetry
+from quire_testing.explorer.world import World
 from support.rounds import keep_figures
 
 QUORUMS = [(E, Qw, Qa) for E in range(1, 7) for Qw in range(1, E + 1) for Qa in range(1, Qw + 1)]

@@ -22,9 +22,9 @@ from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.writer import WriterMachine
-from quire.proof.check import check
-from quire.proof.configuration import Configuration
 from quire.wire.entry import HEADER_BYTES, EntryDigest
+from quire_testing.explorer.check import check
+from quire_testing.explorer.configuration import Configuration
 
 NAMES = ("b1", "b2", "b3")
 

@@ -14,8 +14,8 @@ from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.rules import AddOutcome, add_outcome
 from quire.core.writer import WriterMachine
-from quire.proof.check import check
-from quire.proof.configuration import Configuration
+from quire_testing.explorer.check import check
+from quire_testing.explorer.configuration import Configuration
 
 KEY = b"k" * 20
 

@@ -1,6 +1,6 @@
 """A real Spark whose checkpoint is put back or copied, and two writes under one number: an error, never rows lost or twice.
 
-`make test` takes one case of each; the others are `make proof`'s, since each query of Spark takes seconds.
+`make test` takes one case of each; the others are `make full`'s, since each query of Spark takes seconds.
 """
 
 from __future__ import annotations

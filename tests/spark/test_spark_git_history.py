@@ -10,12 +10,12 @@ import pytest
 
 from quire.spark.examples import git_history
 from quire.spark.jobs import replay
-from support.rounds import PROOF, keep_figures
+from support.rounds import FULL, keep_figures
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-COMMITS, PATHS = (2600, 900) if PROOF else (120, 60)
+COMMITS, PATHS = (2600, 900) if FULL else (120, 60)
 
 
 def make_repository(folder):

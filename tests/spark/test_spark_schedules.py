@@ -1,6 +1,6 @@
 """Random schedules of faults around a stream: every row once, or an error that says why not.
 
-`make test` plays a small one in the session of all tests; `make proof` plays two hundred with processes of their own that
+`make test` plays a small one in the session of all tests; `make full` plays two hundred with processes of their own that
 are killed and stopped.
 """
 
@@ -18,7 +18,7 @@ import pytest
 from pyspark import cloudpickle
 
 from support import spark_streams
-from support.rounds import PROOF, keep_figures, rounds
+from support.rounds import FULL, keep_figures, rounds
 from support.sink_cluster import SinkCluster
 from support.spark_driver_process import SparkDriverProcess
 from support.spark_schedules import FAULTS, KINDS, Event, Player, Schedule, schedule_of
@@ -171,5 +171,5 @@ def test_random_schedules_end_with_every_row_once_or_an_error_that_says_why_not(
         "duplicates": 0,
         "missing": 0,
     }
-    assert not PROOF or all(happened[fault] for fault in FAULTS)
+    assert not FULL or all(happened[fault] for fault in FAULTS)
     keep_figures("spark_schedules", figures, seed=SEED)

@@ -1,6 +1,6 @@
 """A real Spark writes real logs: frames and streams, once, whatever fails in between.
 
-`make test` takes one frame and one stream; the rest is `make proof`'s, since each query of Spark takes seconds.
+`make test` takes one frame and one stream; the rest is `make full`'s, since each query of Spark takes seconds.
 """
 
 from __future__ import annotations

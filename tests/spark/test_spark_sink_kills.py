@@ -1,6 +1,6 @@
 """Real Spark: a process is killed at a step of the sink, then the query is run again; and the same with Kafka's sink.
 
-A JVM takes seconds to start, so this is for `make proof`; the mass of seeds is in tests/faults/test_sink_rounds.py.
+A JVM takes seconds to start, so this is for `make full`; the mass of seeds is in tests/faults/test_sink_rounds.py.
 """
 
 from __future__ import annotations

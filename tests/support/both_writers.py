@@ -9,9 +9,9 @@ from typing import Any
 
 import quire
 from faults.harness import Loader
-from quire.cli.recording import record_open, record_read, record_scan
-from quire.history import History, entry_hashes
 from quire.metadata.bookies import BookieRegistry
+from quire_testing.history import History, entry_hashes
+from quire_testing.recording import record_open, record_read, record_scan
 from support.java_peers import PATIENT_JAVA, JavaClient, JavaPeers
 from support.ledgers import payload
 from support.waiting import until_async

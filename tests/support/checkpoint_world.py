@@ -18,7 +18,7 @@ from quire.core.ids import LedgerId
 from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutcome, FoundHead, Part
 from quire.core.log_list import ItemState, LogHead, LogItem
 from quire.core.log_marks import MARK_RULES, MarkRules
-from quire.proof.snapshot import clone, state_of
+from quire_testing.explorer.snapshot import clone, state_of
 from support.commit_world import LOG, page_name
 
 QUERY = "q"

@@ -27,8 +27,8 @@ from quire.core.log_commit import (
 )
 from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem, LogPage
 from quire.core.log_marks import MARK_RULES
-from quire.history.logs import follows
-from quire.proof.snapshot import clone, state_of
+from quire_testing.explorer.snapshot import clone, state_of
+from quire_testing.history.logs import follows
 
 LOG = b"\x03" * 16
 UNMARKED = replace(MARK_RULES, is_replay=lambda *_: False, is_behind=lambda *_: False)

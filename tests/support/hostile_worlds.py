@@ -27,14 +27,14 @@ from quire.core.ledger_metadata import DigestType
 from quire.env.stepped import StepWorker
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
-from quire.sim.loop import SECOND, ProcessLoop, Timeline
-from quire.sim.network import Network, NetworkSettings
-from quire.sim.programs import SimClock
 from quire.storage.config import StorageConfig
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
+from quire_testing.sim.loop import SECOND, ProcessLoop, Timeline
+from quire_testing.sim.network import Network, NetworkSettings
+from quire_testing.sim.programs import SimClock
 from support.records import create_records, put_record, record_of
 from support.storage_disk import FaultyFiles
 

@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from quire.proof.check import EVERY_MUTANT, check
-from quire.proof.switches import SHIPPED
+from quire_testing.explorer.check import check
+from quire_testing.explorer.mutants import MUTANTS
+from quire_testing.explorer.switches import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,10 +117,10 @@ def explored(mutant: str, *, fault: bool, **changes: int) -> None:
     """Every interleaving of a small world: as it ships, or with one of the explorer's mutants.
 
     Args:
-        mutant: its name in `quire.proof`; its configuration is explored either way.
+        mutant: its name in `quire_testing.explorer`; its configuration is explored either way.
         changes: fields of the configuration that are other here.
     """
-    named = EVERY_MUTANT[mutant]
+    named = MUTANTS[mutant]
     configuration = replace(named.configuration, **changes)
     switches = named.switches if fault else SHIPPED
     names = (named.violated,) if fault else None

@@ -1,4 +1,4 @@
-"""How many rounds a test runs: few in `make test`, all of them in `make proof`; and where the figures of these go."""
+"""How many rounds a test runs: few in `make test`, all of them in `make full`; and where the figures of these go."""
 
 import json
 import os
@@ -8,13 +8,13 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-PROOF = os.environ.get("QUIRE_PROOF") == "1"
+FULL = os.environ.get("QUIRE_FULL") == "1"
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "proof"
 
 
 def rounds(reduced, full):
     """The number for this run; QUIRE_ROUNDS says another."""
-    return int(os.environ.get("QUIRE_ROUNDS", full if PROOF else reduced))
+    return int(os.environ.get("QUIRE_ROUNDS", full if FULL else reduced))
 
 
 def _commit():
@@ -23,7 +23,7 @@ def _commit():
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
-COMMIT = _commit() if PROOF else ""
+COMMIT = _commit() if FULL else ""
 """Asked when the run begins: others may commit while it lasts."""
 
 
@@ -34,8 +34,8 @@ def this_test():
 
 def keep_figures(name, figures, *, seed, rows=None, test=None):
     """Print the figures of a test, and keep them in docs/proof when this is the proof."""
-    print(json.dumps({"proof": name, **figures}))
-    if not PROOF:
+    print(json.dumps({"figures of": name, **figures}))
+    if not FULL:
         return
     RESULTS.mkdir(parents=True, exist_ok=True)
     facts = {
@@ -47,7 +47,7 @@ def keep_figures(name, figures, *, seed, rows=None, test=None):
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "quire": version("quire"),
         "commit": COMMIT,
-        "command": f"make proof ARGS='{test or this_test()}'",
+        "command": f"make full ARGS='{test or this_test()}'",
     }
     if rows is not None:
         facts["rows"] = rows

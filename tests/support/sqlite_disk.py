@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.crash.operations import (
+from quire_testing.crash.operations import (
     DIRECTORY,
     Create,
     Mark,

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "quire"
+PACKAGES = (SOURCE, ROOT / "src" / "quire_testing")
 TEXT = (ROOT / "ARCHITECTURE.md").read_text()
 ROW = re.compile(r"^\| (\d) \| `([a-z_/0-9.]+)` \| (.+?) \| (.+) \|$")
 
@@ -59,9 +60,10 @@ def test_every_name_of_the_walk_exists(step, path, names):
     assert missing == [], f"not in {path}"
 
 
-def test_every_room_has_a_line_in_the_map():
-    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
-    rooms |= {path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__"}
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_room_has_a_line_in_the_map(package):
+    rooms = {path.name for path in package.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    rooms |= {path.stem for path in package.glob("*.py") if path.stem != "__init__"}
     missing = [room for room in sorted(rooms) if f"`{room}`" not in TEXT]
     assert missing == []
 

@@ -16,13 +16,14 @@ import typer
 
 from quire.cli.options import ClusterOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
+from quire.cli.testing import needed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from quire.cli.histogram import Histogram
     from quire.cli.output import Progress
-    from quire.cli.recording import RecordedAppends, RecordedRun
+    from quire_testing.recording import RecordedAppends, RecordedRun
 
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
 
@@ -99,7 +100,7 @@ def _measure(
 
         durations = Histogram()
         ensemble_size, write_quorum, ack_quorum, min_present = quorums
-        async with quire.connect(uri) as client, _recording(history) as recording:
+        async with _recording(history) as recording, quire.connect(uri) as client:
             writer = await client.create_ledger(
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
@@ -146,7 +147,8 @@ async def _recording(path: Path | None) -> AsyncIterator[RecordedRun | None]:
     if path is None:
         yield None
         return
-    from quire.cli.recording import RecordedRun, history_into
+    with needed("quire bench --history"):
+        from quire_testing.recording import RecordedRun, history_into
 
     with path.open("wb", buffering=0) as file:
         yield RecordedRun(history_into(file))

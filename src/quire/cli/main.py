@@ -7,15 +7,13 @@ import typer
 from quire.cli import (
     bench,
     bookie,
-    check,
     cluster,
     ledger,
     log,
     metadata,
-    simulate,
     spark,
+    testing,
     up,
-    verify_history,
 )
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
@@ -38,9 +36,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("demo")(demo)
 app.command("bookie")(bookie.bookie)
-app.command("check")(check.check)
-app.command("simulate")(simulate.simulate)
-app.command("verify-history")(verify_history.verify_history)
+testing.add_commands(app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(log.app, name="log")
 app.add_typer(cluster.app, name="cluster")

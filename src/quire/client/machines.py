@@ -1,7 +1,8 @@
 """Which machines a client's writers and recoveries run: those that ship, unless a check says otherwise.
 
-A check hands in machines with a rule swapped (`proof/mutants.py`), or machines that write down what they are told and
-what they say (`replay/recording.py`). They are asked for once for each ledger; nothing on the way of an entry knows.
+A check hands in machines with a rule swapped (`quire_testing/explorer/mutants.py`), or machines that write down what they
+are told and what they say (`quire_testing/replay/recording.py`). They are asked for once for each ledger; nothing on the way
+of an entry knows.
 
 Source: checking reference, 1.2 and 1.4.
 """

@@ -16,7 +16,7 @@ from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.store import Create, Watch
 from support.process import descriptors
-from support.rounds import PROOF, keep_figures, rounds
+from support.rounds import FULL, keep_figures, rounds
 from support.waiting import until_async
 
 CLIENTS = rounds(8, 200)
@@ -127,7 +127,7 @@ def test_when_the_store_that_looks_is_closed_another_one_looks(tmp_path: Path) -
     asyncio.run(work())
 
 
-@pytest.mark.skipif(not PROOF, reason="a rate of a loaded machine says nothing")
+@pytest.mark.skipif(not FULL, reason="a rate of a loaded machine says nothing")
 def test_idle_clients_do_not_slow_a_busy_one(tmp_path: Path) -> None:
     async def work() -> dict[str, float]:
         async with AsyncExitStack() as stack:

@@ -9,9 +9,9 @@ import pytest
 from quire.core.errors import MalformedFrameError
 from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.framing import HEAD_BYTES, STALL_SECONDS, FrameProtocol, ReceiveBudget, Scratch
-from quire.sim.loop import SECOND
 from quire.wire import native_hello
 from quire.wire.entry import Buffer
+from quire_testing.sim.loop import SECOND
 from support.hostile_worlds import Line, StillWorld, feed
 
 HELLO = native_hello.encode_hello(native_hello.Hello("cluster", "bookie"))

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from quire.core.answers import Answer
-from quire.crash.bookie_run import DIRECTORY, BookieRun, open_storage
-from quire.crash.campaign import Campaign
-from quire.crash.images import ImageBuilder
-from quire.crash.operations import Sync, SyncDirectory, Write
-from quire.crash.promises import KEY
-from quire.crash.recorder import RecordingFiles, Stopped
-from quire.crash.workloads import ROLL_BYTES
 from quire.env.real import RealFiles
 from quire.storage.config import KIB
 from quire.storage.segment_format import BLOCK_BYTES
+from quire_testing.crash.bookie_run import DIRECTORY, BookieRun, open_storage
+from quire_testing.crash.campaign import Campaign
+from quire_testing.crash.images import ImageBuilder
+from quire_testing.crash.operations import Sync, SyncDirectory, Write
+from quire_testing.crash.promises import KEY
+from quire_testing.crash.recorder import RecordingFiles, Stopped
+from quire_testing.crash.workloads import ROLL_BYTES
 
 
 def last_images(run: BookieRun, first_point: int, **counts: int) -> None:

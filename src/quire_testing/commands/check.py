@@ -1,0 +1,396 @@
+"""`quire check`: explore the machines that ship in a small world, every interleaving, every fault of the budget."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quire.cli.options import JsonOption
+from quire.cli.output import Output
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from quire_testing.explorer.check import Check
+    from quire_testing.explorer.configuration import Configuration
+    from quire_testing.explorer.explorer import Progress
+    from quire_testing.explorer.mutants import AnyConfiguration
+
+MutantOption = Annotated[
+    str, typer.Option("--mutant", metavar="NAME", help="Take one fix out: D1, X5, ... (see --list-mutants).")
+]
+
+
+def check(
+    bookies: Annotated[int, typer.Option(min=1, help="Bookies; those beyond the ensemble are spares.")] = 2,
+    ensemble: Annotated[int, typer.Option(min=1, help="E.")] = 2,
+    write_quorum: Annotated[int, typer.Option(min=1, help="Qw.")] = 2,
+    ack_quorum: Annotated[int, typer.Option(min=1, help="Qa.")] = 2,
+    entries: Annotated[
+        int, typer.Option(min=0, help="Appends of the writer; with --collector, of each life's.")
+    ] = 1,
+    in_flight: Annotated[int, typer.Option(min=1, help="Appends that may be unconfirmed at a time.")] = 2,
+    clients: Annotated[int, typer.Option(min=1, help="Clients that recover; with --log, handles.")] = 1,
+    reruns: Annotated[int, typer.Option(min=0, help="Recoveries that begin again.")] = 0,
+    window: Annotated[int, typer.Option(min=1, help="Entries of one round of recovery reads.")] = 1,
+    timeouts: Annotated[int, typer.Option(min=0, help="Requests given up that still arrive.")] = 0,
+    crashes: Annotated[int, typer.Option(min=0, help="Bookies that crash and start again.")] = 0,
+    breaks: Annotated[int, typer.Option(min=0, help="Connections that break.")] = 0,
+    lost_swaps: Annotated[
+        int, typer.Option(min=0, help="Swaps whose answer is lost; with --collector, answers.")
+    ] = 0,
+    damages: Annotated[int, typer.Option(min=0, help="Entries that rot.")] = 0,
+    deletions: Annotated[int, typer.Option(min=0, help="Deletions by the owner.")] = 0,
+    journal: Annotated[bool, typer.Option("--journal/--no-journal", help="Bookies keep a journal.")] = True,
+    closes: Annotated[
+        bool, typer.Option("--closes", help="The writer, or a log's leader, may close.")
+    ] = False,
+    explicit_lac: Annotated[bool, typer.Option("--explicit-lac", help="The writer tells its LAC.")] = False,
+    absent: Annotated[bool, typer.Option("--absent", help="A spare may stay unfound.")] = False,
+    drops: Annotated[
+        bool, typer.Option("--drops", help="What a given-up bookie has not got was not sent.")
+    ] = False,
+    readers: Annotated[int, typer.Option(min=0, help="Clients that read beside the writer.")] = 0,
+    run: Annotated[int, typer.Option(min=1, help="Entries of one append.")] = 1,
+    away: Annotated[
+        int, typer.Option(min=0, help="Bookies away when the ledger is created: it begins with absent slots.")
+    ] = 0,
+    min_present: Annotated[
+        int, typer.Option(min=0, help="With --away: bookies that must be there then; 0: Qa.")
+    ] = 0,
+    named: Annotated[
+        bool, typer.Option("--named", help="With --no-journal: what is lost names its ledger.")
+    ] = False,
+    clears: Annotated[
+        int, typer.Option(min=0, help="With --no-journal: doubts that a client fills and ends.")
+    ] = 0,
+    waits: Annotated[
+        bool, typer.Option("--waits", help="A writer below its ack quorum waits before it ends.")
+    ] = False,
+    log: Annotated[
+        bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
+    ] = False,
+    ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
+    trims: Annotated[int, typer.Option(min=0, help="With --log: truncations beside the handles.")] = 0,
+    stages: Annotated[int, typer.Option(min=0, help="With --log: ledgers that a sink commits.")] = 0,
+    directories: Annotated[
+        bool,
+        typer.Option(
+            "--directories", help="Explore a bookie's directory, copies of it and the processes on them."
+        ),
+    ] = False,
+    collector: Annotated[
+        bool,
+        typer.Option("--collector", help="Explore a bookie's collector and a metadata store that goes back."),
+    ] = False,
+    ours: Annotated[
+        bool,
+        typer.Option("--ours", help="With --collector: ledgers of ours; without it Java's, without tokens."),
+    ] = False,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="With --collector: both kinds of clients delete.")
+    ] = False,
+    lives: Annotated[int, typer.Option(min=1, help="With --collector: how often the id is created.")] = 1,
+    passes: Annotated[int, typer.Option(min=1, help="With --collector: passes of the collector.")] = 3,
+    backups: Annotated[int, typer.Option(min=0, help="With --collector: copies of the store.")] = 1,
+    restores: Annotated[int, typer.Option(min=0, help="With --collector: how often one is put back.")] = 1,
+    hands: Annotated[int, typer.Option(min=0, help="With --collector: orphans deleted by hand.")] = 0,
+    accepts: Annotated[int, typer.Option(min=0, help="With --collector: stores that are accepted.")] = 0,
+    full: Annotated[int, typer.Option(min=0, help="With --collector: passes on a full disk.")] = 0,
+    expires: Annotated[
+        bool, typer.Option("--expires", help="With --collector: the bookie forgets what it deleted.")
+    ] = False,
+    reuses: Annotated[
+        bool, typer.Option("--reuses", help="With --collector: an id comes again while a lost ledger has it.")
+    ] = False,
+    mutant: MutantOption = "",
+    list_mutants: Annotated[
+        bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
+    ] = False,
+    invariant: Annotated[
+        list[str] | None,
+        typer.Option("--invariant", metavar="NAME", help="Look at this one only; may be repeated."),
+    ] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Every configuration of the continuous set.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="With --continuous: processes side by side.")] = 2,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Give up, incomplete, after so long.")
+    ] = None,
+    states: Annotated[
+        int | None, typer.Option(min=1, help="Give up, incomplete, after so many states.")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="DIR", help="Write a counterexample's transcript and diagram here."),
+    ] = None,
+    diagram: Annotated[
+        Path | None,
+        typer.Option("--diagram", metavar="FILE", help="Draw a counterexample: FILE.svg, or FILE.html."),
+    ] = None,
+    again: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="FILE", help="Judge a saved failure again, also one of `simulate`."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explore the shipped state machines breadth first and show the shortest way to a broken invariant, if there is one.
+
+    Exit code 0: every state visited, nothing broken. 1: an invariant broke, or the search was given up.
+    """
+    from quire_testing.explorer import check as explorer
+    from quire_testing.explorer.collector_parts import CollectorConfiguration
+    from quire_testing.explorer.configuration import Configuration
+    from quire_testing.explorer.directory_world import DirectoryConfiguration
+    from quire_testing.explorer.log_parts import LogConfiguration
+
+    out = Output(as_json=as_json)
+    if list_mutants:
+        out.rows("", ("name", "what", "violated", "configuration"), _mutants())
+        return
+    if again is not None:
+        _judge_again(out, again)
+        return
+    if continuous:
+        _continuous(out, workers)
+        return
+    configuration: AnyConfiguration
+    if directories:
+        configuration = DirectoryConfiguration()
+    elif collector:
+        configuration = CollectorConfiguration(
+            ours,
+            mixed,
+            lives,
+            entries,
+            passes,
+            backups,
+            restores,
+            crashes,
+            lost_swaps,
+            hands,
+            accepts,
+            full,
+            expires,
+            reuses,
+        )
+    elif log:
+        configuration = LogConfiguration(
+            max(clients, 1), ledgers, entries, lost_swaps, 0, trims, closes, stages
+        )
+    else:
+        configuration = Configuration(
+            bookies,
+            ensemble,
+            write_quorum,
+            ack_quorum,
+            entries,
+            in_flight,
+            clients,
+            reruns,
+            window,
+            timeouts,
+            crashes,
+            breaks,
+            lost_swaps,
+            damages,
+            deletions,
+            journal,
+            closes,
+            explicit_lac,
+            absent,
+            drops,
+            readers,
+            run,
+            away,
+            min_present,
+            named,
+            clears,
+            waits,
+        )
+        _refuse_away(configuration)
+    _refuse_other_pictures(diagram)
+    limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}
+    if mutant:
+        done = _explored_mutant(explorer, mutant, limits)
+    else:
+        _refuse_unknown(explorer.EVERY_INVARIANT, invariant or [])
+        done = explorer.check(configuration, invariants=invariant or None, count_kinds=True, **limits)
+    _show(out, done, save, diagram)
+
+
+def _judge_again(out: Output, path: Path) -> None:
+    """Do a saved failure again; exit code 1 where it still breaks something, or its mutant does not any more."""
+    from quire_testing.replay.saved import judge_again
+
+    try:
+        text = path.read_text()
+    except OSError as error:
+        msg = f"cannot read {path}: {error}"
+        raise MisuseError(msg) from error
+    again = judge_again(text)
+    facts = {**asdict(again), "as_it_should": again.is_as_it_should}
+    what = f"mutant {again.mutant}" if again.mutant else "what ships"
+    lines = [f"{what}, {again.steps} steps", *(f"not possible any more: {step}" for step in again.skipped)]
+    lines += [f"VIOLATED   {violation}" for violation in again.violations] or ["nothing violated"]
+    out.result(facts, "\n".join(lines))
+    if not again.is_as_it_should:
+        raise typer.Exit(1)
+
+
+def _refuse_other_pictures(diagram: Path | None) -> None:
+    if diagram is not None and diagram.suffix not in {".svg", ".html"}:
+        msg = f"--diagram draws .svg and .html, not {diagram.name!r}"
+        raise MisuseError(msg)
+
+
+def _refuse_away(configuration: Configuration) -> None:
+    """Refuse more absent slots than there are, a minimum that is not Qa to E, and what is never created."""
+    from quire.core.quorum import check_min_present
+    from quire_testing.explorer.world import World
+
+    c = configuration
+    if c.away > c.ensemble:
+        msg = f"--away {c.away}: a ledger of {c.ensemble} bookies (--ensemble) has no more that could be away"
+        raise MisuseError(msg)
+    if c.min_present:
+        check_min_present(c.min_present, c.ensemble, c.ack_quorum)
+    world = World(c)
+    if c.away and not world.successors(world.initial()):
+        msg = f"{c.name}: no ledger is created with so few bookies there, nothing is to be explored; lower --away"
+        raise MisuseError(msg)
+
+
+def _refuse_unknown(known: dict[str, str], names: list[str]) -> None:
+    for name in names:
+        if name not in known:
+            msg = f"there is no invariant {name!r}; there are {', '.join(known)}"
+            raise MisuseError(msg)
+
+
+def _explored_mutant(explorer: Any, name: str, limits: dict[str, Any]) -> Check:
+    from quire_testing.explorer.mutants import MUTANTS
+
+    if name not in MUTANTS:
+        msg = f"there is no mutant {name!r}; see --list-mutants"
+        raise MisuseError(msg)
+    return explorer.check_mutant(name, **limits)  # type: ignore[no-any-return]
+
+
+def _mutants() -> list[dict[str, object]]:
+    from quire_testing.explorer.mutants import MUTANTS
+
+    return [
+        {
+            "name": each.name,
+            "what": each.what,
+            "violated": each.violated,
+            "configuration": each.configuration.name,
+        }
+        for each in MUTANTS.values()
+    ]
+
+
+def _reporter() -> Any:
+    """Say on stderr how far the search is; on a terminal on one line."""
+    started = time.monotonic()
+    terminal = sys.stderr.isatty()
+    last = started
+
+    def report(progress: Progress) -> None:
+        nonlocal last
+        if not terminal and time.monotonic() - last < 2.0:
+            return
+        last = time.monotonic()
+        text = (
+            f"{progress.states:,} states, {progress.rate:,.0f} transitions/s, depth {progress.depth}, "
+            f"frontier {progress.frontier:,}"
+        )
+        sys.stderr.write(f"\r\033[K{text}" if terminal else f"{text}\n")
+        sys.stderr.flush()
+
+    return report
+
+
+def _show(out: Output, done: Check, save: Path | None, diagram: Path | None) -> None:
+    result = done.result
+    violation = result.violation
+    facts: dict[str, object] = {
+        "configuration": done.header[0],
+        "mutant": done.header[1] if len(done.header) > 1 else None,
+        "states": result.states,
+        "transitions": result.transitions,
+        "depth": result.depth,
+        "seconds": round(result.seconds, 2),
+        "rate": round(result.rate),
+        "complete": result.complete,
+        "violated": violation.invariant if violation else None,
+        "why": violation.text if violation else None,
+        "steps": len(result.path) - 1 if violation else None,
+        "transcript": done.text if violation else None,
+    }
+    lines = ["", *done.header]
+    lines.append(
+        f"{result.states:,} states, {result.transitions:,} transitions, depth {result.depth}, "
+        f"{result.seconds:.1f} s, {result.rate:,.0f} transitions/s"
+    )
+    if violation:
+        from quire_testing.explorer.check import EVERY_INVARIANT
+
+        lines += ["", done.text]
+        lines.append(f"{violation.invariant} is: {EVERY_INVARIANT[violation.invariant]}")
+    else:
+        lines.append(
+            "complete: nothing broken"
+            if result.complete
+            else "given up before the end: nothing broken so far"
+        )
+    out.result(facts, "\n".join(lines))
+    if violation and save is not None:
+        _save(out, done, save)
+    if violation and diagram is not None:
+        diagram.write_text(_drawn(done, diagram.suffix))
+        out.note(f"drawn: {diagram}")
+    if violation or not result.complete:
+        raise typer.Exit(1)
+
+
+def _save(out: Output, done: Check, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "counterexample.txt").write_text(done.text)
+    for suffix in (".svg", ".html"):
+        (folder / f"counterexample{suffix}").write_text(_drawn(done, suffix))
+    out.note(f"written to {folder}: counterexample.txt, .svg, .html")
+
+
+def _drawn(done: Check, suffix: str) -> str:
+    from quire_testing.explorer.diagram import page, svg
+
+    result = done.result
+    assert result.violation is not None
+    if suffix == ".svg":
+        return svg(result.path, result.violation)
+    title = f"{result.violation.invariant} broken: {'; '.join(done.header)}"
+    return page(title, result.path, result.violation, done.rows, done.text)
+
+
+def _continuous(out: Output, workers: int) -> None:
+    from quire_testing.explorer.continuous import CONTINUOUS, lines
+
+    bad = 0
+    for line in lines((*CONTINUOUS, None), workers):
+        facts = asdict(line)
+        facts["kinds"] = dict(line.kinds)
+        text = (
+            f"{line.name:60} {line.states:>10,} states {line.transitions:>11,} transitions  depth {line.depth:>2}  "
+            f"{line.seconds:6.1f} s  {line.violation or ('complete' if line.complete else 'incomplete')}"
+        )
+        out.result(facts, text + (f"\n\n{line.transcript}" if line.transcript else ""))
+        bad += bool(line.violation) or not line.complete
+    if bad:
+        raise typer.Exit(1)

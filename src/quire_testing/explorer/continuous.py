@@ -1,0 +1,187 @@
+"""The configurations that every change is explored in, completely, on as many cores as there are.
+
+Source: checking reference, "Configurations and expected counts"; docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Final
+
+from quire_testing.explorer.calibration import ClassicWorld
+from quire_testing.explorer.check import check
+from quire_testing.explorer.collector_parts import CollectorConfiguration
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.directory_world import DirectoryConfiguration
+from quire_testing.explorer.explorer import explore
+from quire_testing.explorer.ledger_mutants import LATE_WRITER
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.mutants import AnyConfiguration
+
+LARGE: Final[tuple[AnyConfiguration, ...]] = (
+    CollectorConfiguration(ours=True, lives=2, passes=4, backups=2, restores=2, crashes=1),
+    CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, crashes=1),
+    CollectorConfiguration(passes=4, backups=2, restores=2, lost=1),
+    Configuration(3, 3, 3, 2, crashes=1, journal=False),
+    LATE_WRITER,
+    Configuration(3, 2, 2, 1, recoverers=2, reruns=1, timeouts=1),
+    Configuration(3, 2, 2, 1, entries=2, timeouts=1),
+    Configuration(4, 3, 3, 2, timeouts=1),
+    Configuration(3, 3, 3, 2, timeouts=1, away=1),
+    Configuration(4, 4, 3, 2),
+    Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, closes=True),
+    Configuration(2, 2, 2, 2, recoverers=2, closes=True),
+    Configuration(3, 3, 3, 2, timeouts=1, absent=True),
+    Configuration(3, 3, 3, 2, crashes=1),
+    Configuration(4, 3, 3, 2, away=1),
+    Configuration(3, 3, 2, 1, entries=2),
+    Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True),
+    Configuration(3, 3, 3, 3, timeouts=1, waits=True),
+    Configuration(3, 2, 2, 2, timeouts=1, lost_swaps=1, absent=True, waits=True),
+    DirectoryConfiguration(),
+    Configuration(3, 3, 2, 2, entries=2),
+    LogConfiguration(2, 3, 1, lost_swaps=1),
+    Configuration(2, 2, 2, 2, crashes=1, breaks=1),
+    LogConfiguration(2, 4, 1),
+    LogConfiguration(2, 3, 2),
+    Configuration(3, 3, 3, 2, damages=1),
+    Configuration(2, 2, 2, 1, entries=2, timeouts=1, absent=True, drops=True),
+    Configuration(3, 2, 2, 2, breaks=1, timeouts=1),
+    Configuration(3, 2, 2, 2, entries=2, timeouts=1),
+    LogConfiguration(2, 4, 2),
+    Configuration(2, 2, 2, 1, recoverers=2, readers=1),
+    Configuration(2, 2, 2, 2, entries=2, run=2, explicit_lac=True, readers=1),
+    Configuration(2, 2, 2, 2, entries=2, closes=True, readers=1),
+    LogConfiguration(2, 3, 1, trims=1),
+    LogConfiguration(2, 3, 0, closes=True, stages=1),
+    LogConfiguration(2, 3, 1, closes=True),
+    Configuration(3, 2, 2, 2, timeouts=1, readers=1),
+    Configuration(2, 2, 2, 2, explicit_lac=True, readers=2),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, readers=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, readers=1, named=True, clears=1),
+    Configuration(2, 2, 2, 2, crashes=2, journal=False),
+    Configuration(3, 3, 3, 2, run=2),
+    Configuration(3, 3, 2, 2, run=2),
+    CollectorConfiguration(lives=2, hands=1, backups=2, restores=2),
+    CollectorConfiguration(passes=4, backups=2, restores=2, hands=1, accepts=1),
+    CollectorConfiguration(ours=True, lives=2, passes=4, hands=1, expires=True),
+    CollectorConfiguration(mixed=True, lives=2, passes=4, hands=1, expires=True),
+    CollectorConfiguration(ours=True, mixed=True, lives=2, passes=4, restores=2, crashes=1),
+    CollectorConfiguration(lives=2, passes=4, restores=2, crashes=1, full=1),
+    Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
+    Configuration(2, 2, 2, 2, timeouts=1, crashes=1, waits=True),
+    Configuration(2, 2, 2, 2, timeouts=1, lost_swaps=1, closes=True, waits=True),
+    Configuration(3, 3, 2, 2, timeouts=1, waits=True),
+    Configuration(2, 2, 2, 2, timeouts=2, waits=True),
+    Configuration(3, 3, 3, 2, entries=2, timeouts=3, recoverers=0, closes=True, drops=True, waits=True),
+    Configuration(3, 2, 2, 1, timeouts=1, away=1),
+    Configuration(2, 2, 2, 1, entries=2, timeouts=1, away=1),
+    Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
+)
+"""Largest first, so that no core waits long for the other at the end. `make test` takes those up to 240,000 states."""
+
+SMALL: Final[tuple[AnyConfiguration, ...]] = (
+    Configuration(2, 2, 2, 2, timeouts=1, waits=True),
+    Configuration(3, 3, 3, 2, timeouts=3, recoverers=0, waits=True),
+    Configuration(2, 2, 2, 2, timeouts=2, recoverers=0, explicit_lac=True, readers=1, waits=True),
+    Configuration(2, 2, 2, 2, deletions=1, crashes=1),
+    Configuration(3, 3, 3, 2, away=1),
+    Configuration(3, 3, 3, 2),
+    Configuration(2, 2, 2, 2, crashes=2),
+    Configuration(2, 2, 2, 2, crashes=1, closes=True),
+    Configuration(2, 2, 2, 2, timeouts=1, closes=True, explicit_lac=True),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, reruns=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, clears=1),
+    Configuration(2, 2, 2, 2, crashes=1, journal=False, named=True, clears=1),
+    Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
+    Configuration(2, 2, 2, 2, breaks=1),
+    Configuration(2, 2, 2, 1, timeouts=1, reruns=1),
+    Configuration(3, 3, 2, 1, away=1),
+    Configuration(3, 2, 2, 1, away=1),
+    Configuration(2, 2, 2, 2, crashes=1),
+    LogConfiguration(1, 4, 2, lost_swaps=1),
+    LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
+    LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
+    CollectorConfiguration(lives=2, passes=4, crashes=1),
+    CollectorConfiguration(ours=True, lives=2, passes=4, reuses=True),
+    CollectorConfiguration(lives=2, passes=4, full=1),
+    CollectorConfiguration(hands=1, accepts=1, lost=1, backups=2, restores=2),
+    Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
+    Configuration(2, 2, 2, 2, readers=1),
+    Configuration(2, 2, 2, 2),
+)
+"""Seconds altogether: part of the fast tests."""
+
+CONTINUOUS: Final = (*LARGE, *SMALL)
+
+LONG: Final[tuple[AnyConfiguration, ...]] = (
+    CollectorConfiguration(lives=2, passes=4, backups=2, restores=2, lost=1),
+    LogConfiguration(2, 4, 3),
+    Configuration(2, 2, 2, 2, entries=2, recoverers=2),
+    Configuration(3, 3, 3, 2, entries=2),
+    Configuration(2, 2, 2, 2, recoverers=2, explicit_lac=True, readers=1),
+)
+"""Complete as well, a minute or two each: part of `make full`."""
+
+BOUNDED: Final = ((Configuration(3, 3, 3, 2, entries=2, crashes=1, journal=False), 5_000_000),)
+"""(configuration, states): looked at so far, not complete; part of `make full`."""
+
+CALIBRATION: Final = "calibration: classic specification 2 bookies Qw 2 Qa 1"
+CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)
+"""TLC: 285,773 distinct, 982,019 generated with the initial state, depth 28 with the initial state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one configuration came to."""
+
+    name: str
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    cpu_seconds: float
+    complete: bool
+    violation: str
+    transcript: str
+    kinds: tuple[tuple[str, int], ...]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """What is pinned: distinct states, transitions, depth."""
+        return self.states, self.transitions, self.depth
+
+
+def line_of(configuration: AnyConfiguration | None) -> Line:
+    """Explore one configuration; None is the calibration."""
+    begun = time.process_time()
+    if configuration is None:
+        world = ClassicWorld()
+        result, name, text = explore(world, world.violation), CALIBRATION, ""
+    else:
+        done = check(configuration, count_kinds=True)
+        result, name = done.result, configuration.name
+        text = done.text if result.violation else ""
+    violation = f"{result.violation.invariant}: {result.violation.text}" if result.violation else ""
+    return Line(
+        name,
+        result.states,
+        result.transitions,
+        result.depth,
+        result.seconds,
+        time.process_time() - begun,
+        result.complete,
+        violation,
+        text,
+        tuple(sorted(result.kinds.items())),
+    )
+
+
+def lines(configurations: tuple[AnyConfiguration | None, ...], workers: int = 2) -> Iterator[Line]:
+    """Explore configurations side by side, in processes of their own; each as soon as it is done."""
+    with ProcessPoolExecutor(workers, max_tasks_per_child=1) as pool:
+        for done in as_completed([pool.submit(line_of, each) for each in configurations]):
+            yield done.result()

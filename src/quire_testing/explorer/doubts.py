@@ -1,0 +1,163 @@
+"""The steps after a loss: a bookie looks for what it lost and asks for fences; a client fills it and ends its doubt.
+
+A question to the store is three steps: asked (with the add that makes it), read at the store, heard. Whatever else
+happens may come between any two of them, and so with the four of a doubt's end: looked, filled, read again, arrived.
+
+Source: `bookie/first_words.py`, `bookie/server.py`, `client/repair.py`; `docs/protocol/bookie.md`, "After a loss".
+"""
+
+from __future__ import annotations
+
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.quorum import write_set
+from quire.core.transcript import record_text
+from quire_testing.explorer.bookies import BookieState
+from quire_testing.explorer.clients import bookie_name
+from quire_testing.explorer.messages import reply_text
+from quire_testing.explorer.parts import Clearing, Label, Move, State, WorldParts
+
+CLEARER = "clearer"
+
+
+class Doubts(WorldParts):
+    """What bookies and clients do about what may be lost."""
+
+    def _doubt_moves(self, state: State, moves: list[Move]) -> None:
+        for bookie in range(self.n):
+            self._doubt_moves_of(state, bookie, moves)
+        if self.at_clearing != self.at_budget:
+            self._clearing_moves(state, moves)
+
+    def _doubt_moves_of(self, state: State, bookie: int, moves: list[Move]) -> None:
+        """What one bookie does about its own doubts."""
+        before = self.bookies.parts[state[bookie]]
+        if before.looking:
+            moves.append(self._looks_for_lost(state, bookie, before))
+        if before.question == "asked":
+            moves.append(self._store_answers(state, bookie, before))
+        elif before.question:
+            moves.append(self._hears_answer(state, bookie, before))
+
+    def _record(self, state: State) -> LedgerMetadata | None:
+        return self.stores.parts[state[self.at_store]].record
+
+    def _looks_for_lost(self, state: State, bookie: int, before: BookieState) -> Move:
+        record = self._record(state)
+        closed = record is None or record.state is LedgerState.CLOSED
+        listed = record is not None and any(
+            bookie_name(bookie) in fragment.ensemble for fragment in record.fragments
+        )
+        after = self.bookie_driver.look_for_lost(before, listed=listed, closed=closed)
+        said = "it may have lost entries" if after.in_doubt else "nothing names it"
+        label = Label(bookie_name(bookie), "looks through the records", (said,), kind="scan")
+        return label, self._with_bookie(state, bookie, after)
+
+    def _store_answers(self, state: State, bookie: int, before: BookieState) -> Move:
+        record = self._record(state)
+        after = self.bookie_driver.store_answers(before, record, bookie_name(bookie))
+        text = record_text(record) if record is not None else "nothing"
+        command = f"reads {text} for {bookie_name(bookie)}"
+        return Label("store", command, (), bookie_name(bookie), "ask"), self._with_bookie(
+            state, bookie, after
+        )
+
+    def _hears_answer(self, state: State, bookie: int, before: BookieState) -> Move:
+        after, replies, said = self.bookie_driver.answered(before)
+        if self._syncs_at_once(state):
+            after, more = self._synced(after)
+            replies = [*replies, *more]
+        said += [f"-> {self.names[whom]} {reply_text(reply)}" for whom, reply in replies]
+        what = "settles the fence" if before.question == "settled" else "does not settle the fence"
+        label = Label(bookie_name(bookie), f"hears that the record {what}", tuple(said), "store", "answer")
+        new = list(self._with_bookie(state, bookie, after))
+        for whom, reply in replies:
+            self._push_reply(new, whom, bookie, reply)
+        return label, tuple(new)
+
+    def _with_bookie(self, state: State, bookie: int, after: BookieState) -> State:
+        new = list(state)
+        new[bookie] = self.bookies.number(after)
+        return tuple(new)
+
+    # --- the end of a doubt ------------------------------------------------------------------------------------------
+
+    def _clearing_moves(self, state: State, moves: list[Move]) -> None:
+        clearing = self.clearings.parts[state[self.at_clearing]]
+        if not clearing.step:
+            if clearing.left:
+                self._begin_clearing(state, clearing, moves)
+            return
+        name = bookie_name(clearing.bookie)
+        if clearing.step == "filling":
+            self._fill(state, clearing, moves)
+        elif clearing.step == "filled":
+            record = self._record(state)
+            rule, filled = self.switches.rules.may_end_doubt, clearing.filled
+            ends = record is not None and filled is not None and rule(filled, record, name)
+            after = clearing._replace(step="sent", filled=None) if ends else Clearing(clearing.left)
+            text = record_text(record) if record is not None else "nothing"
+            said = (f"ends the doubt {clearing.lsn} of {name}",) if ends else ("gives up",)
+            label = Label(CLEARER, f"reads {text}", said, kind="reads again")
+            moves.append((label, self._with_clearing(state, after)))
+        else:
+            before = self.bookies.parts[state[clearing.bookie]]
+            after_bookie, answer = self.bookie_driver.clear_limbo(before, clearing.lsn)
+            if self._syncs_at_once(state):
+                after_bookie, _ = self._synced(after_bookie)
+            label = Label(name, f"takes clear limbo {clearing.lsn}", (answer.name,), CLEARER, "clear")
+            new = self._with_bookie(state, clearing.bookie, after_bookie)
+            moves.append((label, self._with_clearing(new, Clearing(clearing.left))))
+
+    def _begin_clearing(self, state: State, clearing: Clearing, moves: list[Move]) -> None:
+        for bookie in range(self.n):
+            facts = self.bookies.parts[state[bookie]].facts
+            doubt = LedgerFacts(*facts).doubt if facts else None
+            if doubt is not None:
+                label = Label(
+                    CLEARER, f"sees the doubt {doubt.lsn} of {bookie_name(bookie)}", (), kind="sees"
+                )
+                after = Clearing(clearing.left - 1, "filling", bookie, doubt.lsn)
+                moves.append((label, self._with_clearing(state, after)))
+
+    def _fill(self, state: State, clearing: Clearing, moves: list[Move]) -> None:
+        """It copies what is decided and what the bookie lacks of its share; where no copy is left, it gives up."""
+        record, bookie = self._record(state), clearing.bookie
+        lacks = None if record is None else self._lacking(state, record, bookie)
+        if record is None or lacks is None:
+            label = Label(CLEARER, f"cannot fill {bookie_name(bookie)}", (), kind="fill")
+            moves.append((label, self._with_clearing(state, Clearing(clearing.left))))
+            return
+        new = state
+        if lacks:
+            before = self.bookies.parts[state[bookie]]
+            new = self._with_bookie(state, bookie, self.bookie_driver.fill(before, lacks))
+        entries = " ".join(str(entry) for entry in range(lacks.bit_length()) if lacks >> entry & 1)
+        label = Label(CLEARER, f"fills {bookie_name(bookie)} with {entries or 'nothing'}", (), kind="fill")
+        moves.append((label, self._with_clearing(new, clearing._replace(step="filled", filled=record))))
+
+    def _lacking(self, state: State, record: LedgerMetadata, bookie: int) -> int | None:
+        """The decided entries that a bookie should hold and does not; None if one of them is nowhere."""
+        lacks, name = 0, bookie_name(bookie)
+        readable = [
+            part.held & ~part.damaged for part in (self.bookies.parts[number] for number in state[: self.n])
+        ]
+        for index in range(len(record.fragments)):
+            last = record.last_entry_of_fragment(index)
+            fragment = record.fragments[index]
+            if last is None or name not in fragment.ensemble:
+                continue
+            for entry in range(fragment.first_entry, last + 1):
+                slots = write_set(entry, record.ensemble_size, record.write_quorum)
+                members = [fragment.ensemble[slot] for slot in slots]
+                if name not in members or readable[bookie] >> entry & 1:
+                    continue
+                if not any(readable[int(each[1:])] >> entry & 1 for each in members):
+                    return None
+                lacks |= 1 << entry
+        return lacks
+
+    def _with_clearing(self, state: State, after: Clearing) -> State:
+        new = list(state)
+        new[self.at_clearing] = self.clearings.number(after)
+        return tuple(new)

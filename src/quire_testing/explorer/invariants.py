@@ -1,0 +1,371 @@
+"""What must hold in every state of a ledger's world, by name.
+
+Source: protocol document (001), "Guarantees"; protocol reference 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from quire.core.errors import CorruptMetadataError
+from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.quorum import covers_exactly, write_set
+from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire.core.writer import WriterMachine
+from quire_testing.explorer.bookies import BookieState
+from quire_testing.explorer.clients import Client, bookie_number
+from quire_testing.explorer.parts import State, Store
+from quire_testing.explorer.world import World
+
+INVARIANTS: Final = {
+    "I1": "no acknowledged loss: a ledger that is closed at L holds every acknowledged entry, so none is above L",
+    "I2": "readable: an acknowledged entry is on enough bookies of its write set in the record's fragment",
+    "I3": "closed is complete: every entry up to a closed end is on at least Qa bookies of its write set",
+    "I4": "one end: once CLOSED, state and last entry never change",
+    "I5": "order: callers hear of 0, 1, 2, ... without a gap; no LAC falls; LAC <= LAP",
+    "I6": "fragments: the record, and every client's copy of it, is a possible one",
+    "I7": "fence effective: whoever reads forward has durably fenced enough of the original ensemble",
+    "I8": "negative is stable: an entry that was judged not recoverable never becomes acknowledged",
+    "I9": "fenced stays: a fence that was answered never falls, crashes included; no normal add is stored after it",
+    "I10": "LAC is true: a bookie's LAC is not above what was acknowledged or, after the close, not above the end",
+    "I11": "read once, read always: what a reader beside has read, or may read, is never above a closed end",
+    "I12": "writer and record agree: a closed end is not below what the writer acknowledged; the record is closed once",
+    "I13": "local honesty: pending entries are LAC + 1 .. LAP, acknowledgements are of bookies at their slots now",
+    "M": "legal transitions: every swap of the record is one of M1 to M7, and no fragment changes unless it is OPEN",
+    "C": "created with enough: a ledger begins with its stated minimum of bookies there, and Qa of every write set",
+    "P": "no phantom: nothing is recovered that was never written",
+    "R": "read what is there: a reader is never told that a confirmed entry does not exist",
+    "F3": "a writer that a fenced bookie refuses an unconfirmed entry takes no more entries",
+    "V": "vouched: what a bookie once held and the record says is its, it holds, or it is in doubt (where doubts end)",
+    "W": "write set full: what a recovery that met no failure wrote back is on the whole write set at its close",
+    "F1": "no deadlock: while a client has something to do a step is possible, and without faults a recovery closes",
+}
+"""Names and texts. `W` is the check of X8: no reader needs it, re-replication does."""
+
+LOG_INVARIANTS: Final = {
+    "L1": "every acknowledged write is in a ledger of the list, and no listed ledger is deleted",
+    "L2": "the list's ledgers in order give the writes in the order of acknowledgement, no gap, no duplicate",
+    "L3": "after a newer leader's swap nobody else has an open ledger in the list: one leader can be acknowledged",
+    "L4": "the list only grows at its end and shrinks at its front",
+    "L5": "two readers see lists of which one is a prefix of the other",
+    "L6": "only ledgers that the list calls open, at most two, may be not closed",
+    "L7": "what the log keeps of each writer is a prefix of that writer's appends",
+}
+
+COLLECTOR_INVARIANTS: Final = {
+    "G1": "nothing is dropped of a ledger that nobody deleted, in whatever time line of the metadata store",
+    "G2": "what is unknown is told: a ledger that is missing without a proof is listed when the pass ends",
+    "G3": "a store that went back allows no drop: no look does in one that shows fewer passes than the bookie has made",
+    "G4": "a ledger with a record stays: no look allows the drop of one whose record is there",
+}
+
+DIRECTORY_INVARIANTS: Final = {
+    "W1": "nothing that was acknowledged is denied by a process that serves for the bookie",
+    "W2": "one process at a time speaks for a bookie",
+}
+
+NAMES: Final = tuple(INVARIANTS)
+
+
+class BookieView(NamedTuple):
+    """What invariants look at in one bookie."""
+
+    held: int
+    lac: int
+    fence_is_durable: bool
+    """Or, without a journal, set or unknown: after a crash the record is asked before a normal add is taken."""
+    fault: tuple[str, str] | None
+    denied: int = 0
+    """Entries that it once held, lost, and would say that it never had."""
+
+
+class ClientView(NamedTuple):
+    """What invariants look at in one client."""
+
+    told: int
+    fenced: tuple[int, ...]
+    """The bookies of R of a recoverer that reads forward, else nothing."""
+    verdict: int | None
+    lap: int
+    fault: tuple[str, str] | None
+
+
+class ReaderView(NamedTuple):
+    """What invariants look at in one reader."""
+
+    read_through: int
+    fault: tuple[str, str] | None
+
+
+class StoreView(NamedTuple):
+    """What invariants look at in the store, worked out once for each of its states."""
+
+    end: int | None
+    """The last entry, once it is closed."""
+    shares: tuple[int, ...]
+    """For each bookie the entries, as bits, of whose write set the record makes it."""
+    fault: str
+    """What is wrong with the record's form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that does not hold, and how."""
+
+    invariant: str
+    text: str
+
+
+class Watch:
+    """Looks at states. Equal views are judged once.
+
+    Args:
+        world: whose states.
+        names: the invariants that are looked at.
+    """
+
+    def __init__(self, world: World, names: Iterable[str] = NAMES) -> None:
+        self._world = world
+        self._names = frozenset(names)
+        unknown = self._names - INVARIANTS.keys()
+        if unknown:
+            msg = f"no such invariant: {', '.join(sorted(unknown))}"
+            raise ValueError(msg)
+        self._bookies: dict[int, BookieView] = {}
+        self._clients: dict[int, ClientView] = {}
+        self._judged: dict[Any, Violation | None] = {}
+        self._latest: tuple[Any, Violation | None] = (None, None)
+        self._views: dict[Any, int] = {}
+        self._bookie_views: dict[int, int] = {}
+        self._client_views: dict[int, int] = {}
+        self._stores: dict[int, StoreView] = {}
+        self._readers: dict[int, ReaderView] = {}
+        self._reader_views: dict[int, int] = {}
+
+    def __call__(self, state: State) -> Violation | None:
+        """The violation in a state, if there is one."""
+        world = self._world
+        bookie_views, client_views, reader_views = self._bookie_views, self._client_views, self._reader_views
+        try:
+            key = (
+                *[bookie_views[number] for number in state[: world.n]],
+                state[world.at_store],
+                *[client_views[number] for number in state[world.at_client : world.at_link]],
+                *[reader_views[number] for number in state[world.at_reader : world.at_clearing]],
+            )
+        except KeyError:
+            for number in state[world.at_reader : world.at_clearing]:
+                self._see_reader(number)
+            for number in state[: world.n]:
+                self._see_bookie(number)
+            for number in state[world.at_client : world.at_link]:
+                self._see_client(number)
+            return self(state)
+        if key != self._latest[0]:  # in a walk few steps change what is looked at
+            try:
+                violation = self._judged[key]
+            except KeyError:
+                violation = self._judged[key] = self._judge(state)
+            self._latest = key, violation
+        return self._latest[1]
+
+    def deadlock(self, state: State) -> Violation | None:
+        """F1's cheap half, asked of a state without a next step."""
+        if "F1" not in self._names:
+            return None
+        waiting = [
+            name
+            for name, client in zip(self._world.names, self._world.clients_of(state), strict=True)
+            if client.machine is not None and _waits(client)
+        ]
+        return Violation("F1", f"{' and '.join(waiting)} wait for ever") if waiting else None
+
+    # --- views -----------------------------------------------------------------------------------------------------
+
+    def _number(self, view: Any) -> int:
+        return self._views.setdefault(view, len(self._views))
+
+    def _see_bookie(self, number: int) -> None:
+        if number not in self._bookies:
+            bookie: BookieState = self._world.bookies.parts[number]
+            fault = bookie.fault if bookie.fault and bookie.fault[0] in self._names else None
+            stays = bookie.fence_is_durable if self._world.configuration.journal else bookie.takes_no_adds
+            denied = 0 if bookie.in_doubt else bookie.owed & ~bookie.held
+            view = BookieView(bookie.held, bookie.lac, stays, fault, denied)
+            self._bookies[number] = view
+            self._bookie_views[number] = self._number(view)
+
+    def _see_client(self, number: int) -> None:
+        if number not in self._clients:
+            client = self._world.clients.parts[number]
+            fault = client.fault if client.fault and client.fault[0] in self._names else None
+            fenced: tuple[int, ...] = ()
+            machine = client.machine
+            if isinstance(machine, RecoveryMachine) and machine.status in (
+                RecoveryStatus.READING,
+                RecoveryStatus.MEASURING,
+                RecoveryStatus.CLOSING,
+            ):
+                fenced = tuple(bookie_number(name) for name in machine._read_ensemble)
+            view = ClientView(
+                client.told, fenced, client.verdict, machine.lap if machine else NO_ENTRY, fault
+            )
+            self._clients[number] = view
+            self._client_views[number] = self._number(view)
+
+    def _see_reader(self, number: int) -> None:
+        if number not in self._readers:
+            reader = self._world.readers.parts[number]
+            fault = reader.fault if reader.fault and reader.fault[0] in self._names else None
+            view = self._readers[number] = ReaderView(reader.next_entry - 1, fault)
+            self._reader_views[number] = self._number(view)
+
+    def _see_store(self, number: int) -> StoreView:
+        view = self._stores.get(number)
+        if view is None:
+            view = self._stores[number] = self._looked_at(self._world.stores.parts[number].record)
+        return view
+
+    def _looked_at(self, record: LedgerMetadata | None) -> StoreView:
+        shares = [0] * self._world.n
+        if record is None:
+            return StoreView(None, tuple(shares), "")
+        fault, end = "", _end(record)
+        try:
+            record.checked()
+        except CorruptMetadataError as error:
+            fault = str(error)
+        for entry in range(max(self._world.configuration.entries_written, 0 if end is None else end + 1)):
+            ensemble = record.ensemble_of(entry)
+            for slot in write_set(entry, record.ensemble_size, record.write_quorum):
+                shares[bookie_number(ensemble[slot])] |= 1 << entry
+        return StoreView(end, tuple(shares), fault)
+
+    # --- judging ---------------------------------------------------------------------------------------------------
+
+    def _judge(self, state: State) -> Violation | None:
+        world, names = self._world, self._names
+        bookies = [self._bookies[number] for number in state[: world.n]]
+        clients = [self._clients[number] for number in state[world.at_client : world.at_link]]
+        store = world.stores.parts[state[world.at_store]]
+        seen = self._see_store(state[world.at_store])
+        readers = [self._readers[number] for number in state[world.at_reader : world.at_clearing]]
+        parts: list[BookieView | ClientView | ReaderView | Store] = [*bookies, *clients, *readers, store]
+        faults = [each.fault for each in parts]
+        for fault in faults:
+            if fault is not None and fault[0] in names:
+                return Violation(*fault)
+        told = clients[0].told
+        found = (
+            self._loss(seen.end, told)
+            or self._record(store, seen, clients)
+            or self._copies(store, seen, told, bookies)
+            or self._fences(store, clients, bookies)
+            or self._lacs(seen.end, told, bookies)
+            or self._read(seen.end, readers)
+        )
+        return found if found is None or found.invariant in names else None
+
+    def _loss(self, end: int | None, told: int) -> Violation | None:
+        if end is not None and told > end:
+            which = "I1" if "I1" in self._names else "I12"
+            return Violation(which, f"entry {told} was acknowledged, the ledger ends at {end}")
+        return None
+
+    def _record(self, store: Store, seen: StoreView, clients: list[ClientView]) -> Violation | None:
+        if "I12" in self._names and store.closes > 1:
+            return Violation("I12", "the record was closed twice")
+        if "I6" in self._names and seen.fault:
+            return Violation("I6", seen.fault)
+        if "P" in self._names:
+            for client in clients[1:]:
+                if client.lap >= self._world.configuration.entries_written:
+                    return Violation("P", f"entry {client.lap} was recovered and never written")
+        if "I8" in self._names and store.record is not None:
+            for client in clients[1:]:
+                if client.verdict is not None and clients[0].told >= client.verdict:
+                    return Violation(
+                        "I8", f"entry {client.verdict} was judged not recoverable and acknowledged"
+                    )
+        return None
+
+    def _copies(
+        self, store: Store, seen: StoreView, told: int, bookies: list[BookieView]
+    ) -> Violation | None:
+        record, end = store.record, seen.end
+        if record is None:
+            return None
+        configuration = self._world.configuration
+        needed = record.ack_quorum
+        if not configuration.journal:
+            needed = max(0, needed - configuration.crashes)
+        if "I2" in self._names and (entry := _thinnest(seen.shares, bookies, needed, told)) is not None:
+            copies = _copies_of(seen.shares, bookies, entry)
+            return Violation("I2", f"entry {entry} is acknowledged and on {copies} bookies, not {needed}")
+        if "V" in self._names:
+            for share, bookie in zip(seen.shares, bookies, strict=True):
+                if share & bookie.denied and (end is None or share & bookie.denied & (1 << end + 1) - 1):
+                    return Violation("V", "a bookie denies what it held, and the record says is its")
+        if "I3" not in self._names or end is None:
+            return None
+        if (entry := _thinnest(seen.shares, bookies, needed, end)) is not None:
+            copies = _copies_of(seen.shares, bookies, entry)
+            return Violation("I3", f"the ledger ends at {end} and entry {entry} is on {copies} bookies")
+        return None
+
+    def _fences(self, store: Store, clients: list[ClientView], bookies: list[BookieView]) -> Violation | None:
+        record = store.record
+        if "I7" not in self._names or record is None:
+            return None
+        for client in clients[1:]:
+            if client.fenced:
+                if not self._world.configuration.journal and _end(record) is not None:
+                    continue  # who starts anew need not fence what is closed
+                known = sum(1 << slot for slot, b in enumerate(client.fenced) if bookies[b].fence_is_durable)
+                if not covers_exactly(known, record.ensemble_size, record.write_quorum, record.ack_quorum):
+                    return Violation("I7", "a recoverer reads forward and the durable fences do not cover")
+        return None
+
+    def _lacs(self, end: int | None, told: int, bookies: list[BookieView]) -> Violation | None:
+        for bookie in bookies:  # their names are exchanged freely: no text says one
+            if "I10" in self._names and bookie.lac > told and (end is None or bookie.lac > end):
+                return Violation("I10", f"a bookie says that {bookie.lac} is confirmed, and it is not")
+            if "I11" in self._names and end is not None and bookie.lac > end:
+                text = f"a reader beside may have read entry {bookie.lac}, the ledger ends at {end}"
+                return Violation("I11", text)
+        return None
+
+    def _read(self, end: int | None, readers: list[ReaderView]) -> Violation | None:
+        for reader in readers:
+            if "I11" in self._names and end is not None and reader.read_through > end:
+                return Violation("I11", f"entry {reader.read_through} was read, the ledger ends at {end}")
+        return None
+
+
+def _thinnest(shares: Sequence[int], bookies: Sequence[BookieView], needed: int, last: int) -> int | None:
+    """The first entry up to `last` with fewer than `needed` copies where the record says; entries are bits."""
+    at_least = [(1 << last + 1) - 1, *(0,) * needed]
+    for share, bookie in zip(shares, bookies, strict=True):
+        held = share & bookie.held
+        for copies in range(needed, 0, -1):
+            at_least[copies] |= at_least[copies - 1] & held
+    missing = at_least[0] & ~at_least[needed]
+    return (missing & -missing).bit_length() - 1 if missing else None
+
+
+def _copies_of(shares: Sequence[int], bookies: Sequence[BookieView], entry: int) -> int:
+    return sum(share & bookie.held & 1 << entry != 0 for share, bookie in zip(shares, bookies, strict=True))
+
+
+def _end(record: LedgerMetadata | None) -> int | None:
+    return record.last_entry if record is not None and record.state is LedgerState.CLOSED else None
+
+
+def _waits(client: Client) -> bool:
+    machine = client.machine
+    if isinstance(machine, WriterMachine):
+        return not client.idle and (bool(machine.pending) or machine.asked.name != "NOTHING")
+    return not client.idle

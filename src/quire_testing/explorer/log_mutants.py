@@ -1,0 +1,83 @@
+"""The mutants of the log: one fix of opening or rolling taken out of each.
+
+Source: protocol reference 10, X19 to X22 and X34; decisions F-10, F-30.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.mutant import Mutant, with_rules
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.unfixed import DeletesFirst
+
+TWO = LogConfiguration()
+
+LOG_MUTANTS: Final[tuple[Mutant[LogConfiguration], ...]] = (
+    with_rules(
+        "X19",
+        "an opener fences the last ledger only",
+        TWO,
+        "L6",
+        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-1:]),
+    ),
+    with_rules(
+        "X20-fence",
+        "an opener fences nothing",
+        TWO,
+        "L3",
+        ledgers_to_fence=lambda ledger_ids, open_ids: [],
+    ),
+    Mutant(
+        "X20-swap",
+        "an opener writes the list without a swap",
+        replace(SHIPPED, blind_lists="open"),
+        TWO,
+        "L3",
+    ),
+    with_rules(
+        "X21",
+        "a leader serves before its list is written",
+        LogConfiguration(handles=1),
+        "L1",
+        may_serve=lambda *, list_written: True,
+    ),
+    Mutant("X22", "a roll writes the list without a swap", replace(SHIPPED, blind_lists="roll"), TWO, "L3"),
+    with_rules(
+        "X34",
+        "a second roll before the previous ledger is closed",
+        LogConfiguration(handles=2, ledgers=4, writes=2),
+        "L6",
+        may_roll=lambda open_items: True,
+    ),
+    with_rules(
+        "F-10",
+        "an opener fences the last two places only, and a sink has put ledgers behind",
+        LogConfiguration(handles=2, ledgers=4, writes=0, adopts=2),
+        "L3",
+        ledgers_to_fence=lambda ledger_ids, open_ids: list(ledger_ids[-2:]),
+    ),
+    Mutant(
+        "F-32-order",
+        "a truncation deletes ledgers before the list without them is written",
+        replace(SHIPPED, trim=DeletesFirst),
+        LogConfiguration(handles=1, ledgers=2, writes=1, trims=1),
+        "L1",
+    ),
+    Mutant(
+        "F-32-swap",
+        "a truncation writes the list without a swap",
+        replace(SHIPPED, blind_lists="trim"),
+        LogConfiguration(handles=1, ledgers=3, writes=1, trims=1),
+        "L4",
+    ),
+    with_rules(
+        "F-30",
+        "the next ledger gets entries before the former's last is confirmed",
+        TWO,
+        "L7",
+        may_send_to_next=lambda *, previous_confirmed: True,
+    ),
+)

@@ -1,0 +1,408 @@
+"""The world of one log: handles that open it, lead it, roll it and are deposed, on the log's machine of `core`.
+
+Ledgers are as the ledger's world proves them: an add lands or is refused, a recovery closes what it fences at what has
+landed. What a handle asks for is carried out in any order, each request and each answer a step of its own; a swap whose
+answer is lost may land later, or never.
+
+Source: ledgers to logs (000); protocol reference 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from quire.core import log_effects as fx
+from quire.core.errors import QuireError
+from quire.core.ids import LedgerId
+from quire.core.log import LogMachine, LogStatus
+from quire.core.log_list import Adoption, ItemState, LedgerSummary, LogHead, LogItem, LogPage
+from quire_testing.explorer.invariants import LOG_INVARIANTS
+from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, put
+from quire_testing.explorer.log_trims import Trims
+from quire_testing.explorer.parts import Label, Table
+from quire_testing.explorer.snapshot import clone, state_of
+from quire_testing.explorer.switches import SHIPPED, Switches
+
+
+class LogWorld(Trims):
+    """Every state that one log's world can come to."""
+
+    def __init__(self, configuration: LogConfiguration, switches: Switches = SHIPPED) -> None:
+        super().__init__(configuration, switches)
+        self.handles: Table[Handle] = Table(lambda handle: handle.key)
+        self.machines: Table[LogMachine] = Table(state_of)
+        self._stepped: dict[Any, tuple[Label, int]] = {}
+
+    def initial(self) -> LogState:
+        """An empty log; nobody leads it."""
+        head = self.heads.number(LogHead(b"\x07" * 16, "orders"))
+        c = self.configuration
+        return LogState(head, 1, (), (), 0, c.lost_swaps, c.adopts, (), stages=c.stages)
+
+    def successors(self, state: LogState) -> list[tuple[Label, LogState]]:
+        """Every next step: a label and the state after it."""
+        moves = list(self._opens(state))
+        for who, number in enumerate(state.handles):
+            handle = self.handles.parts[number]
+            moves += self._works(state, who, handle)
+            if handle.machine.status is not LogStatus.ENDED:
+                moves += self._leads(state, who, handle)
+        if state.adopts:
+            moves.append(self._adopts(state))
+        if state.stages:
+            moves.append(self._stages(state))
+        moves += self._trims(state)
+        return moves
+
+    # --- a handle ----------------------------------------------------------------------------------------------------
+
+    def _step(
+        self,
+        state: LogState,
+        who: int,
+        handle: Handle,
+        put: Callable[[LogMachine], object],
+        command: str,
+        *told: object,
+    ) -> tuple[Label, LogState]:
+        """Give a handle's machine one input; `command` and `told` name it, so that it is worked out once."""
+        key = (who, handle.key, command, told)
+        found = self._stepped.get(key)
+        if found is None:
+            label, after = self._worked_out(who, handle, put, command)
+            found = self._stepped[key] = label, self.handles.number(after)
+        handles = (*state.handles[:who], found[1], *state.handles[who + 1 :])
+        return found[0], state._replace(handles=handles)
+
+    def _worked_out(
+        self, who: int, handle: Handle, put: Callable[[LogMachine], object], command: str
+    ) -> tuple[Label, Handle]:
+        """Run the machine on a copy; what it asks for becomes its handle's work."""
+        machine = clone(handle.machine)
+        machine.out = []
+        fault = handle.fault
+        said: list[str] = []
+        try:
+            put(machine)
+            said = [effect_text(effect) for effect in machine.out]
+            machine.check()
+        except (QuireError, AssertionError) as error:
+            name, _, rest = str(error).partition(": ")
+            fault = fault or ((name, rest) if name in LOG_INVARIANTS else ("L6", str(error)))
+        handle = replace(handle, machine=machine, fault=fault)
+        for effect in machine.out:
+            handle = self._takes(handle, effect)
+        machine.out = []
+        handle = self._drained(handle)
+        handle = replace(handle, state=self.machines.number(handle.machine))
+        return Label(f"handle {who}", command, tuple(said), kind=command.split(maxsplit=1)[0]), handle
+
+    def _takes(self, handle: Handle, effect: fx.Effect) -> Handle:
+        match effect:
+            case fx.Serve(ledger_id) | fx.SwitchLedger(ledger_id):
+                return replace(handle, target=int(ledger_id))
+            case fx.DrainLedger(ledger_id):
+                target = (
+                    0 if handle.target == ledger_id else handle.target
+                )  # it gets no more, also once drained
+                return replace(handle, draining=int(ledger_id), target=target)
+            case fx.ReadHead():
+                return replace(handle, work=(*handle.work, ("read",)))
+            case fx.RecoverLedger(item):
+                return replace(handle, work=(*handle.work, ("recover", int(item.ledger_id))))
+            case fx.CreateLedger():
+                return replace(handle, work=(*handle.work, ("create",)))
+            case fx.WriteHead(head, version):
+                return replace(handle, work=(*handle.work, ("swap", self.heads.number(head), version)))
+            case fx.DeleteLedger(ledger_id):
+                return replace(handle, work=(*handle.work, ("delete", int(ledger_id))))
+            case fx.BackOff():
+                return replace(handle, work=(*handle.work, ("retry",)))
+            case fx.CloseLedger(ledger_id):
+                return replace(handle, work=(*handle.work, ("close", int(ledger_id))))
+            case fx.Ended():
+                kept = tuple(("late", *w[1:]) if w[0] == "swap" else w for w in handle.work)
+                return replace(handle, work=kept, flights=())
+        return handle
+
+    def _drained(self, handle: Handle) -> Handle:
+        """The driver's answer once nothing is on its way to a ledger that is drained: part of the same turn."""
+        ledger = handle.draining
+        if not ledger or any(flight.ledger == ledger for flight in handle.flights):
+            return handle
+        machine = clone(handle.machine)
+        machine.drained(LedgerId(ledger), handle.confirmed.count(ledger))
+        out, machine.out = machine.out, []
+        handle = replace(handle, machine=machine, draining=0)
+        for effect in out:
+            handle = self._takes(handle, effect)
+        return handle
+
+    def _with(self, state: LogState, who: int, handle: Handle) -> LogState:
+        handles = (*state.handles[:who], self.handles.number(handle), *state.handles[who + 1 :])
+        return state._replace(handles=handles)
+
+    def _opens(self, state: LogState) -> Iterator[tuple[Label, LogState]]:
+        if len(state.handles) < self.configuration.handles:
+            who = len(state.handles)
+            machine = self.switches.log(f"h{who}", name_page=_page_name, rules=self.switches.rules)
+            wider = state._replace(handles=(*state.handles, -1))
+            yield self._step(wider, who, Handle(machine), lambda m: m.open(), "open")
+
+    def _leads(self, state: LogState, who: int, handle: Handle) -> Iterator[tuple[Label, LogState]]:
+        machine = handle.machine
+        appends = handle.target and handle.target != handle.draining and not machine.is_closing
+        if appends and state.written < self.configuration.writes:
+            flight = Flight(handle.target, handle.appended, seen=len(state.acked))
+            after = replace(handle, appended=handle.appended + 1, flights=(*handle.flights, flight))
+            label = Label(
+                f"handle {who}", f"append {flight.number} to ledger {flight.ledger}", (), kind="append"
+            )
+            yield label, self._with(state, who, after)._replace(written=state.written + 1)
+        if machine.may_roll and len(state.ledgers) < self.configuration.ledgers:
+            yield self._step(state, who, handle, lambda m: m.roll(), "roll")
+        serving = machine.status is LogStatus.SERVING and not machine.is_closing
+        if self.configuration.closes and serving and not handle.flights:
+            # A writer confirms everything before it closes; a roll under way is finished first.
+            yield self._step(state, who, handle, lambda m: m.close(), "close")
+        seen: set[int] = set()
+        for place, flight in enumerate(handle.flights):
+            if flight.ledger not in seen and flight.fate:
+                yield self._hears_of(state, who, handle, place)
+            seen.add(flight.ledger)
+        landing: set[int] = set()
+        for place, flight in enumerate(handle.flights):
+            if not flight.fate and flight.ledger not in landing:
+                landing.add(flight.ledger)
+                yield self._lands(state, who, handle, place)
+
+    def _lands(self, state: LogState, who: int, handle: Handle, place: int) -> tuple[Label, LogState]:
+        """The oldest add to a ledger is on its bookies, or is refused: the ledger was fenced."""
+        flight = handle.flights[place]
+        ledger = state.ledgers[flight.ledger - 1]
+        fate = "refused" if ledger.closed or ledger.deleted else "stored"
+        flights = (*handle.flights[:place], flight._replace(fate=fate), *handle.flights[place + 1 :])
+        after = self._with(state, who, replace(handle, flights=flights))
+        if fate == "stored":
+            stored = ledger._replace(records=(*ledger.records, (who, flight.number)))
+            after = after._replace(ledgers=put(state.ledgers, flight.ledger, stored))
+        return Label(
+            f"ledger {flight.ledger}", f"takes {flight.number} from handle {who}", (fate,), kind=fate
+        ), after
+
+    def _hears_of(self, state: LogState, who: int, handle: Handle, place: int) -> tuple[Label, LogState]:
+        flight = handle.flights[place]
+        rest = (*handle.flights[:place], *handle.flights[place + 1 :])
+        if flight.fate == "refused":
+            after = replace(handle, flights=rest)
+            return self._step(
+                state,
+                who,
+                after,
+                lambda m: m.ledger_failed(LedgerId(flight.ledger), "fenced"),
+                f"hears that ledger {flight.ledger} is fenced",
+            )
+        after = replace(handle, flights=rest, confirmed=(*handle.confirmed, flight.ledger))
+        label, told = self._step(state, who, after, lambda _: None, f"acknowledges {flight.number}")
+        return label, told._replace(acked=(*state.acked, (who, flight.number, flight.seen)))
+
+    # --- what handles asked for --------------------------------------------------------------------------------------
+
+    def _works(self, state: LogState, who: int, handle: Handle) -> Iterator[tuple[Label, LogState]]:
+        for place, work in enumerate(handle.work):
+            rest = replace(handle, work=(*handle.work[:place], *handle.work[place + 1 :]))
+            kind = work[0]
+            if kind in ("swap", "late"):
+                yield from self._swaps(state, who, rest, work)
+            elif kind == "delete":
+                ledger = state.ledgers[work[1] - 1]._replace(deleted=True, closed=True)
+                after = self._with(state, who, rest)._replace(ledgers=put(state.ledgers, work[1], ledger))
+                yield Label(f"handle {who}", f"deletes ledger {work[1]}", (), kind="delete"), after
+            elif handle.machine.status is not LogStatus.ENDED:
+                yield from self._asks(state, who, rest, work)
+
+    def _asks(
+        self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]
+    ) -> Iterator[tuple[Label, LogState]]:
+        kind = work[0]
+        if kind == "read":
+            head = self.heads.parts[state.head]
+            yield self._step(
+                state,
+                who,
+                rest,
+                lambda m: m.head_read(head, state.version),
+                "reads the list",
+                state.head,
+                state.version,
+            )
+        elif kind == "recover":
+            yield self._recovers(state, who, rest, work[1])
+        elif kind == "recovered":
+            ledger = state.ledgers[work[1] - 1]
+            if ledger.deleted:
+                # Its last entry says what it holds, and may be asked for too late.
+                yield self._finds_gone(state, who, rest, work[1])
+            summary = LedgerSummary(len(ledger.records))
+            command = f"hears that ledger {work[1]} is recovered"
+            yield self._step(
+                state, who, rest, lambda m: m.recovered(LedgerId(work[1]), summary), command, summary.records
+            )
+        elif kind == "create":
+            if len(state.ledgers) < self.configuration.ledgers:
+                wider = state._replace(ledgers=(*state.ledgers, Ledger(who)))
+                number = len(wider.ledgers)
+                yield self._step(
+                    wider, who, rest, lambda m: m.created(LedgerId(number), 0), f"creates ledger {number}"
+                )
+        elif kind == "retry":
+            yield self._step(state, who, rest, lambda m: m.retry(), "retries")
+        elif kind == "close":
+            yield self._closes(state, who, rest, work[1])
+        elif kind == "answer":
+            yield self._answered(state, who, rest, work[1], work[2])
+
+    def _recovers(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+        """The fence lands and the ledger is closed; its opener hears of it later. A truncation may have taken it."""
+        if state.ledgers[ledger_id - 1].deleted:
+            return self._finds_gone(state, who, rest, ledger_id)
+        closed = state.ledgers[ledger_id - 1]._replace(closed=True)
+        after = replace(rest, work=(*rest.work, ("recovered", ledger_id)))
+        label = Label(f"handle {who}", f"fences and closes ledger {ledger_id}", (), kind="recover")
+        return label, self._with(state, who, after)._replace(ledgers=put(state.ledgers, ledger_id, closed))
+
+    def _finds_gone(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+        return self._step(
+            state,
+            who,
+            rest,
+            lambda m: m.recovery_failed(LedgerId(ledger_id), gone=True, detail="it does not exist"),
+            f"finds that ledger {ledger_id} is gone",
+        )
+
+    def _closes(self, state: LogState, who: int, rest: Handle, ledger_id: int) -> tuple[Label, LogState]:
+        ledger = state.ledgers[ledger_id - 1]
+        mine = rest.confirmed.count(ledger_id)
+        if ledger.closed and len(ledger.records) != mine:
+            return self._step(
+                state,
+                who,
+                rest,
+                lambda m: m.ledger_failed(LedgerId(ledger_id), "closed elsewhere"),
+                f"cannot close ledger {ledger_id}",
+            )
+        closed = ledger._replace(closed=True, records=ledger.records[:mine])
+        after = state._replace(ledgers=put(state.ledgers, ledger_id, closed))
+        summary = LedgerSummary(mine)
+        return self._step(
+            after,
+            who,
+            rest,
+            lambda m: m.ledger_closed(LedgerId(ledger_id), summary),
+            f"closes ledger {ledger_id}",
+            mine,
+        )
+
+    def _swaps(
+        self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]
+    ) -> Iterator[tuple[Label, LogState]]:
+        """The swap reaches the store; or its handle gives up hearing of it, and it is late."""
+        kind, head, version = work
+        new = self._taken(state, who, head, version)
+        answer = "conflict" if new is None else "written"
+        after = (
+            rest
+            if kind == "late"
+            else replace(rest, work=(*rest.work, ("answer", answer, state.version + 1)))
+        )
+        swapped = self._with(state, who, after)
+        if new is not None:
+            swapped = self._listed(swapped, new)
+        ids = list(self.heads.parts[head].ledger_ids)
+        yield (
+            Label("store", f"takes v{version}: {ids} from handle {who}", (answer,), kind=f"swap {answer}"),
+            swapped,
+        )
+        if (
+            kind == "swap"
+            and state.lost_swaps
+            and self.handles.parts[state.handles[who]].machine.status is not LogStatus.ENDED
+        ):
+            late = replace(rest, work=(*rest.work, ("late", head, version)))
+            spent = state._replace(lost_swaps=state.lost_swaps - 1)
+            yield self._step(spent, who, late, lambda m: m.head_unknown(), "hears nothing of its swap")
+
+    def _taken(self, state: LogState, who: int, head: int, version: int) -> int | None:
+        """The head that the store has after a swap, None after a conflict."""
+        if version == state.version:
+            return head
+        blind = self.switches.blind_lists
+        machine = self.handles.parts[state.handles[who]].machine
+        opening = machine.status is LogStatus.SWAPPING
+        if (blind == "open" and opening) or (blind == "roll" and not opening):
+            now, asked = self.heads.parts[state.head], self.heads.parts[head]
+            added = [item for item in asked.items if now.item(item.ledger_id) is None]
+            merged = replace(now, items=(*now.items, *added))
+            return self.heads.number(merged.with_leader(asked.leader) if opening else merged)
+        return None
+
+    def _answered(
+        self, state: LogState, who: int, rest: Handle, answer: str, version: int
+    ) -> tuple[Label, LogState]:
+        if answer == "written":
+            return self._step(
+                state, who, rest, lambda m: m.head_written(version), "hears that the list is written", version
+            )
+        return self._step(state, who, rest, lambda m: m.head_conflicted(), "hears of a conflict")
+
+    def _stages(self, state: LogState) -> tuple[Label, LogState]:
+        """A sink commits a closed ledger to the log; its place and offsets come later (decisions F-10, F-34)."""
+        head = self.heads.parts[state.head]
+        number = len(state.ledgers) + 1
+        adoption = Adoption((LogItem(LedgerId(number), state=ItemState.CLOSED),))
+        new = self.heads.number(replace(head, adoptions=(*head.adoptions, adoption)))
+        after = state._replace(
+            head=new,
+            version=state.version + 1,
+            stages=state.stages - 1,
+            ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
+        )
+        return Label("sink", f"commits ledger {number}", (), kind="stage"), after
+
+    def _adopts(self, state: LogState) -> tuple[Label, LogState]:
+        """A sink puts a closed ledger at the list's end, whatever is open (the placement rule of F-10 is out)."""
+        head = self.heads.parts[state.head]
+        number = len(state.ledgers) + 1
+        item = LogItem(LedgerId(number), state=ItemState.CLOSED, first_offset=0, next_offset=0)
+        new = self.heads.number(replace(head, items=(*head.items, item)))
+        after = state._replace(
+            head=new,
+            version=state.version + 1,
+            adopts=state.adopts - 1,
+            ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
+        )
+        return Label("sink", f"puts ledger {number} on the list", (), kind="adopt"), after
+
+
+def _page_name(page: LogPage) -> str:
+    return f"{page.level}:" + ",".join(str(item.ledger_id) for item in page.items)
+
+
+def effect_text(effect: fx.Effect) -> str:
+    """An effect on one line of a transcript."""
+    match effect:
+        case fx.WriteHead(head, version):
+            return f"-> store write v{version}: {list(head.ledger_ids)}"
+        case fx.RecoverLedger(item):
+            return f"-> recover ledger {item.ledger_id}"
+        case fx.Serve(ledger_id):
+            return f"=> serve on ledger {ledger_id}"
+        case fx.SwitchLedger(ledger_id):
+            return f"=> switch to ledger {ledger_id}"
+        case fx.Ended(reason):
+            return f"=> ended: {reason.value}"
+        case fx.CloseLedger(ledger_id) | fx.DeleteLedger(ledger_id) | fx.DrainLedger(ledger_id):
+            return f"-> {type(effect).__name__.removesuffix('Ledger').lower()} ledger {ledger_id}"
+    return f"-> {type(effect).__name__}"

@@ -1,0 +1,60 @@
+"""Taking exactly one fix out: what is swapped, where it shows, which invariant breaks.
+
+A mutant is a `Switches` that differs from what ships in one part. Nothing here is reached by production code. All of them
+stand in one table, `mutants.py`.
+
+Source: protocol reference 10; docs/decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from quire.core.rules import RULES
+from quire_testing.explorer.switches import SHIPPED, Switches
+
+C_co = TypeVar("C_co", covariant=True)
+"""The configurations of one world."""
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant(Generic[C_co]):
+    """One fix taken out.
+
+    Attributes:
+        name: its row in the table of defects and mutations, or the rule's name.
+        what: what is wrong now.
+        switches: what runs instead.
+        configuration: where it shows; its type says in which world.
+        violated: the invariant that breaks.
+        rules: the rules that are swapped.
+        begin: the commands of a recorded start, for what is far from the beginning.
+    """
+
+    name: str
+    what: str
+    switches: Switches
+    configuration: C_co
+    violated: str
+    rules: tuple[str, ...] = ()
+    begin: tuple[str, ...] = ()
+
+    @property
+    def names_slots(self) -> bool:
+        """Whether slots are no longer alike, so that states must not be renamed."""
+        return "write_back_set" in self.rules or self.switches.bookie.steps_apart
+
+
+def with_rules(
+    name: str, what: str, configuration: C, violated: str, begin: tuple[str, ...] = (), **swapped: Any
+) -> Mutant[C]:
+    """A mutant that differs in rules only.
+
+    Args:
+        swapped: the rules by their names, as they are instead.
+    """
+    switches = replace(SHIPPED, rules=replace(RULES, **swapped))
+    return Mutant(name, what, switches, configuration, violated, tuple(swapped), begin)

@@ -1,0 +1,52 @@
+"""The one table of mutants: each fix that is taken out once, whatever world shows it.
+
+The explorer finds each of them (`check.py`); the replays play their counterexamples, the walks and the simulator look for
+those that are in the machines and in the programs.
+
+Source: protocol reference 10; docs/decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from quire_testing.explorer.collector_mutants import COLLECTOR_MUTANTS
+from quire_testing.explorer.collector_parts import CollectorConfiguration
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.directory_mutants import DIRECTORY_MUTANTS
+from quire_testing.explorer.directory_world import DirectoryConfiguration
+from quire_testing.explorer.ledger_mutants import LEDGER_MUTANTS, LOSS_MUTANTS, READER_MUTANTS
+from quire_testing.explorer.log_mutants import LOG_MUTANTS
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.mutant import Mutant
+from quire_testing.explorer.quorum_mutants import QUORUM_MUTANTS
+
+AnyConfiguration: TypeAlias = (
+    Configuration | LogConfiguration | CollectorConfiguration | DirectoryConfiguration
+)
+AnyMutant: TypeAlias = Mutant[AnyConfiguration]
+
+TABLES: tuple[tuple[AnyMutant, ...], ...] = (
+    LEDGER_MUTANTS,
+    LOSS_MUTANTS,
+    QUORUM_MUTANTS,
+    READER_MUTANTS,
+    LOG_MUTANTS,
+    COLLECTOR_MUTANTS,
+    DIRECTORY_MUTANTS,
+)
+"""What shows in one world, or is of one kind, stands together."""
+
+MUTANTS: Final[dict[str, AnyMutant]] = {mutant.name: mutant for table in TABLES for mutant in table}
+"""By name, in the order in which the documents show them."""
+
+OF_MACHINES: Final[dict[str, Mutant[Configuration]]] = {mutant.name: mutant for mutant in LEDGER_MUTANTS}
+"""Those that walks and whole programs are made with: fixes of writers, recoverers and bookies."""
+
+REPLAYED: Final[dict[str, Mutant[Configuration]]] = {
+    mutant.name: mutant for mutant in (*LEDGER_MUTANTS, *QUORUM_MUTANTS)
+}
+"""Those whose counterexamples client and bookie programs play."""
+
+OF_LOGS: Final[dict[str, Mutant[LogConfiguration]]] = {mutant.name: mutant for mutant in LOG_MUTANTS}
+"""Those whose counterexamples log programs play."""

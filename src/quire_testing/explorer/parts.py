@@ -1,0 +1,268 @@
+"""The parts of a ledger's world, each with a number for every state that it comes to, and what all steps share.
+
+| places of a state | part |
+| --- | --- |
+| 0 .. n-1 | bookies |
+| n | the store: record, version |
+| n+1 .. n+C | clients: the writer, then the recoverers |
+| then C x n | connections, client by client |
+| then C | what each client asked the store |
+| then R | readers |
+| then one, where doubts are cleared | who clears them |
+| last | budgets |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire_testing.explorer.bookies import BookieDriver, BookieState
+from quire_testing.explorer.clients import Client, Outcome, WriterDriver
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.messages import Link, Request
+from quire_testing.explorer.readers import ReaderDriver, ReaderState
+from quire_testing.explorer.recoverers import RecoveryDriver
+from quire_testing.explorer.switches import SHIPPED, Switches
+
+State: TypeAlias = tuple[int, ...]
+T = TypeVar("T")
+
+
+class Label(NamedTuple):
+    """One step, for people: who does what, and everything that was said then."""
+
+    actor: str
+    command: str
+    said: tuple[str, ...] = ()
+    other: str = ""
+    """Who sent what is delivered, for the diagram."""
+    kind: str = ""
+
+
+class Store(NamedTuple):
+    """The metadata store: the record (None once deleted), its version, closes so far, what went wrong."""
+
+    record: LedgerMetadata | None
+    version: int
+    closes: int = 0
+    fault: tuple[str, str] | None = None
+
+
+class Ask(NamedTuple):
+    """One question to the store: a swap on its way or answered, or a read."""
+
+    kind: str
+    record: LedgerMetadata | None
+    version: int
+    answer: str = ""
+    waits: bool = True
+
+
+class Budget(NamedTuple):
+    """What may still go wrong."""
+
+    timeouts: int
+    crashes: int
+    breaks: int
+    lost_swaps: int
+    damages: int
+    deletions: int
+    reruns: int
+
+
+class Clearing(NamedTuple):
+    """A client that fills bookies in doubt and ends their doubts, one after another.
+
+    Attributes:
+        left: how often it may still begin.
+        step: "" between two, "filling", "filled", or "sent": the request to end the doubt is on its way.
+        bookie: whose doubt.
+        lsn: of that doubt.
+        filled: the record that it was filled from.
+    """
+
+    left: int
+    step: str = ""
+    bookie: int = 0
+    lsn: int = 0
+    filled: LedgerMetadata | None = None
+
+
+class Table(Generic[T]):
+    """Numbers for the states of a kind of part."""
+
+    def __init__(self, key: Callable[[T], Hashable] = lambda part: part) -> None:
+        self._key = key
+        self._numbers: dict[Hashable, int] = {}
+        self.parts: list[T] = []
+
+    def number(self, part: T) -> int:
+        """The part's number, a new one if it is new."""
+        key = self._key(part)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.parts)
+            self.parts.append(part)
+        return number
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+Move: TypeAlias = tuple[Label, State]
+ClientMove: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple[tuple[Any, ...], ...]]
+
+
+def legal(old: LedgerMetadata, new: LedgerMetadata) -> bool:
+    """Whether a swap is one that the protocol knows: state by state, and fragments only where they may change.
+
+    Source: protocol document (001), "Ledgers"; protocol reference 1.5.
+    """
+    if old.state is LedgerState.OPEN:
+        return new.state is not LedgerState.IN_RECOVERY or new.fragments == old.fragments
+    if old.state is LedgerState.IN_RECOVERY:
+        return new.state is LedgerState.CLOSED
+    return new == old
+
+
+class WorldParts:
+    """The tables of a world, and how a client's step or a reply changes a state."""
+
+    def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
+        self.configuration = configuration
+        self.switches = switches
+        self.bookie_driver: BookieDriver = switches.bookie(configuration, switches.rules)
+        self.writer_driver = WriterDriver(configuration)
+        self.recovery_driver = RecoveryDriver(configuration, switches.rules, switches.recovery)
+        self.bookies: Table[BookieState] = Table()
+        self.stores: Table[Store] = Table()
+        self.clients: Table[Client] = Table(lambda client: client.key)
+        self.links: Table[Link] = Table()
+        self.asks: Table[tuple[Ask, ...]] = Table()
+        self.budgets: Table[Budget] = Table()
+        self.clearings: Table[Clearing] = Table()
+        self.readers: Table[ReaderState] = Table(lambda reader: reader.key)
+        self.reader_driver: ReaderDriver = switches.reader(self.bookie_driver, switches.rules)
+        n = configuration.bookies
+        self.n = n
+        self.names = ["writer", *(f"recoverer {i + 1}" for i in range(configuration.recoverers))]
+        if configuration.recoverers == 1:
+            self.names[1] = "recoverer"
+        self.count = len(self.names)
+        self.at_store = n
+        self.at_client = n + 1
+        self.at_link = n + 1 + self.count
+        self.at_ask = self.at_link + self.count * n
+        self.at_reader = self.at_ask + self.count
+        self.at_clearing = self.at_reader + configuration.readers
+        self.at_budget = self.at_clearing + bool(configuration.clears)
+        self.reader_names = [f"reader {i + 1}" for i in range(configuration.readers)]
+        if configuration.readers == 1:
+            self.reader_names = ["reader"]
+        self.no_link = self.links.number(Link())
+        self.no_ask = self.asks.number(())
+        self._memos: dict[str, dict[Any, Any]] = {}
+        self._delivers: dict[tuple[int, int, int, int, bool], Any] = {}
+        self._hears: dict[tuple[int, int, int, int], Any] = {}
+        self._client_moves: dict[tuple[int, int], list[ClientMove]] = {}
+        self._tidied: dict[tuple[int, int, int], int] = {}
+        self._quiet: dict[int, bool] = {}
+        self._at_once: dict[int, bool] = {}
+
+    def _client_move(
+        self, client: int, outcome: Outcome, command: str, other: str = "", kind: str = ""
+    ) -> ClientMove:
+        label = Label(self.names[client], command, outcome.said, other, kind or command.split(maxsplit=1)[0])
+        return label, self.clients.number(outcome.client), outcome.sends, outcome.asks
+
+    def _client_after(self, new: list[int], client: int, move: ClientMove) -> State:
+        """A client's step on a state: its own place, what it sends, what it asks; then what nobody heeds any more goes."""
+        _, after, sends, asks = move
+        at_client = self.at_client + client
+        changed = new[at_client] != after
+        new[at_client] = after
+        base = self.at_link + client * self.n
+        links = self.links
+        for bookie, request in sends:
+            new[base + bookie] = links.number(links.parts[new[base + bookie]].sent(request))
+        if asks:
+            place = self.at_ask + client
+            questions = self.asks.parts[new[place]]
+            for kind, *rest in asks:
+                questions = (*questions, Ask(kind, *(rest or (None, 0))))
+            new[place] = self.asks.number(questions)
+        if changed:
+            no_link = self.no_link
+            for place in range(base, base + self.n):
+                if new[place] != no_link:
+                    self._tidy(new, client, place)
+        return tuple(new)
+
+    def _tidy(self, new: list[int], client: int, place: int) -> None:
+        """Forget replies that can change nothing any more, and who waits for them."""
+        key = (client, new[self.at_client + client], new[place])
+        after = self._tidied.get(key)
+        if after is None:
+            after = self._tidied[key] = self._tidy_link(*key)
+        new[place] = after
+
+    def _tidy_link(self, client: int, client_at: int, link_at: int) -> int:
+        who, link = self.clients.parts[client_at], self.links.parts[link_at]
+        if who.machine is None:
+            return link_at
+        driver = self.writer_driver if client == 0 else self.recovery_driver
+        requests = [(request, waits and driver.waits_for(who, request)) for request, waits in link.requests]
+        replies = [reply for reply in link.replies if driver.heeds(who, reply)]
+        if len(replies) == len(link.replies) and requests == [*link.requests]:
+            return link_at
+        return self.links.number(Link(tuple(requests), tuple(replies), link.broken))
+
+    def _push_reply(self, new: list[int], client: int, bookie: int, reply: Any) -> None:
+        place = self.at_link + client * self.n + bookie
+        new[place] = self.links.number(self.links.parts[new[place]].answered(reply))
+        self._tidy(new, client, place)
+
+    def _with_questions(
+        self, state: State, client: int, rest: tuple[Ask, ...], found: list[ClientMove], moves: list[Move]
+    ) -> None:
+        for move in found:
+            new = list(state)
+            new[self.at_ask + client] = self.asks.number(rest)
+            moves.append((move[0], self._client_after(new, client, move)))
+
+    def _memo(self, name: str) -> dict[Any, Any]:
+        return self._memos.setdefault(name, {})
+
+    def _syncs_at_once(self, state: State) -> bool:
+        """Without a crash to come nobody can tell when a sync happens."""
+        number = state[-1]
+        at_once = self._at_once.get(number)
+        if at_once is None:
+            at_once = self._at_once[number] = not (
+                self.budgets.parts[number].crashes or self.bookie_driver.steps_apart
+            )
+        return at_once
+
+    def _synced(self, state: BookieState) -> tuple[BookieState, list[Any]]:
+        """Everything that waits for the disk is on it."""
+        replies: list[Any] = []
+        while state.journal:
+            state, more = self.bookie_driver.sync(state)
+            replies += more
+        return state, replies
+
+    def clients_of(self, state: State) -> Iterator[Client]:
+        """The clients of a state."""
+        for place in range(self.at_client, self.at_link):
+            yield self.clients.parts[state[place]]
+
+    def sizes(self) -> dict[str, int]:
+        """How many states each kind of part came to."""
+        return {
+            "bookie": len(self.bookies),
+            "client": len(self.clients),
+            "connection": len(self.links),
+            "record": len(self.stores),
+        }

@@ -1,0 +1,74 @@
+"""The steps of the readers in a ledger's world.
+
+Source: guide (003), "Reading from ledgers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quire_testing.explorer.clients import bookie_name
+from quire_testing.explorer.parts import Budget, Label, Move, State, WorldParts
+from quire_testing.explorer.readers import ReaderMove
+
+
+class Reading(WorldParts):
+    """What readers do: each step is worked out once for a reader's state and that of whom it asks."""
+
+    def _reader_moves(self, state: State, budget: Budget, moves: list[Move]) -> None:
+        for which in range(len(self.reader_names)):
+            self._moves_of_reader(state, which, budget, moves)
+
+    def _moves_of_reader(self, state: State, which: int, budget: Budget, moves: list[Move]) -> None:
+        spent = None
+        if budget.timeouts:
+            spent = self.budgets.number(budget._replace(timeouts=budget.timeouts - 1))
+        place = self.at_reader + which
+        for label, after, patient in self._reads_of(which, state, impatient=spent is not None):
+            new = list(state)
+            new[place] = after
+            if not patient:
+                assert spent is not None
+                new[-1] = spent
+            moves.append((label, tuple(new)))
+
+    def _reads_of(self, which: int, state: State, *, impatient: bool) -> list[tuple[Label, int, bool]]:
+        """(label, the reader afterwards, whether nobody was given up) of every step of one reader."""
+        memo = self._memo("reader")
+        number = state[self.at_reader + which]
+        key = (which, number, state[self.at_store], impatient, *state[: self.n])
+        found = memo.get(key)
+        if found is None:
+            found = memo[key] = [
+                (self._reader_label(which, move), self.readers.number(move[3]), patient)
+                for move, patient in self._worked_out(number, state, impatient=impatient)
+                if move[3] != self.readers.parts[number]
+            ]
+        return found
+
+    def _worked_out(self, number: int, state: State, *, impatient: bool) -> Iterator[tuple[ReaderMove, bool]]:
+        driver, reader = self.reader_driver, self.readers.parts[number]
+        if reader.done:
+            return
+        for move in driver.reads_record(reader, self.stores.parts[state[self.at_store]].record):
+            yield move, True
+        for move in driver.begins(reader):
+            yield move, True
+        for slot in driver.poll_slots(reader):
+            bookie = self.bookies.parts[state[driver.bookie_of(reader, slot)]]
+            for move in driver.polls(reader, slot, bookie):
+                yield move, True
+        for slots, hears in (
+            (driver.lac_slots(reader), driver.hears_lac),
+            (driver.read_slots(reader), driver.hears_entries),
+        ):
+            for slot in slots:
+                yield hears(reader, slot, self.bookies.parts[state[driver.bookie_of(reader, slot)]]), True
+                if impatient:
+                    yield hears(reader, slot, None), False
+
+    def _reader_label(self, which: int, move: ReaderMove) -> Label:
+        command, said, kind, _ = move
+        other = command.rpartition(" from ")[2]
+        known = {bookie_name(number) for number in range(self.n)}
+        return Label(self.reader_names[which], command, said, other if other in known else "", kind)

@@ -1,0 +1,197 @@
+"""The recoverer as a client: the recovery machine of `core` with the least of a driver around it.
+
+Source: `client/recovery.py`, whose handling of effects this repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quire.core import effects as e
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY, BookieId, Slot
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.quorum import write_set
+from quire.core.recovery import RecoveryMachine, RecoveryStatus
+from quire_testing.explorer.clients import (
+    Client,
+    ClientDriver,
+    Fault,
+    Outcome,
+    Running,
+    bookie_name,
+    bookie_number,
+)
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.messages import Reply, Request
+from quire_testing.explorer.snapshot import state_of
+
+
+class RecoveryDriver(ClientDriver):
+    """A recoverer's side."""
+
+    def __init__(self, configuration: Configuration, rules: Any, kind: type[RecoveryMachine]) -> None:
+        super().__init__(configuration)
+        self._rules = rules
+        self._kind = kind
+
+    def new(self) -> Client:
+        """A recoverer that has not begun."""
+        return Client(("recoverer",), None)
+
+    def start(self, client: Client, record: LedgerMetadata, version: int) -> list[Outcome]:
+        """Begin with the record as it is now."""
+        machine = self._kind(record, version, self._rules, self.configuration.window)
+        fresh = Client((), machine, verdict=client.verdict, fault=client.fault)
+        return self.step(fresh, lambda m: m.recover())
+
+    def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
+        """The write ensemble; effects name bookies themselves."""
+        return machine._write_ensemble  # type: ignore[no-any-return]
+
+    def choose(self, machine: Any, chosen: dict[Slot, BookieId]) -> None:
+        """The driver's choice, made in the same turn."""
+        machine.replacements_found(chosen)
+
+    def carry_out(self, running: Any, effect: Any) -> None:
+        """Do what one effect asks."""
+        if isinstance(effect, e.SendLacRead):
+            running.sends.append((bookie_number(effect.bookie), ("fence", int(effect.slot))))
+        elif isinstance(effect, e.SendRecoveryRead):
+            request = ("read", int(effect.slot), int(effect.first), int(effect.last), effect.fence)
+            running.sends.append((bookie_number(effect.bookie), request))
+        elif isinstance(effect, e.SendRecoveryAdds):
+            number = bookie_number(effect.bookie)
+            lac = int(effect.last_add_confirmed)
+            span = (int(effect.first), int(effect.last), effect.period, effect.residues)
+            running.sends.append((number, ("put", int(effect.slot), number, *span, lac)))
+        elif isinstance(effect, e.WaitForAnswers):
+            # At once: an answer that comes while a driver waits is one that comes before the last denial.
+            running.machine.waited()
+        elif isinstance(effect, e.WriteMetadata):
+            running.asks.append(("swap", effect.record, effect.version))
+        elif isinstance(effect, e.RereadMetadata):
+            running.asks.append(("read",))
+        elif isinstance(effect, e.RecoveryClosed):
+            running.result = "closed"
+        elif isinstance(effect, e.RecoveryInconclusive):
+            running.result = "inconclusive"
+        elif isinstance(effect, e.RecoveryFailed):
+            running.result = f"failed {effect.answer.name}"
+
+    def _outcome(self, client: Client, running: Running) -> Outcome:
+        machine = running.machine
+        verdict = client.verdict
+        if machine._ended_reading and (verdict is None or machine.lap + 1 < verdict):
+            verdict = machine.lap + 1
+        result = running.result or ("" if machine.status is not RecoveryStatus.ENDED else client.result)
+        fault = running.fault or client.fault
+        fault = fault or self._judged(client, running, result)
+        if fault is None:
+            settle(machine)
+        after = self.client(machine, verdict, result, fault)
+        return Outcome(after, tuple(running.sends), tuple(running.asks), tuple(running.said), running.chosen)
+
+    def client(
+        self, machine: RecoveryMachine, verdict: int | None, result: str, fault: Fault | None
+    ) -> Client:
+        """The recoverer with this machine."""
+        if machine.status is RecoveryStatus.ENDED:
+            key: tuple[Any, ...] = ("recoverer", "ended", result, verdict, fault)
+        else:
+            key = ("recoverer", state_of(machine), verdict, fault)
+        return Client(key, machine, verdict=verdict, result=result, fault=fault)
+
+    def _judged(self, client: Client, running: Running, result: str) -> Fault | None:
+        """What only the step itself shows: was everything written back to the whole write set; why did it end."""
+        machine = running.machine
+        if result not in ("", "closed") and self.configuration.is_faultless:
+            return "F1", f"nothing went wrong, and the recovery came to: {result}"
+        failed = machine._delayed | machine._replacing | machine._absent
+        for entry in range(client.machine.lap + 1, machine.lap + 1):
+            if client.machine.status is not RecoveryStatus.READING or machine.status is RecoveryStatus.ENDED:
+                continue
+            slots = write_set(entry, self.configuration.ensemble, self.configuration.write_quorum)
+            sent = {
+                put[1]
+                for _, put in running.sends
+                if put[0] == "put" and put[3] <= entry <= put[4] and put[6] >> entry % put[5] & 1
+            }
+            missing = [slot for slot in slots if slot not in sent and not failed >> slot & 1]
+            if missing:
+                return "W", f"entry {entry} was not written back to slots {missing}"
+        return None
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
+        """A bookie's answer."""
+        request, answer, payload = reply
+        slot = request[1]
+        if request[0] == "fence":
+            lac = NO_ENTRY if payload is None else payload
+            return self.step(client, lambda m: m.fence_answered(slot, answer, lac))
+        if request[0] == "read":
+            entries, through, unknown = payload or ((), NO_ENTRY, ())
+            lengths = {entry: entry + 1 for entry in entries}
+            return self.step(client, lambda m: m.read_answered(slot, answer, lengths, through, unknown))
+        first, last = request[3], request[4]
+        name = bookie_name(bookie)
+        return self.step(client, lambda m: m.adds_answered(slot, name, first, last, answer))
+
+    def gave_up(self, client: Client, bookie: int, request: Request) -> list[Outcome]:
+        """The time of a request is over."""
+        return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
+
+    def heeds(self, client: Client, reply: Reply) -> bool:
+        """Whether an answer can still change anything: of late fences, a LAC that may contradict the end."""
+        request, _, lac = reply
+        if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
+            return lac is not None and lac > client.machine.lap and not client.machine._ended_reading
+        return self.waits_for(client, request)
+
+    def waits_for(self, client: Client, request: Request) -> bool:
+        """Whether the answer to a request can still change anything."""
+        machine = client.machine
+        if request[0] == "fence":
+            return machine.status is RecoveryStatus.FENCING
+        if request[0] == "read":
+            return machine.status is RecoveryStatus.READING and not machine._ended_reading
+        return machine.status is RecoveryStatus.READING
+
+    def swap_answered(
+        self, client: Client, answer: str, record: LedgerMetadata, version: int
+    ) -> list[Outcome]:
+        """The store's answer to a swap; one that was lost counts as a conflict."""
+        if answer == "written":
+            return self.step(client, lambda m: m.metadata_written(record, version))
+        return self.step(client, lambda m: m.metadata_conflicted())
+
+    def read_answered(self, client: Client, record: LedgerMetadata | None, version: int) -> list[Outcome]:
+        """The record as the store has it."""
+        return self.step(client, lambda m: m.metadata_read(record, version))
+
+    def length_answered(self, client: Client, *, found: bool) -> list[Outcome]:
+        """The last entry was read for its length, or nobody could serve it."""
+        if found:
+            return self.step(client, lambda m: m.length_found(m.lap + 1))
+        return self.step(client, lambda m: m.length_unavailable(()))
+
+
+def settle(machine: RecoveryMachine) -> None:
+    """Write one value into what no later input reads: two recoveries that differ there only are one state."""
+    status = machine.status
+    if status in (RecoveryStatus.READING, RecoveryStatus.MEASURING, RecoveryStatus.CLOSING):
+        everybody = (1 << len(machine._read_ensemble)) - 1
+        machine._answered, machine._known = 0, everybody
+        machine._lacs = [lac if lac > machine.lap else NO_ENTRY for lac in machine._lacs]
+        machine._highest_lac = machine._start
+    if status in (RecoveryStatus.MEASURING, RecoveryStatus.CLOSING) or machine._ended_reading:
+        machine._window_first, machine._window_last = 0, -1
+        machine._positive, machine._negative, machine._unknown = [], [], []
+        machine._told = [-1] * len(machine._read_ensemble)
+        machine._asked = [None] * len(machine._read_ensemble)
+        machine._lengths = []
+        machine._silent = 0
+        machine._lacs = [NO_ENTRY] * len(machine._read_ensemble)

@@ -1,0 +1,462 @@
+"""Bookies have names, and names decide nothing: states that differ by names only are explored once.
+
+With E = Qw every slot stores every entry, so bookies of the first ensemble may change names together with their slots;
+spares may change names among themselves. With striping only spares may.
+
+A renaming is a pair of permutations: of bookies and, by where the first ensemble had them, of slots. Each part of a
+state is renamed once and remembered; of all renamings of a state the smallest stands for it. To try few of them, the
+bookies are first put in order by what each looks like without names (its own state and its connections).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations, product
+from typing import Any, TypeAlias
+
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import Fragment, LedgerMetadata
+from quire.core.reader import LacMachine
+from quire.core.recovery import RecoveryMachine
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import Hole
+from quire_testing.explorer.bookies import BookieState
+from quire_testing.explorer.clients import Client, bookie_name, bookie_number
+from quire_testing.explorer.messages import Link, Request
+from quire_testing.explorer.parts import State
+from quire_testing.explorer.readers import ReaderState
+from quire_testing.explorer.snapshot import clone, state_of
+from quire_testing.explorer.world import World
+
+Renaming: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""What each bookie becomes, and what each slot becomes."""
+
+WRITER_FIELDS = {
+    "masks": ("_acked", "_resent"),
+    "by_slot": ("_absent",),
+    "bookie_by_slot": ("_delayed", "_failing"),
+    "slots": ("_live",),
+    "ensembles": ("ensemble",),
+    "records": ("record", "_proposed"),
+    "holes": ("_holes",),
+    "same": [
+        "_all_masks",
+        "_attempts",
+        "_head",
+        "_in_doubt",
+        "_look_at_ms",
+        "_looking",
+        "_next_run",
+        "_quorum_until_ms",
+        "_read_at_ms",
+        "_retry_ms",
+        "_runs",
+        "_timer_at_ms",
+        "asked",
+        "confirmed_length",
+        "lac",
+        "lap",
+        "length",
+        "limits",
+        "out",
+        "problem",
+        "rules",
+        "status",
+        "version",
+    ],
+}
+RECOVERY_FIELDS = {
+    "masks": ("_absent", "_answered", "_delayed", "_known", "_replacing", "_silent"),
+    "mask_lists": ("_acked", "_positive", "_negative", "_unknown"),
+    "lists_by_slot": ("_asked", "_lacs", "_told", "_residues"),
+    "ensembles": ("_read_ensemble", "_write_ensemble"),
+    "names": ("_failed",),
+    "changes": ("_changes",),
+    "records": ("_record",),
+    "same": [
+        "_asked_again",
+        "_ended_reading",
+        "_entry_id_without_verdict",
+        "_highest_lac",
+        "_ignored_lacs",
+        "_length",
+        "_lengths",
+        "_masks",
+        "_pending",
+        "_rules",
+        "_start",
+        "_version",
+        "_waited",
+        "_waiting",
+        "_window_bytes",
+        "_window_entries",
+        "_window_first",
+        "_window_last",
+        "lac",
+        "lap",
+        "out",
+        "status",
+    ],
+}
+LAC_FIELDS = {
+    "masks": ("_answered", "_known"),
+    "ensembles": ("_ensemble",),
+    "masks_by_entry": (),
+    "slots": (),
+    "lists_by_slot": (),
+    "by_slot": (),
+    "same": ["_ended", "_highest", "_quorums", "_rules", "out"],
+}
+READ_FIELDS = {
+    "masks": ("_avoid", "_slow"),
+    "ensembles": ("_ensemble",),
+    "masks_by_entry": ("_no", "_tried"),
+    "slots": ("_prefer",),
+    "lists_by_slot": ("_asked",),
+    "by_slot": ("_answers",),
+    "same": [
+        "_ended",
+        "_first",
+        "_last",
+        "_masks",
+        "_missing",
+        "_rules",
+        "_speculate_after_ms",
+        "_write_quorum",
+        "out",
+    ],
+}
+"""Every field of the machines, by what a renaming does to it; a test holds this against their `__slots__`."""
+
+
+PAIR = 2
+
+
+def renamings(world: World) -> list[Renaming]:
+    """Every renaming that leaves the beginning as it is.
+
+    A reader asks one slot after another, so beside one only the two slots of an ensemble of two are alike. Absent slots
+    are spread when a ledger is created: with several in an ensemble of four or more some choices are never made.
+    """
+    configuration = world.configuration
+    size, n = configuration.ensemble, configuration.bookies
+    alike = size == configuration.write_quorum and (size == PAIR or not configuration.readers)
+    alike = alike and (configuration.away <= 1 or size <= PAIR + 1)
+    members = permutations(range(size)) if alike else [tuple(range(size))]
+    spares = permutations(range(size, n))
+    return [((*first, *rest), first) for first, rest in product(list(members), list(spares))]
+
+
+class Symmetry:
+    """Names a state's representative."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._renamings = renamings(world)
+        self._parts: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._stores: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._clients: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._links: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._asks: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._readers: list[dict[int, int]] = [{} for _ in self._renamings]
+        self._inverse = [tuple(sorted(range(world.n), key=names.__getitem__)) for names, _ in self._renamings]
+        self._by_order: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+        self._bookie_look: dict[int, int] = {}
+        self._link_look: dict[int, int] = {}
+
+    def __call__(self, state: State) -> State:
+        """The state that stands for this one."""
+        if len(self._renamings) == 1:
+            return state
+        world = self._world
+        n, base, count = world.n, world.at_link, world.count
+        bookie_look, link_look = self._bookie_look, self._link_look
+        looks = []
+        for bookie in range(n):
+            number = state[bookie]
+            look = bookie_look.get(number)
+            if look is None:
+                look = self._look_at_bookie(number)
+            parts = [look]
+            for place in range(base + bookie, base + count * n, n):
+                number = state[place]
+                look = link_look.get(number)
+                if look is None:
+                    look = self._look_at_link(number)
+                parts.append(look)
+            looks.append(tuple(parts))
+        order = tuple(looks)
+        candidates = self._by_order.get(order)
+        if candidates is None:
+            candidates = self._by_order[order] = self._candidates(order)
+        if len(candidates) == 1:
+            return self._renamed(state, candidates[0])
+        return min(self._renamed(state, which) for which in candidates)
+
+    def _candidates(self, looks: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+        """The renamings that put the bookies in the order of their looks."""
+        best: list[int] = []
+        smallest = None
+        for which, inverse in enumerate(self._inverse):
+            renamed = tuple(looks[old] for old in inverse)
+            if smallest is None or renamed < smallest:
+                smallest, best = renamed, [which]
+            elif renamed == smallest:
+                best.append(which)
+        return tuple(best)
+
+    def _look_at_bookie(self, number: int) -> int:
+        """A number for what a bookie looks like without names: the smallest of its renamings."""
+        numbers = [self._bookie(which, number) for which in range(len(self._renamings))]
+        for each in numbers:
+            self._bookie_look[each] = min(numbers)
+        return min(numbers)
+
+    def _look_at_link(self, number: int) -> int:
+        numbers = [self._link(which, number) for which in range(len(self._renamings))]
+        for each in numbers:
+            self._link_look[each] = min(numbers)
+        return min(numbers)
+
+    def _renamed(self, state: State, which: int) -> State:
+        if which == 0:
+            return state
+        world = self._world
+        n, inverse = world.n, self._inverse[which]
+        new = [self._bookie(which, state[old]) for old in inverse]
+        new.append(self._store(which, state[n]))
+        new.extend(self._client(which, number) for number in state[n + 1 : world.at_link])
+        for place in range(world.at_link, world.at_ask, n):
+            new.extend(self._link(which, state[place + old]) for old in inverse)
+        new.extend(self._ask(which, number) for number in state[world.at_ask : world.at_reader])
+        new.extend(self._reader(which, number) for number in state[world.at_reader : world.at_clearing])
+        new.extend(self._clearing(which, number) for number in state[world.at_clearing : -1])
+        new.append(state[-1])
+        return tuple(new)
+
+    # --- parts, each renamed once ------------------------------------------------------------------------------------
+
+    def _bookie(self, which: int, number: int) -> int:
+        memo = self._parts[which]
+        after = memo.get(number)
+        if after is None:
+            part = self._world.bookies.parts[number]
+            after = memo[number] = self._world.bookies.number(bookie_renamed(part, self._renamings[which]))
+        return after
+
+    def _store(self, which: int, number: int) -> int:
+        memo = self._stores[which]
+        after = memo.get(number)
+        if after is None:
+            part = self._world.stores.parts[number]
+            record = record_renamed(part.record, self._renamings[which])
+            after = memo[number] = self._world.stores.number(part._replace(record=record))
+        return after
+
+    def _client(self, which: int, number: int) -> int:
+        memo = self._clients[which]
+        after = memo.get(number)
+        if after is None:
+            part = self._world.clients.parts[number]
+            after = memo[number] = self._world.clients.number(
+                self._client_renamed(part, self._renamings[which])
+            )
+        return after
+
+    def _client_renamed(self, client: Client, renaming: Renaming) -> Client:
+        if client.machine is None or client.idle:
+            return client
+        if isinstance(client.machine, WriterMachine):
+            writer = writer_renamed(client.machine, renaming)
+            return self._world.writer_driver.client(writer, client.told, client.left, client.fault)
+        recovery = recovery_renamed(client.machine, renaming)
+        return self._world.recovery_driver.client(recovery, client.verdict, client.result, client.fault)
+
+    def _link(self, which: int, number: int) -> int:
+        memo = self._links[which]
+        after = memo.get(number)
+        if after is None:
+            part = self._world.links.parts[number]
+            after = memo[number] = self._world.links.number(link_renamed(part, self._renamings[which]))
+        return after
+
+    def _ask(self, which: int, number: int) -> int:
+        memo = self._asks[which]
+        after = memo.get(number)
+        if after is None:
+            asks = tuple(
+                ask._replace(record=record_renamed(ask.record, self._renamings[which]))
+                for ask in self._world.asks.parts[number]
+            )
+            after = memo[number] = self._world.asks.number(asks)
+        return after
+
+    def _clearing(self, which: int, number: int) -> int:
+        part, renaming = self._world.clearings.parts[number], self._renamings[which]
+        if not part.step:
+            return number
+        return self._world.clearings.number(
+            part._replace(bookie=renaming[0][part.bookie], filled=record_renamed(part.filled, renaming))
+        )
+
+    def _reader(self, which: int, number: int) -> int:
+        memo = self._readers[which]
+        after = memo.get(number)
+        if after is None:
+            part = self._world.readers.parts[number]
+            after = memo[number] = self._world.readers.number(reader_renamed(part, self._renamings[which]))
+        return after
+
+
+# --- what a renaming does to each kind of value ---------------------------------------------------------------------
+
+
+def _mask(mask: int, slots: tuple[int, ...]) -> int:
+    return sum(1 << new for old, new in enumerate(slots) if mask >> old & 1)
+
+
+def _name(bookie: BookieId, names: tuple[int, ...]) -> BookieId:
+    return bookie_name(names[bookie_number(bookie)])
+
+
+def ensemble_renamed(ensemble: tuple[BookieId, ...], renaming: Renaming) -> tuple[BookieId, ...]:
+    """An ensemble, its slots in their new places."""
+    names, slots = renaming
+    new = list(ensemble)
+    for slot, bookie in enumerate(ensemble):
+        new[slots[slot]] = _name(bookie, names)
+    return tuple(new)
+
+
+def record_renamed(record: Any, renaming: Renaming) -> Any:
+    """A record; None stays None."""
+    if record is None:
+        return None
+    assert isinstance(record, LedgerMetadata)
+    fragments = tuple(
+        Fragment(each.first_entry, ensemble_renamed(each.ensemble, renaming)) for each in record.fragments
+    )
+    return replace(record, fragments=fragments)
+
+
+def request_renamed(request: Request, renaming: Renaming) -> Request:
+    """A request."""
+    names, slots = renaming
+    kind = request[0]
+    if kind == "put":
+        _, slot, bookie, *rest = request
+        return (kind, slots[slot], names[bookie], *rest)
+    if kind in ("add", "fence", "read"):
+        return (kind, slots[request[1]], *request[2:])
+    return request
+
+
+def link_renamed(link: Link, renaming: Renaming) -> Link:
+    """A connection; whose it is, the caller says."""
+    return Link(
+        tuple((request_renamed(request, renaming), waits) for request, waits in link.requests),
+        tuple((request_renamed(request, renaming), answer, body) for request, answer, body in link.replies),
+        tuple(request_renamed(request, renaming) for request in link.broken),
+    )
+
+
+def bookie_renamed(bookie: BookieState, renaming: Renaming) -> BookieState:
+    """A bookie; its names are those in the requests that wait for its disk, or for the store."""
+    if bookie.waiting:
+        waits = tuple(
+            (who, request_renamed(what, renaming), whether) for who, what, whether in bookie.waiting
+        )
+        bookie = bookie._replace(waiting=waits)
+    if not bookie.journal:
+        return bookie
+    journal = tuple(
+        (
+            kind,
+            content,
+            (waiting[0], request_renamed(waiting[1], renaming), waiting[2]) if waiting else waiting,
+        )
+        for kind, content, waiting in bookie.journal
+    )
+    return bookie._replace(journal=journal)
+
+
+def writer_renamed(machine: WriterMachine, renaming: Renaming) -> WriterMachine:
+    """A writer."""
+    names, slots = renaming
+    other: Any = clone(machine)
+    for field in WRITER_FIELDS["masks"]:
+        setattr(other, field, {run: _mask(mask, slots) for run, mask in getattr(other, field).items()})
+    for field in WRITER_FIELDS["by_slot"]:
+        setattr(
+            other, field, dict(sorted((slots[slot], value) for slot, value in getattr(other, field).items()))
+        )
+    for field in WRITER_FIELDS["bookie_by_slot"]:
+        renamed = sorted(
+            (slots[slot], _name(bookie, names)) for slot, bookie in getattr(other, field).items()
+        )
+        setattr(other, field, dict(renamed))
+    other._live = tuple(sorted(slots[slot] for slot in other._live))
+    other.ensemble = ensemble_renamed(other.ensemble, renaming)
+    for field in WRITER_FIELDS["records"]:
+        setattr(other, field, record_renamed(getattr(other, field), renaming))
+    other._holes = sorted(
+        Hole(slots[hole.slot], _name(hole.bookie, names), hole.first, hole.last) for hole in other._holes
+    )
+    return other  # type: ignore[no-any-return]
+
+
+def reader_renamed(reader: ReaderState, renaming: Renaming) -> ReaderState:
+    """A reader; of a read only the slots of an ensemble of two are alike, see `renamings`."""
+    names, slots = renaming
+    machine: Any = None
+    if reader.machine is not None:
+        machine = clone(reader.machine)
+        machine._ensemble = ensemble_renamed(machine._ensemble, renaming)
+        fields = LAC_FIELDS if isinstance(machine, LacMachine) else READ_FIELDS
+        for field in fields["masks"]:
+            setattr(machine, field, _mask(getattr(machine, field), slots))
+        for field in fields["masks_by_entry"]:
+            old = getattr(machine, field)
+            setattr(machine, field, {entry: _mask(mask, slots) for entry, mask in old.items()})
+        for field in fields["slots"]:
+            setattr(machine, field, slots[getattr(machine, field)])
+        for field in fields["lists_by_slot"]:
+            old = getattr(machine, field)
+            setattr(machine, field, [old[slots.index(slot)] for slot in range(len(old))])
+        for field in fields["by_slot"]:
+            old = getattr(machine, field)
+            setattr(machine, field, dict(sorted((slots[slot], value) for slot, value in old.items())))
+    failed = reader.failed
+    if failed is not None:
+        failed = (*failed[:2], tuple(sorted(_name(bookie, names) for bookie in failed[2])))
+    return replace(
+        reader,
+        record=record_renamed(reader.record, renaming),
+        machine=machine,
+        work=state_of(machine) if machine is not None else (),
+        failed=failed,
+    )
+
+
+def recovery_renamed(machine: RecoveryMachine, renaming: Renaming) -> RecoveryMachine:
+    """A recovery."""
+    names, slots = renaming
+    other: Any = clone(machine)
+    for field in RECOVERY_FIELDS["masks"]:
+        setattr(other, field, _mask(getattr(other, field), slots))
+    for field in RECOVERY_FIELDS["mask_lists"]:
+        setattr(other, field, [_mask(mask, slots) for mask in getattr(other, field)])
+    for field in RECOVERY_FIELDS["lists_by_slot"]:
+        old = getattr(other, field)
+        new = list(old)
+        for slot, value in enumerate(old):
+            new[slots[slot]] = value
+        setattr(other, field, new)
+    for field in RECOVERY_FIELDS["ensembles"]:
+        setattr(other, field, ensemble_renamed(getattr(other, field), renaming))
+    other._failed = tuple(sorted(_name(bookie, names) for bookie in other._failed))
+    other._changes = {
+        first: ensemble_renamed(ensemble, renaming) for first, ensemble in other._changes.items()
+    }
+    other._record = record_renamed(other._record, renaming)
+    return other  # type: ignore[no-any-return]

@@ -1,0 +1,23 @@
+"""Histories: recording what clients were told, and judging it."""
+
+from quire_testing.history.events import Event, MalformedHistoryError, entry_hash, entry_hashes
+from quire_testing.history.judge import Judge, judge
+from quire_testing.history.reading import HistoryFile, merged
+from quire_testing.history.recorder import History, Operation
+from quire_testing.history.verdict import INVARIANTS, Verdict, Violation
+
+__all__ = [
+    "INVARIANTS",
+    "Event",
+    "History",
+    "HistoryFile",
+    "Judge",
+    "MalformedHistoryError",
+    "Operation",
+    "Verdict",
+    "Violation",
+    "entry_hash",
+    "entry_hashes",
+    "judge",
+    "merged",
+]

@@ -1,0 +1,114 @@
+"""Counterexamples of mutants, found where the programs can walk them, and random walks with what ships: all replayed.
+
+Source: checking reference 1.4, 3 (replay); docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.explorer import Result, explore
+from quire_testing.explorer.invariants import Watch
+from quire_testing.explorer.ledger_mutants import SPARE
+from quire_testing.explorer.mutant import Mutant
+from quire_testing.explorer.mutants import REPLAYED
+from quire_testing.explorer.story import exchanges, replayed, transcript
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.symmetry import Symmetry
+from quire_testing.explorer.world import World
+from quire_testing.replay.replay import Path, Played, replay
+from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
+from quire_testing.replay.world import ProgramWorld
+
+WHERE: Final[dict[str, Configuration]] = {
+    "X11": replace(SPARE, entries=2),
+}
+"""Mutants whose usual world shows them only by what no program does: where they show too."""
+
+WALKS: Final = (
+    Configuration(2, 2, 2, 2, entries=2, timeouts=1),
+    Configuration(3, 2, 2, 2, entries=2, timeouts=2, closes=True, lost_swaps=1),
+    Configuration(3, 3, 3, 2, entries=3, recoverers=2, reruns=1),
+    Configuration(3, 3, 2, 1, entries=3, timeouts=1),
+    Configuration(3, 3, 2, 2, entries=3, breaks=1),
+    Configuration(3, 2, 2, 1, entries=2, recoverers=2, timeouts=2, reruns=1),
+    Configuration(3, 3, 3, 2, crashes=1, entries=2),
+    Configuration(3, 3, 3, 2, crashes=1, journal=False, entries=2),
+    Configuration(4, 3, 3, 2, entries=2, timeouts=2, lost_swaps=1, absent=True),
+    Configuration(2, 2, 2, 2, deletions=1, entries=2),
+    Configuration(3, 3, 3, 2, damages=1, entries=2),
+    Configuration(2, 2, 2, 2, entries=2, window=2, timeouts=1, reruns=1),
+    Configuration(3, 3, 2, 2, entries=3, window=3, timeouts=1, breaks=1),
+    Configuration(2, 2, 2, 2, crashes=2, breaks=1),
+    Configuration(4, 4, 3, 2, entries=3, timeouts=1, closes=True),
+    Configuration(4, 3, 3, 2, entries=3, timeouts=1, away=1),
+    Configuration(3, 3, 3, 2, entries=3, timeouts=4, waits=True),
+    Configuration(3, 2, 2, 2, entries=2, timeouts=2, lost_swaps=1, absent=True, waits=True),
+)
+"""Worlds in which random walks are taken."""
+WALK_STEPS_MAX: Final = 90
+
+MakeStage = Callable[[ScriptedNetwork], Stage]
+
+
+@dataclass(slots=True)
+class Counterexample:
+    """A mutant's shortest way to its violation among those that the programs can walk."""
+
+    mutant: Mutant[Configuration]
+    world: World
+    result: Result
+
+    @property
+    def text(self) -> str:
+        """The way as a transcript."""
+        header = (self.world.configuration.name, f"mutant {self.mutant.name}: {self.mutant.what}")
+        return transcript(header, self.result.path, self.result.violation)
+
+    def replay(self, stage: MakeStage = AsyncioStage) -> Played:
+        """Play it with the mutant's programs: every step must be the explorer's."""
+        return replay(self.world, self.result.path, self.mutant.switches, [self.mutant.violated], stage=stage)
+
+    def replay_shipped(self, stage: MakeStage = AsyncioStage) -> Played:
+        """Play it with the programs that ship, and ask all invariants; what they do not do is left out."""
+        return replay(self.world, self.result.path, SHIPPED, stage=stage, strict=False)
+
+
+def counterexample(name: str) -> Counterexample:
+    """Find a mutant's counterexample."""
+    mutant = REPLAYED[name]
+    world = ProgramWorld(WHERE.get(name, mutant.configuration), mutant.switches)
+    watch = Watch(world, [mutant.violated])
+    canonical = None if mutant.names_slots else Symmetry(world)
+    return Counterexample(mutant, world, explore(world, watch, watch.deadlock, canonical=canonical))
+
+
+def from_transcript(name: str, text: str) -> Counterexample:
+    """A counterexample from its transcript, in the explorer's whole world.
+
+    Raises:
+        CannotReplayError: it is not a way through that world.
+    """
+    mutant = REPLAYED[name]
+    world = World(WHERE.get(name, mutant.configuration), mutant.switches)
+    path = replayed(world, exchanges(text))
+    watch = Watch(world, [mutant.violated])
+    violation = watch(path[-1][1]) or (None if world.successors(path[-1][1]) else watch.deadlock(path[-1][1]))
+    return Counterexample(mutant, world, Result(violation=violation, path=path))
+
+
+def random_walk(world: World, chance: random.Random, steps_max: int = WALK_STEPS_MAX) -> Path:
+    """A way through a world, each step drawn from those that are possible."""
+    state = world.initial()
+    path: list[tuple[object, object]] = [(None, state)]
+    while len(path) <= steps_max:
+        moves = world.successors(state)
+        if not moves:
+            break
+        label, state = chance.choice(moves)
+        path.append((label, state))
+    return path  # type: ignore[return-value]

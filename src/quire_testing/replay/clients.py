@@ -1,0 +1,384 @@
+"""A writer and recoverers of a replay: the client's own programs, seen as the explorer sees its clients.
+
+What their machines were told is folded into the explorer's picture of a client by the explorer's own code: so each
+step of a program can be compared with the step of the explorer that it stands for, word by word and state by state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.client.access import LedgerAccess
+from quire.client.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.outgoing import Place
+from quire.client.recovery import LedgerRecovery
+from quire.client.writer import LedgerWriter
+from quire.core import effects as e
+from quire.core.answers import Answer
+from quire.core.errors import QuireError
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.recovery import RecoveryMachine
+from quire.core.transcript import effect_line
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import Hole
+from quire.env.stepped import StepClock
+from quire.metadata.bookies import BookieInfo, BookieRegistry
+from quire.metadata.ledgers import LedgerStore
+from quire.metadata.memory import MemoryStore
+from quire.net.channel import Channel
+from quire.wire import native_hello
+from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
+from quire_testing.explorer.clients import (
+    ENDING,
+    NOW_MS,
+    TOO_LATE_MS,
+    Client,
+    ClientDriver,
+    Outcome,
+    Running,
+    fault_of,
+    with_fault,
+)
+from quire_testing.explorer.snapshot import clone
+from quire_testing.replay.bookies import CLUSTER
+from quire_testing.replay.frames import Said
+from quire_testing.replay.network import Line, Network
+from quire_testing.replay.recording import CHOICES, Recorder, Told
+from quire_testing.replay.stage import Stage, perform
+from quire_testing.replay.store import ScriptedStore
+
+HOURS_MS = 3_600_000
+LOOK_MS, WAIT_MS = HOURS_MS // 90, HOURS_MS
+"""Between two looks for bookies, and for how long the ack quorum is waited for: no schedule looks so often."""
+SILENT_MS = 10_000
+BY_STEPS = ClientConfig(
+    slow_after_ms=HOURS_MS,
+    add_timeout_ms=HOURS_MS,
+    quarantine_ms=0,
+    silent_wait_ms=0,
+    change_retry_ms_min=LOOK_MS,
+    change_retry_ms_max=LOOK_MS,
+    quorum_wait_ms=0,
+    metadata_timeout_ms=SILENT_MS,
+    lac_after_ms=HOURS_MS,
+    explicit_lac_after_ms=HOURS_MS,
+    read_timeout_ms=HOURS_MS,
+    recovery_timeout_ms=HOURS_MS,
+    recovery_attempts_max=1000,
+)
+"""Nothing happens because time passes; the schedule says when it has."""
+
+
+class FirstOfAll:
+    """Chance that draws the first of what it may draw from: the schedule says in which order that is."""
+
+    def getrandbits(self, k: int, /) -> int:  # noqa: ARG002
+        """Nothing but zeros."""
+        return 0
+
+
+class ThenFirst(FirstOfAll):
+    """The same after one choice that the schedule says."""
+
+    def __init__(self, choice: int) -> None:
+        self._choices = [choice]
+
+    def getrandbits(self, k: int, /) -> int:
+        """The choice, then nothing but zeros."""
+        return self._choices.pop() if self._choices else super().getrandbits(k)
+
+
+class _Bookies(BookieClient):
+    """Connections as they ship; which bookies can be chosen is part of the schedule."""
+
+    spares: list[BookieId]
+
+    def writable(self) -> list[BookieId]:
+        """The bookies that a choice may fall on now."""
+        return self.spares
+
+
+class _Records(LedgerStore):
+    """Ledgers' records without the holes that a writer notes in them: the explorer's records have no notes."""
+
+    async def write_with_holes(self, record: LedgerMetadata, holes: Iterable[Hole], version: int) -> int:  # noqa: ARG002
+        """The record alone."""
+        return await self.write(record, version)
+
+    async def add_holes(self, ledger_id: int, holes: Sequence[Hole]) -> None:
+        """Nothing."""
+
+
+class Program:
+    """A client. Subclasses are the writer and the recoverer.
+
+    Args:
+        number: 0 is the writer.
+        name: as transcripts write it.
+        stage: what it runs on.
+        network: its connections.
+        store: its metadata store.
+        driver: the explorer's picture of such a client.
+        recorder: makes its machines.
+        count: how many bookies there are.
+
+    Attributes:
+        client: the explorer's picture of it now.
+        ahead: steps that it has taken already (a broken connection fails all its requests at once).
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        stage: Stage,
+        network: Network,
+        store: ScriptedStore,
+        driver: ClientDriver,
+        recorder: Recorder,
+        count: int,
+    ) -> None:
+        self.number, self.name = number, name
+        self.stage, self.network, self.store = stage, network, store
+        self.loop = stage.loop_of(name)
+        self.driver, self.recorder = driver, recorder
+        self.ledgers = _Records(store)
+        self.client: Client
+        self.ahead: list[Outcome] = []
+        self._seen = 0
+        self.bookies = _Bookies(BookieRegistry(store), CLUSTER)
+        self.bookies.spares = []
+        infos = {
+            BookieId(f"b{each}"): BookieInfo(
+                BookieId(f"b{each}"),
+                f"b{each}",
+                number + 1,
+                properties={NATIVE_PROPERTY: native_property(number + 1, native_hello.VERSION)},
+            )
+            for each in range(count)
+        }
+        perform(stage, self.loop, lambda: self.bookies._take(infos))
+
+    def act(self, what: Callable[[], Any]) -> Any:
+        """Do something in the program."""
+        return perform(self.stage, self.loop, what)
+
+    # --- the connections -----------------------------------------------------------------------------------------------
+
+    def line(self, bookie: str) -> Line | None:
+        """Its connection to a bookie."""
+        return self.network.line(self.number + 1, bookie)
+
+    def awaits(self, bookie: str, number: int) -> bool:
+        """Whether the answer to a request would be heard."""
+        peer = self.bookies._peers.get(BookieId(bookie))
+        channel = peer.channel if peer is not None else None
+        return isinstance(channel, Channel) and number in channel._outstanding
+
+    def hear(self, line: Line, said: Said) -> None:
+        """An answer arrives."""
+        self.act(lambda: line.client.feed(said.frame))
+
+    def lose(self, line: Line) -> None:
+        """It learns that a connection is over."""
+        self.act(line.client.lose)
+
+    def give_up(self, bookie: str, wanted: Callable[[int, Any], bool]) -> None:
+        """The time of a request is over: its deadline is put into the past, and the connection's sweep finds it.
+
+        Raises:
+            LookupError: there is no such request.
+        """
+        made = self.bookies._peers[BookieId(bookie)].channel
+        channel = made if isinstance(made, Channel) else None
+        if channel is None:
+            raise LookupError(bookie)
+        waiting = channel._outstanding
+        number = next((number for number, (sink, _, _) in waiting.items() if wanted(number, sink)), None)
+        if number is None:
+            raise LookupError(bookie)
+        sink, tag, _ = waiting[number]
+        waiting[number] = (sink, tag, float("-inf"))
+        self.act(lambda: channel.expire(self.loop.time()))
+
+    # --- the explorer's picture ----------------------------------------------------------------------------------------
+
+    def steps(self) -> list[Outcome]:
+        """What the machine has been told since the last time, as steps of the explorer's client."""
+        found: list[Outcome] = []
+        told = self._told()
+        self._seen += len(told)
+        while told:
+            group = [told.pop(0)]
+            while told and told[0].name in CHOICES:
+                group.append(told.pop(0))
+            outcome = self._outcome(group)
+            self.client = outcome.client
+            found.append(outcome)
+        return found
+
+    def _told(self) -> list[Told]:
+        logs = self.recorder.logs
+        return logs[-1].told[self._seen :] if logs else []
+
+    def _outcome(self, group: list[Told]) -> Outcome:
+        before = self.client.machine
+        running = Running(
+            _plain(group[-1].after), [], [], [], self.client.told, self.driver.ensemble_of(before)
+        )
+        choices = [dict(told.args[0]) for told in group[1:] if told.args]
+        for told in group:
+            for effect in told.said:
+                shown = effect
+                if isinstance(effect, e.SetTimer):
+                    shown = e.SetTimer(_plain_ms(effect.at_ms, group[-1].after))
+                running.said.append(effect_line(shown, running.ensemble))
+                if isinstance(effect, e.ChooseReplacements | e.FindReplacements):
+                    chosen = choices.pop(0) if choices else {}
+                    names = " ".join(f"{slot}={bookie}" for slot, bookie in chosen.items()) or "none"
+                    running.said.append(f"   chosen {names}")
+                else:
+                    self.driver.carry_out(running, effect)
+        error = next((told.error for told in group if told.error is not None), None)
+        try:
+            if error is not None:
+                raise error
+            running.machine.check()
+        except (QuireError, AssertionError, KeyError) as failed:
+            running.fault = running.fault or fault_of(failed)
+        return self._judged(group[0], self.driver._outcome(self.client, running))
+
+    def _judged(self, told: Told, outcome: Outcome) -> Outcome:  # noqa: ARG002 - the writer looks at it
+        return outcome
+
+
+def _plain(machine: Any) -> Any:
+    """A machine without the times that the explorer has no clock for."""
+    machine = clone(machine)
+    if isinstance(machine, WriterMachine):
+        machine._retry_ms = 0
+        if machine._timer_at_ms is not None:
+            machine._timer_at_ms = _plain_ms(machine._timer_at_ms, machine)
+        for name in ("_look_at_ms", "_read_at_ms"):
+            if getattr(machine, name) is not None:
+                setattr(machine, name, NOW_MS)
+        if machine._quorum_until_ms is not None:
+            machine._quorum_until_ms = TOO_LATE_MS
+    return machine
+
+
+def _plain_ms(at_ms: int, machine: WriterMachine) -> int:
+    """A time as the explorer has it: the end of the wait for the ack quorum, or any other."""
+    return TOO_LATE_MS if at_ms == machine._quorum_until_ms else NOW_MS
+
+
+class Writer(Program):
+    """The ledger's writer."""
+
+    _futures: Sequence[asyncio.Future[int]] = ()
+
+    def open(
+        self, record: LedgerMetadata, version: int, clock: StepClock, absent: Sequence[int] = ()
+    ) -> None:
+        """Begin with the record as created, and without the bookies of some slots."""
+        self.clock = clock
+        self.writer: LedgerWriter = self.act(
+            lambda: LedgerWriter(
+                record,
+                version,
+                LedgerAccess.of(record),
+                self.bookies,
+                self.ledgers,
+                clock,
+                FirstOfAll(),
+                replace(BY_STEPS, quorum_wait_ms=WAIT_MS if self.driver.configuration.waits else 0),
+                machines=self.recorder.machines,
+                absent=list(absent),
+            )
+        )
+        log = self.recorder.logs[-1]
+        self.client = self.driver.new(_plain(log.made()))  # type: ignore[attr-defined]
+
+    def append(self) -> None:
+        """Its caller appends one entry."""
+        self._futures = [*self._futures, self.act(lambda: self.writer.append_nowait(b"x"))]
+
+    def close(self) -> None:
+        """Its caller closes."""
+        task = self.act(lambda: self.loop.create_task(self.writer.close()))
+        task.add_done_callback(_heard)
+
+    def strike(self, after_ms: int) -> None:
+        """The time of its timer has come: so much has passed."""
+        writer = self.writer
+        if writer._timer is None:
+            raise LookupError("timer")
+        writer._timer.cancel()
+        self.clock.ms += after_ms
+        self.act(writer._timer_fired)
+
+    def lost(self, bookie: str) -> None:
+        """Its patience with a bookie is over."""
+        self.give_up(bookie, lambda _, sink: isinstance(sink, Place) and not sink.retired)
+
+    def told(self) -> int:
+        """The last entry of which its callers know, as their futures say."""
+        told: int = NO_ENTRY
+        for entry_id, future in enumerate(self._futures):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                told = max(told, future.result())
+                assert future.result() == entry_id, "an id of another append"
+        return told
+
+    def _judged(self, told: Told, outcome: Outcome) -> Outcome:
+        """F3 is seen in the step itself, as in the explorer."""
+        before = self.client.machine
+        if told.name != "add_failed" or told.args[3] is not Answer.FENCED:
+            return outcome
+        slot, bookie, run, _ = told.args
+        pending = run in before._acked and not before._is_confirmed(run)
+        if not pending or before.ensemble[slot] != bookie or outcome.client.machine.status in ENDING:
+            return outcome
+        fault = ("F3", "a bookie is fenced, and the writer that it refused goes on")
+        return Outcome(with_fault(outcome.client, fault), outcome.sends, outcome.asks, outcome.said)
+
+
+class Recoverer(Program):
+    """A client that recovers the ledger, perhaps again."""
+
+    def begin(self, ledger_id: int) -> None:
+        """Start with the record as it is now."""
+        plain = MemoryStore(self.store._space)
+        read = self.act(lambda: self.loop.create_task(LedgerStore(plain).read(ledger_id)))
+        record, version = read.result()
+
+        def start() -> asyncio.Task[Any]:
+            self.recovery = LedgerRecovery(
+                record,
+                version,
+                LedgerAccess.of(record),
+                self.bookies,
+                self.ledgers,
+                StepClock(),
+                FirstOfAll(),
+                BY_STEPS,
+                self.recorder.machines,
+            )
+            self._seen = 0
+            machine: RecoveryMachine = self.recorder.logs[-1].made()
+            self.client = Client((), machine, verdict=self.client.verdict, fault=self.client.fault)
+            return self.loop.create_task(self.recovery.run())
+
+        self.act(start).add_done_callback(_heard)
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """What a program's caller does with an error is no part of a replay."""
+    with contextlib.suppress(asyncio.CancelledError):
+        task.exception()

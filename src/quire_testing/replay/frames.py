@@ -1,0 +1,100 @@
+"""Frames as the explorer names them: what a request asks and what an answer says, read from the bytes of the wire."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from quire.core.answers import Answer
+from quire.wire import native, native_bodies, native_hello
+from quire.wire.native import Flag, Kind
+from quire.wire.run import RunView
+from quire_testing.explorer.messages import Reply, Request, reply_text, request_text
+
+
+class Sent(NamedTuple):
+    """A request on its way: its frame, its number, and what it asks."""
+
+    frame: bytes
+    number: int
+    request: Request
+
+    @property
+    def text(self) -> str:
+        """As transcripts write it, by entries."""
+        return plain(request_text(self.request))
+
+
+class Said(NamedTuple):
+    """An answer on its way, with the request that it answers."""
+
+    frame: bytes
+    number: int
+    reply: Reply
+
+    @property
+    def text(self) -> str:
+        """As transcripts write it, by entries."""
+        return plain(reply_text(self.reply))
+
+
+def request_of(frame: bytes) -> Sent:
+    """What a client's frame asks. Slots are not on the wire: they are 0."""
+    asked = native.decode_request(memoryview(frame))
+    request: Request
+    if asked.kind is Kind.ADD:
+        run = RunView.parse(asked.body)
+        if asked.flags & Flag.RECOVERY:
+            request = ("put", 0, 0, run.first, run.last, run.period, run.residues, asked.lac)
+        else:
+            request = ("add", 0, 0, run.first, run.last, asked.lac)
+    elif asked.kind is Kind.READ_LAC:
+        request = ("fence", 0)
+    elif asked.kind is Kind.READ:
+        first, last, *_ = native_bodies.decode_read(asked.body, version=native_hello.VERSION)
+        request = ("read" if asked.flags & Flag.RECOVERY else "look", 0, first, last)
+        request = (*request, bool(asked.flags & Flag.FENCE))
+    elif asked.kind is Kind.WRITE_LAC:
+        request = ("lac", asked.lac)
+    else:
+        request = (asked.kind.name.lower(),)
+    return Sent(frame, asked.number, request)
+
+
+def answer_of(frame: bytes, asked: Sent) -> Said:
+    """What a bookie's frame says."""
+    said = native.decode_answer(memoryview(frame))
+    payload: object = None
+    if asked.request[0] == "fence" and said.answer is Answer.OK:
+        payload = said.lac
+    elif asked.request[0] in ("read", "look") and said.answer is Answer.OK:
+        entries = native_bodies.decode_entries(said.body, version=native_hello.VERSION)
+        ids = tuple(entry_id for run in entries.runs for entry_id in run.ids())
+        payload = (ids, entries.vouched_through, tuple(entries.unknown))
+    return Said(frame, asked.number, (asked.request, said.answer, payload))
+
+
+_SHARE = re.compile(r"recovery add (\d+)\.\.(\d+)(?: classes \[([\d, ]*)\] of (\d+))?")
+
+
+def plain(text: str) -> str:
+    """A request or an answer by the entries that it is about.
+
+    A striped run on the wire names the classes that it has entries of, the machine's effect all that its bookie stores.
+    """
+    return _SHARE.sub(_entries, text)
+
+
+def _entries(found: re.Match[str]) -> str:
+    first, last, classes, period = found.groups()
+    ids = [
+        entry_id
+        for entry_id in range(int(first), int(last) + 1)
+        if period is None or str(entry_id % int(period)) in classes.split(", ")
+    ]
+    return f"recovery add {ids}"
+
+
+def number_of(frame: bytes) -> int:
+    """Which request an answer is to."""
+    return native.decode_answer(memoryview(frame)).number

@@ -1,0 +1,96 @@
+"""One truncation of a replay: `Log.truncate` as it ships, over a metadata store and ledgers that wait for the schedule.
+
+Source: protocol reference 7.4; decision F-32; docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from quire.core.log_trimming import TrimMachine, TrimStatus
+from quire.log.log import Log
+from quire.metadata.memory import MemorySpace
+from quire_testing.explorer.log_trims import trim_text
+from quire_testing.explorer.switches import Switches
+from quire_testing.replay import recording
+from quire_testing.replay.log_handles import CONFIG, NAME, HeadStore, heard, work_of
+from quire_testing.replay.log_ledgers import StepClient, StepLedger
+from quire_testing.replay.recording import Told
+from quire_testing.replay.stage import Stage, perform
+
+
+class LogTruncation:
+    """One client that truncates the log, once.
+
+    Args:
+        number: in its name.
+        before: the log's new start.
+        stage: what it runs on.
+        spaces: of heads, and of elections.
+        ledgers: of the world.
+        switches: what is swapped.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        before: int,
+        stage: Stage,
+        spaces: tuple[MemorySpace, MemorySpace],
+        ledgers: list[StepLedger],
+        switches: Switches,
+    ) -> None:
+        self.name, self.stage = f"truncation {number}", stage
+        self.loop = stage.loop_of(self.name)
+        self.switches = switches
+        self.store = HeadStore(*spaces, lambda: "trim" if switches.blind_lists == "trim" else "")
+        self.client = StepClient(ledgers, self.store, random.Random(number))
+        client: Any = self.client
+        self.log = Log(client, NAME, config=CONFIG, trim=self._made)
+        self._looked = 0
+        self.act(lambda: self.loop.create_task(self.log.truncate(before)).add_done_callback(heard))
+
+    def _made(self, before: int | None, **settings: Any) -> TrimMachine:
+        """Its machine writes down what it is told; from here on the schedule answers."""
+        self.store.scripted = True
+        kind = self.switches.trim
+
+        def made(kind: type[TrimMachine] = kind) -> TrimMachine:
+            return kind(before, **settings)
+
+        machine: Any = made(recording.recording(kind, recording.TRIM_INPUTS))
+        machine.log = self.recorded = recording.Log(kind, made)
+        self._machine: TrimMachine = machine
+        return machine  # type: ignore[no-any-return]
+
+    def act(self, what: Any) -> Any:
+        """Do something in the program."""
+        return perform(self.stage, self.loop, what)
+
+    @property
+    def machine(self) -> TrimMachine:
+        """A plain copy; what must hold in it was asked."""
+        machine: TrimMachine = recording.plain_copy(self._machine, self.recorded.kind)
+        machine.check()
+        return machine
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self._machine.status is TrimStatus.ENDED
+
+    @property
+    def work(self) -> list[tuple[Any, ...]]:
+        """What was asked and not answered."""
+        return work_of(self.client, self.store, ended=self.ended)
+
+    def told(self) -> list[Told]:
+        """What its machine was told since the last question."""
+        new = self.recorded.told[self._looked :]
+        self._looked = len(self.recorded.told)
+        return new
+
+    def said(self) -> tuple[str, ...]:
+        """What its machine said since the last question, as the explorer says it."""
+        return tuple(trim_text(effect) for told in self.told() for effect in told.said)

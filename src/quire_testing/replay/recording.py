@@ -1,0 +1,255 @@
+"""Machines that write down what they are told and what they say, and the check that a fresh one says the same.
+
+A recording machine is a subclass made from the one that ships: handed to a client at construction (`client/machines.py`),
+it costs nothing where it is not used. What was written down is judged without the driver: a machine of the same class,
+told the same in the same order, must say the same. A driver that thinks for itself would show: by an input that the
+machine does not expect, or by an effect that was not carried out.
+
+Source: checking reference, 1.4.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from quire.client.machines import Machines
+from quire.core.errors import QuireError
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.recovery import RecoveryMachine
+from quire.core.rules import RULES, Rules
+from quire.core.transcript import block, effect_line
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import LEGAL, WriterLimits
+from quire_testing.explorer.snapshot import clone, slots_of
+
+WRITER_INPUTS = tuple(LEGAL)
+RECOVERY_INPUTS = (
+    "recover",
+    "metadata_written",
+    "metadata_conflicted",
+    "metadata_read",
+    "fence_answered",
+    "read_answered",
+    "waited",
+    "adds_answered",
+    "replacements_found",
+    "length_found",
+    "length_unavailable",
+)
+LOG_INPUTS = (
+    "open",
+    "retry",
+    "head_read",
+    "recovered",
+    "recovery_failed",
+    "created",
+    "create_failed",
+    "head_written",
+    "head_conflicted",
+    "head_unknown",
+    "roll",
+    "drained",
+    "ledger_closed",
+    "ledger_failed",
+    "close",
+    "abandon",
+)
+TRIM_INPUTS = (
+    "start",
+    "head_read",
+    "head_written",
+    "head_conflicted",
+    "ledger_deleted",
+    "page_read",
+    "page_deleted",
+    "log_deleted",
+)
+CHOICES = frozenset({"replacements_chosen", "replacements_found", "waited"})
+"""Inputs that answer a question of the same turn."""
+
+
+class Told(NamedTuple):
+    """One input: what was called with what, what the machine said, what it raised.
+
+    `after` is a copy of the machine, where copies are kept.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    said: tuple[Any, ...]
+    error: Exception | None = None
+    after: Any = None
+
+    @property
+    def text(self) -> str:
+        """The call on one line."""
+        parts = [repr(arg) for arg in self.args] + [f"{key}={value!r}" for key, value in self.kwargs.items()]
+        return f"{self.name} {' '.join(parts)}".rstrip()
+
+
+class Log:
+    """What one machine was told.
+
+    Args:
+        kind: the machine's class.
+        made: makes a machine in its first state.
+        keeps: whether to keep a copy of the machine after each input.
+    """
+
+    def __init__(self, kind: type[Any], made: Callable[[], Any], *, keeps: bool = False) -> None:
+        self.kind = kind
+        self.made = made
+        self.keeps = keeps
+        self.told: list[Told] = []
+        self.inside = False
+
+    @property
+    def text(self) -> str:
+        """The whole dialogue as a transcript."""
+        ensemble = self.made().record.last_fragment.ensemble if self.kind is WriterMachine else ()
+        return "\n".join(block(each.text, _lines(each.said, ensemble)) for each in self.told)
+
+
+def _lines(said: Iterable[Any], ensemble: Sequence[Any]) -> list[str]:
+    lines = []
+    for effect in said:
+        try:
+            lines.append(effect_line(effect, ensemble))
+        except IndexError:
+            lines.append(repr(effect))
+    return lines or ["nothing"]
+
+
+def recording(kind: type[Any], inputs: tuple[str, ...]) -> type[Any]:
+    """A subclass of a machine that writes down its inputs."""
+    made = _RECORDING.get(kind)
+    if made is None:
+        made = _RECORDING[kind] = _made(kind, inputs)
+    return made
+
+
+_RECORDING: dict[type[Any], type[Any]] = {}
+
+
+def _made(kind: type[Any], inputs: tuple[str, ...]) -> type[Any]:
+    members: dict[str, Any] = {name: _recorded(getattr(kind, name)) for name in inputs}
+    return type(f"Recording{kind.__name__}", (kind,), {"__slots__": ("log",), **members})
+
+
+def _recorded(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        log: Log = self.log
+        if log.inside:  # a machine's own use of its input
+            return plain(self, *args, **kwargs)
+        log.inside = True
+        before, error = len(self.out), None
+        kept = (
+            copy.copy(kwargs),
+            tuple(copy.copy(arg) if isinstance(arg, list | dict) else arg for arg in args),
+        )
+        try:
+            return plain(self, *args, **kwargs)
+        except Exception as raised:
+            error = raised
+            raise
+        finally:
+            log.inside = False
+            after = plain_copy(self, log.kind) if log.keeps else None
+            log.told.append(Told(plain.__name__, kept[1], kept[0], tuple(self.out[before:]), error, after))
+
+    return told
+
+
+def plain_copy(machine: Any, kind: type[Any]) -> Any:
+    """A copy of a recording machine as a plain one that has said everything."""
+    other: Any = object.__new__(kind)
+    for name in slots_of(kind):
+        setattr(other, name, getattr(machine, name))
+    other = clone(other)
+    other.out = []
+    return other
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Makes recording machines and keeps what they write down.
+
+    Attributes:
+        rules: their judgements.
+        writer, recovery: the classes they are made from.
+        logs: one for each machine made, in order.
+        keeps: whether copies of the machines are kept.
+        window: entries that a round of recovery reads asks for; None: as it ships.
+    """
+
+    rules: Rules
+    writer: type[WriterMachine]
+    recovery: type[RecoveryMachine]
+    logs: list[Log]
+    keeps: bool = False
+    window: int | None = None
+
+    @classmethod
+    def shipped(cls) -> Recorder:
+        """Of the machines that ship."""
+        return cls(RULES, WriterMachine, RecoveryMachine, [])
+
+    @property
+    def machines(self) -> Machines:
+        """What a client is handed."""
+        return Machines(self._writer, self._recovery)
+
+    def _writer(self, record: LedgerMetadata, version: int, limits: WriterLimits) -> WriterMachine:
+        def made(kind: type[WriterMachine] = self.writer) -> WriterMachine:
+            return kind(record, version, rules=self.rules, limits=limits)
+
+        machine: WriterMachine = made(recording(self.writer, WRITER_INPUTS))
+        self._write_down(machine, self.writer, made)
+        return machine
+
+    def _recovery(self, record: LedgerMetadata, version: int) -> RecoveryMachine:
+        window = {} if self.window is None else {"window_entries": self.window}
+
+        def made(kind: type[RecoveryMachine] = self.recovery) -> RecoveryMachine:
+            return kind(record, version, self.rules, **window)
+
+        machine: RecoveryMachine = made(recording(self.recovery, RECOVERY_INPUTS))
+        self._write_down(machine, self.recovery, made)
+        return machine
+
+    def _write_down(self, machine: Any, kind: type[Any], made: Callable[[], Any]) -> None:
+        machine.log = Log(kind, made, keeps=self.keeps)
+        self.logs.append(machine.log)
+
+
+class DriverDiffersError(Exception):
+    """A driver and the machines do not say the same."""
+
+
+def check_log(log: Log) -> int:
+    """Tell a fresh machine the same.
+
+    Returns:
+        How many inputs were compared.
+
+    Raises:
+        DriverDiffersError: it says something else, with the dialogue up to there.
+    """
+    machine = log.made()
+    for number, told in enumerate(log.told):
+        error = None
+        try:
+            getattr(machine, told.name)(*told.args, **told.kwargs)
+        except (QuireError, AssertionError, KeyError) as raised:
+            error = raised
+        said, machine.out = tuple(machine.out), []
+        if said != told.said or (error is None) != (told.error is None):
+            msg = f"input {number} ({told.text}): recorded {told.said}, {told.error!r}; now {said}, {error!r}"
+            raise DriverDiffersError(msg)
+        if error is None:
+            machine.check()
+    return len(log.told)

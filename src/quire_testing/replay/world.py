@@ -1,0 +1,145 @@
+"""The explorer's world, without what the client's programs do not let happen: counterexamples that they can walk.
+
+A subset, so a way through it is a way through the explorer's world too:
+
+- A writer hears nothing more of a bookie that it has given up, nor of any once it closes (`client/outgoing.py` retires
+  the places).
+- A connection that breaks fails everything that waits on it at once, before anything else happens to that client;
+  answers that were on their way have arrived before.
+- A writer that looks for bookies finds what there is before anything else happens.
+- Spares are given to slots in the order of the slots, as long as there are any; one that was just seen is not overlooked.
+- A recoverer cannot write back an entry of which it has no copy (one that was never written shows as a phantom first).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+from quire.core import effects as e
+from quire.core.answers import Answer
+from quire.core.ids import BookieId, Slot
+from quire.core.writer_state import Status
+from quire_testing.explorer.clients import Client, WriterDriver, bookie_name, bookie_number
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.messages import Reply, Request
+from quire_testing.explorer.parts import Label, Move, State
+from quire_testing.explorer.recoverers import RecoveryDriver
+from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.world import World
+
+
+class RetiringWriterDriver(WriterDriver):
+    """A writer that does not hear the bookies that it has given up, nor anybody once it closes."""
+
+    def choices(self, effect: e.ChooseReplacements | e.FindReplacements) -> Iterator[dict[Slot, BookieId]]:
+        """As the programs choose."""
+        return in_order(self.configuration, effect)
+
+    def heeds(self, client: Client, reply: Reply) -> bool:
+        """Whether an answer can still change anything."""
+        return not _retired(client, reply[0]) and super().heeds(client, reply)
+
+    def waits_for(self, client: Client, request: Request) -> bool:
+        """Whether the answer to a request will still be heard: not after its bookie was given up, even if it returns."""
+        return not _retired(client, request) and super().waits_for(client, request)
+
+
+def _retired(client: Client, request: Request) -> bool:
+    machine, slot = client.machine, request[1]
+    if machine.status not in (Status.WRITING, Status.CHANGING):
+        return True
+    return slot in machine._delayed or slot in machine._failing or slot in machine._absent
+
+
+class OrderlyRecoveryDriver(RecoveryDriver):
+    """A recoverer that chooses as the programs do."""
+
+    def choices(self, effect: e.ChooseReplacements | e.FindReplacements) -> Iterator[dict[Slot, BookieId]]:
+        """As the programs choose."""
+        return in_order(self.configuration, effect)
+
+
+def in_order(
+    configuration: Configuration, effect: e.ChooseReplacements | e.FindReplacements
+) -> Iterator[dict[Slot, BookieId]]:
+    """Spares are given to slots in the order of the slots, as long as there are any; with `absent` perhaps to none."""
+    failed = effect.failed if isinstance(effect, e.ChooseReplacements) else effect.excluded
+    everyone = [bookie_name(number) for number in range(configuration.bookies)]
+    spares = [bookie for bookie in everyone if bookie not in effect.ensemble and bookie not in failed]
+    slots = [Slot(slot) for slot in effect.slots]
+    for some in permutations(spares, min(len(slots), len(spares))):
+        yield dict(zip(slots, some, strict=False))
+    if spares and configuration.absent:
+        yield {}
+
+
+class ProgramWorld(World):
+    """What the programs can do."""
+
+    def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
+        super().__init__(configuration, switches)
+        self.writer_driver = RetiringWriterDriver(configuration)
+        self.recovery_driver = OrderlyRecoveryDriver(configuration, switches.rules, switches.recovery)
+
+    def successors(self, state: State) -> list[Move]:
+        """Every next step of the programs."""
+        moves = super().successors(state)
+        failing = [
+            self._hearing(place)
+            for place in range(self.at_link, self.at_ask)
+            if any(answer is Answer.UNREACHABLE for _, answer, _ in self.links.parts[state[place]].replies)
+        ]
+        if failing:
+            return [move for move in moves if (move[0].actor, move[0].other) in failing]
+        found = [move for move in moves if move[0].kind == "found"]
+        if found:
+            moves = found
+        return [move for move in moves if self._possible(state, move[0]) and self._has_copies(state, move)]
+
+    def _has_copies(self, state: State, move: Move) -> bool:
+        """Whether everything that a recoverer writes back has come."""
+        label, after = move
+        if label.kind != "hears read":
+            return True
+        place = self.at_client + self.names.index(label.actor)
+        before, machine = (self.clients.parts[each[place]].machine for each in (state, after))
+        new = range(before.lap + 1, min(machine.lap + 1, self.configuration.entries))
+        came = re.search(r"has \[([\d, ]*)\]", label.command)
+        here = [int(number) for number in came[1].split(",")] if came and came[1] else []
+        base = before._window_first
+        return all(entry_id in here or before._positive[entry_id - base] for entry_id in new)
+
+    def _hearing(self, place: int) -> tuple[str, str]:
+        client, bookie = divmod(place - self.at_link, self.n)
+        return self.names[client], f"b{bookie}"
+
+    def _possible(self, state: State, label: Label) -> bool:
+        """A connection breaks when its answers have arrived; a bookie dies when all of them have."""
+        if label.kind == "found" and self.configuration.absent and "   chosen none" in label.said:
+            return False  # a spare that was just seen is not overlooked
+        if label.kind == "break":
+            client = self.names.index(label.actor)
+            bookie = int(label.command.split()[3][1:])
+            waits = any(record[2] and record[2][0] == client for record in self._journal(state, bookie))
+            return not waits and not self._replies(state, client, bookie)
+        if label.kind == "crash":
+            bookie = bookie_number(BookieId(label.actor))
+            before = self.bookies.parts[state[bookie]]
+            if (
+                before.journal
+                and before.journal[0][0] == "run"
+                and before.disk.facts
+                and not before.disk.held
+            ):
+                return False  # what is first heard of a ledger is in one group with the run that says it
+            return not any(self._replies(state, client, bookie) for client in range(self.count))
+        return True
+
+    def _replies(self, state: State, client: int, bookie: int) -> tuple[Reply, ...]:
+        return self.links.parts[state[self.at_link + client * self.n + bookie]].replies
+
+    def _journal(self, state: State, bookie: int) -> tuple[tuple[Any, ...], ...]:
+        return self.bookies.parts[state[bookie]].journal

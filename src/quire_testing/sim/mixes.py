@@ -1,0 +1,309 @@
+"""The mixes of workload and faults, and what is drawn for one run of a mix: how large, how fast, who is slow.
+
+Each run has a character of its own: one bookie slow for the whole run, one link almost dead, one client impatient.
+Uniform chance is weak; such "swarm" settings and links of unlike priority find more.
+
+Source: checking reference 4.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from quire_testing.sim.faults import LINKS, Fault, Kind, Phase, draw_faults
+from quire_testing.sim.loop import MS
+from quire_testing.sim.network import NetworkSettings
+from quire_testing.sim.programs import DiskSettings
+from quire_testing.sim.store import StoreSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """One kind of run.
+
+    Attributes:
+        name: for the command line.
+        what: one sentence.
+        workload: which programs run.
+        shapes: (bookies, E, Qw, Qa) to choose from.
+        entries: at most so many for each writer.
+        clients: names; what each does is the workload's.
+        weights: of the kinds of faults.
+        faults: how many, at most.
+        lost: answers of the metadata store that are lost, out of 1024.
+        padding: bytes that each entry has more: long entries fill segments.
+    """
+
+    name: str
+    what: str
+    workload: str
+    shapes: tuple[tuple[int, int, int, int], ...]
+    entries: int
+    clients: tuple[str, ...]
+    weights: dict[Kind, int]
+    faults: int
+    lost: int = 0
+    padding: int = 0
+
+
+SMALL: Final = ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 1), (3, 2, 2, 2), (4, 3, 2, 2), (4, 4, 3, 2))
+LARGE: Final = ((5, 4, 3, 2),)
+_NETWORK: Final = {Kind.BREAK: 4, Kind.CUT: 4, Kind.SLOW_LINK: 4, Kind.ISOLATE: 1, Kind.PAUSE: 2}
+_CRASHES: Final = {Kind.KILL: 3, Kind.POWER: 3, Kind.DIES_WRITING: 2, Kind.KILL_CLIENT: 1}
+
+MIXES: Final = {
+    mix.name: mix
+    for mix in (
+        Mix(
+            "takeover",
+            "one writer, two recoverers that begin at a random add, one tail reader; links and bookies fail",
+            "takeover",
+            SMALL,
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {**_NETWORK, **_CRASHES},
+            6,
+        ),
+        Mix(
+            "large",
+            "5 bookies, E=4, Qw=3, Qa=2, 20 entries, two recoverers, crashes",
+            "takeover",
+            LARGE,
+            20,
+            ("writer", "rec1", "rec2", "reader"),
+            {**_NETWORK, **_CRASHES},
+            8,
+        ),
+        Mix(
+            "hunt",
+            "as large, and a bookie fails while the writer is at its fastest; clients are hasty or patient",
+            "takeover",
+            LARGE,
+            20,
+            ("writer", "rec1", "rec2", "reader"),
+            {
+                Kind.KILL: 4,
+                Kind.POWER: 4,
+                Kind.BREAK: 3,
+                Kind.CUT: 3,
+                Kind.SLOW_LINK: 4,
+                Kind.KILL_CLIENT: 2,
+                Kind.PAUSE: 1,
+            },
+            8,
+        ),
+        Mix(
+            "readers",
+            "three writers of a ledger each and tail readers of all; ensembles change, ledgers are closed",
+            "readers",
+            SMALL,
+            20,
+            ("writer1", "writer2", "writer3", "reader1", "reader2"),
+            {**_NETWORK, Kind.KILL: 2, Kind.SLOW_DISK: 2},
+            6,
+        ),
+        Mix(
+            "disks",
+            "disks tear, rot, fail, fill up and lose what was not synced, during adds, recoveries and starts",
+            "takeover",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 2)),
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {
+                Kind.POWER: 4,
+                Kind.DIES_WRITING: 4,
+                Kind.ROT: 3,
+                Kind.DISK_FAILS: 2,
+                Kind.DISK_FULL: 2,
+                Kind.SLOW_DISK: 1,
+            },
+            6,
+        ),
+        Mix(
+            "store",
+            "the metadata store loses answers, ends sessions, tells late; writers and recoverers race to close",
+            "takeover",
+            SMALL,
+            12,
+            ("writer", "rec1", "rec2", "reader"),
+            {Kind.STORE_CUT: 4, Kind.SESSION_LOST: 3, Kind.CLOCK_JUMP: 1, Kind.KILL: 2, Kind.CUT: 2},
+            6,
+            lost=150,
+        ),
+        Mix(
+            "log",
+            "leaders duel over a log, roll and truncate it; readers follow; processes stand still and come back",
+            "log",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 2)),
+            16,
+            ("leader1", "leader2", "leader3", "reader", "trimmer"),
+            {
+                **_NETWORK,
+                Kind.PAUSE: 5,
+                Kind.KILL: 1,
+                Kind.KILL_CLIENT: 2,
+                Kind.STORE_CUT: 2,
+                Kind.SESSION_LOST: 2,
+            },
+            6,
+            lost=30,
+        ),
+        Mix(
+            "cancelled",
+            "three writers of a log wait for the lead, and each call of theirs may be cancelled on the way",
+            "cancelled",
+            ((3, 3, 3, 2), (4, 3, 3, 2), (3, 2, 2, 2)),
+            16,
+            ("leader1", "leader2", "leader3", "reader"),
+            {**_NETWORK, Kind.KILL: 1, Kind.KILL_CLIENT: 2, Kind.STORE_CUT: 2},
+            4,
+        ),
+        Mix(
+            "silent",
+            "connections swallow all that is sent, and nobody is told; whoever lives must get through again",
+            "takeover",
+            SMALL,
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {Kind.SILENCE: 8, Kind.BREAK: 1, Kind.CUT: 1, Kind.PAUSE: 2, Kind.KILL: 1},
+            10,
+        ),
+        Mix(
+            "descriptors",
+            "bookies have no descriptor left for a while, during adds, recoveries and starts",
+            "takeover",
+            SMALL,
+            16,
+            ("writer", "rec1", "rec2", "reader"),
+            {Kind.FEW_DESCRIPTORS: 8, Kind.KILL: 2, Kind.SLOW_DISK: 1, Kind.CUT: 1},
+            6,
+            padding=30_000,
+        ),
+    )
+}
+
+
+@dataclass(slots=True)
+class Settings:
+    """One run.
+
+    Attributes:
+        shape: bookies, E, Qw, Qa.
+        entries: of each writer.
+        burst: adds that a writer has in flight at most.
+        apart: each add is a run of its own, however many are in flight.
+        takeover_at: the add at which the first recovery begins; the second begins `second_ns` later.
+        closes: the writer closes its ledger at the end.
+        impatience: of each client: by how much shorter its time-outs are.
+        link_levels: (source, target) -> how slow from the beginning.
+        turn_ns: of processes that are slow.
+        slow_disks: bookie -> how slow.
+    """
+
+    mix: Mix
+    shape: tuple[int, int, int, int]
+    entries: int
+    burst: int
+    takeover_at: int
+    second_ns: int
+    closes: bool
+    network: NetworkSettings
+    store: StoreSettings
+    disk: DiskSettings
+    faults: list[Fault]
+    digest: str
+    apart: bool
+    impatience: dict[str, float] = field(default_factory=dict)
+    link_levels: dict[tuple[str, str], float] = field(default_factory=dict)
+    turn_ns: dict[str, int] = field(default_factory=dict)
+    slow_disks: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def bookies(self) -> list[str]:
+        """Their names."""
+        return [f"b{number}" for number in range(self.shape[0])]
+
+
+def draw(mix: Mix, chance: random.Random) -> Settings:
+    """The settings of one run."""
+    shape = chance.choice(mix.shapes)
+    names = [f"b{number}" for number in range(shape[0])]
+    entries = 1 + chance.randrange(mix.entries)
+    settings = Settings(
+        mix=mix,
+        shape=shape,
+        entries=entries,
+        burst=chance.choice((1, 2, 4, entries)),
+        takeover_at=1 + chance.randrange(entries),
+        second_ns=chance.choice((0, MS, 5 * MS, 50 * MS, 400 * MS)),
+        closes=chance.random() < 0.5,
+        network=NetworkSettings(
+            base_ns=chance.choice((50_000, 200_000, 1_000_000)), tail=chance.choice((0.0, 0.5, 0.8, 1.1))
+        ),
+        store=StoreSettings(
+            base_ns=chance.choice((100_000, 500_000, 3_000_000)),
+            lost_requests=mix.lost,
+            lost_answers=mix.lost,
+        ),
+        disk=DiskSettings(
+            job_ns=chance.choice((100_000, 500_000, 5_000_000)),
+            direct=chance.getrandbits(1) == 1,
+            inline=chance.getrandbits(1) == 1,
+        ),
+        faults=draw_faults(chance, mix.weights, chance.randint(0, mix.faults), names, mix.clients),
+        digest=chance.choice(("crc32c", "crc32c", "crc32", "mac", "dummy")),
+        apart=chance.random() < 0.7,
+    )
+    _swarm(settings, chance, names)
+    if mix.name == "hunt":
+        _hunt(settings, chance, names)
+    return settings
+
+
+def _hunt(settings: Settings, chance: random.Random, names: list[str]) -> None:
+    """Ensembles change under load, and who waits waits for too short or for very long."""
+    settings.burst = chance.choice((4, settings.entries))
+    settings.impatience["writer"] = chance.choice((0.03, 0.1, 1.0, 10.0))
+    for recoverer in ("rec1", "rec2"):
+        settings.impatience[recoverer] = chance.choice((0.01, 0.03, 1.0))
+    settings.second_ns = chance.choice((0, 0, MS, 5 * MS))
+    settings.apart = True
+    if chance.getrandbits(1):
+        # Adds that get to some bookies only: what recoverers find depends on whom they hear.
+        for name in chance.sample(names, chance.choice((2, 3))):
+            settings.link_levels["writer", name] = 1000.0
+        settings.faults.append(
+            Fault(Phase.TAKEOVER, chance.randrange(20) * MS // 10, Kind.KILL_CLIENT, "writer")
+        )
+    after = chance.randrange(1, 12) * MS // 2
+    lasts = chance.choice((20 * MS, 600 * MS, 0))
+    strike = chance.choice((Kind.KILL, Kind.POWER, Kind.BREAK, Kind.SLOW_LINK))
+    other = "writer" if strike in LINKS else ""
+    settings.faults.append(Fault(Phase.BEGIN, after, strike, chance.choice(names), other, 1000, lasts))
+
+
+def _swarm(settings: Settings, chance: random.Random, names: list[str]) -> None:
+    """What this run is like throughout."""
+    clients = settings.mix.clients
+    if chance.random() < 0.3:
+        settings.slow_disks[chance.choice(names)] = chance.choice((20.0, 200.0))
+    if chance.random() < 0.3:
+        settings.impatience[chance.choice(clients)] = chance.choice((0.02, 0.1, 10.0))
+    if chance.random() < 0.2:
+        settings.turn_ns[chance.choice([*names, *clients])] = chance.choice((MS, 20 * MS))
+    style = chance.random()
+    if style < 0.3:
+        settings.link_levels[_pair(chance, clients, names)] = chance.choice((30.0, 1000.0))
+    elif style < 0.6:
+        # Priorities: every link has one of four, far apart, so that whole exchanges overtake one another.
+        for client in clients:
+            for name in names:
+                settings.link_levels[client, name] = float(8 ** chance.randrange(4))
+                settings.link_levels[name, client] = float(8 ** chance.randrange(3))
+
+
+def _pair(chance: random.Random, clients: tuple[str, ...], names: list[str]) -> tuple[str, str]:
+    pair = (chance.choice(clients), chance.choice(names))
+    return pair if chance.getrandbits(1) else (pair[1], pair[0])

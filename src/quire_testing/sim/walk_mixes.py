@@ -1,0 +1,101 @@
+"""The mixes of the walks: which world, which budgets of faults, and what is drawn for one walk of it.
+
+Source: checking reference 4; issue 5 names the large world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.log_parts import LogConfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class WalkMix:
+    """One kind of walk.
+
+    Attributes:
+        name: what it is called.
+        what: one sentence.
+        world: its size and its budgets of faults.
+        hunts: whether mutants are hunted in it.
+        aims: (kind of fault, kind of request): most of the walks keep such faults for that request of a recoverer.
+    """
+
+    name: str
+    what: str
+    world: Configuration | LogConfiguration
+    hunts: bool = True
+    aims: tuple[tuple[str, str], ...] = ()
+
+
+def _large(**budgets: int | bool) -> Configuration:
+    """Five bookies, E=4, Qw=3, Qa=2, 20 entries, two recoverers; the budgets are the mix's own."""
+    values = {"in_flight": 4, "recoverers": 2, "window": 2, **budgets}
+    return Configuration(5, 4, 3, 2, 20, **values)  # type: ignore[arg-type]
+
+
+WALK_MIXES: Final = {
+    mix.name: mix
+    for mix in (
+        WalkMix("takeover", "a recovery begins at a random add; a client is impatient", _large(timeouts=2)),
+        WalkMix(
+            "duel",
+            "two recoverers, each begins again when it fails; time-outs, one entry at a time",
+            _large(window=1, timeouts=2, reruns=2),
+        ),
+        WalkMix("crashes", "bookies lose what was not synced; time-outs", _large(crashes=2, timeouts=2)),
+        WalkMix(
+            "network",
+            "connections break and what was under way arrives late; swaps of unknown outcome",
+            _large(breaks=2, timeouts=2, lost_swaps=1, absent=True),
+        ),
+        WalkMix(
+            "closing",
+            "the writer closes while others recover; answers of the store are lost",
+            _large(closes=True, timeouts=1, lost_swaps=2, reruns=1),
+        ),
+        WalkMix(
+            "no-journal",
+            "a bookie without a journal comes back empty",
+            _large(journal=False, crashes=1, timeouts=1, reruns=1),
+        ),
+        WalkMix(
+            "overtaken",
+            "a recoverer's connection breaks under its fence: its reads arrive before it",
+            _large(breaks=1, timeouts=1),
+            aims=(("breaks", "fence"),),
+        ),
+        WalkMix(
+            "replaced",
+            "a recoverer gives up a bookie that it writes back to, and goes on reading",
+            _large(window=1, timeouts=2),
+            aims=(("timeouts", "put"),),
+        ),
+        WalkMix(
+            "readers",
+            "two readers beside the writer, explicit LACs, runs of two entries",
+            Configuration(
+                5, 4, 3, 2, 10, run=2, recoverers=1, readers=2, window=4, timeouts=2, explicit_lac=True
+            ),
+            hunts=False,
+        ),
+        WalkMix(
+            "rot",
+            "an entry rots, a bookie crashes, the ledger may be deleted",
+            _large(damages=1, crashes=1, timeouts=1, deletions=1),
+            hunts=False,
+        ),
+        WalkMix(
+            "log",
+            "three leaders of one log, rolls, lost swaps, a truncation",
+            LogConfiguration(3, 6, 6, lost_swaps=1, trims=1),
+            hunts=False,
+        ),
+    )
+}
+"""By name."""
+
+HUNTING: Final = tuple(mix.name for mix in WALK_MIXES.values() if mix.hunts)
