@@ -1,7 +1,7 @@
 """Count the code of `src`: lines by package, class names that stand twice, classes with many fields, long files.
 
-A line of code is a line that holds at least one token of code: blank lines, comments and docstrings (every string that
-is a statement of its own) do not count; a string that spans lines counts with all of them. Files that protoc wrote are
+A line of code is a line that holds code: blank lines, lines of comments and docstrings (every string that is a statement
+of its own) do not count; another string that spans lines counts with all of them. Files that protoc wrote are
 left out. A field is what an instance holds: a name in `__slots__`, an annotated name in the body of the class (not a
 `ClassVar`), or a `self.name` that a method assigns; fields of base classes in `src` count, each name once.
 
@@ -12,10 +12,8 @@ left out. A field is what an instance holds: a name in `__slots__`, an annotated
 from __future__ import annotations
 
 import ast
-import io
 import json
 import sys
-import tokenize
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +23,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "src"
 FIELDS_MAX: Final = 20
 FILE_LINES_MAX: Final = 500
-NO_CODE: Final = {
-    tokenize.COMMENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-    tokenize.ENDMARKER,
-    tokenize.INDENT,
-    tokenize.NEWLINE,
-    tokenize.NL,
-}
 
 
 @dataclass(slots=True)
@@ -111,26 +100,24 @@ class CodeSize:
         }
 
 
-def statement_strings(tree: ast.Module) -> set[tuple[int, int]]:
-    """Where strings begin that are statements of their own: line and byte column."""
-    return {
-        (node.value.lineno, node.value.col_offset)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    }
-
-
 def code_lines(text: str, tree: ast.Module) -> int:
     """Lines of code of one file."""
-    docstrings = statement_strings(tree)
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in NO_CODE or (token.type == tokenize.STRING and token.start in docstrings):
+    docstrings: set[int] = set()
+    strings: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant | ast.JoinedStr | ast.Expr):
             continue
-        lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines)
+        span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if not isinstance(node, ast.Expr):
+            strings.update(span)
+        elif isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.update(span)
+    lines = {
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if number in strings or line.strip()[:1] not in {"", "#"}
+    }
+    return len(lines - docstrings)
 
 
 def imported_names(tree: ast.Module) -> dict[str, tuple[str, str]]:
