@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,84 @@ def test_a_message_passes_both_ends(walks, way):
 
 def test_a_recovery_changes_the_metadata(walks):
     assert {Path(file).parent.name for file in walks["recovery"]["files"]} >= {"client", "bookie", "metadata"}
+
+
+# --- the pages that follow an append ---------------------------------------------------------------------------------
+
+STEP = re.compile(r"^\| (\d+) \| `([A-Za-z_.]+)` \| `([a-z_/0-9.]+)` \| (.+) \|$")
+ROW = re.compile(r"^\| \d+ \| `([a-z_/0-9.]+)` \| (`[^|]+`) \| .+ \|$")
+NAME = re.compile(r"`([A-Za-z_.0-9]+)`")
+
+
+def journey_steps():
+    """The table of docs/journey.md: step, message, file, functions."""
+    lines = (ROOT / "docs/journey.md").read_text().splitlines()
+    rows = [match for line in lines if (match := STEP.match(line))]
+    return [(int(row[1]), row[2], row[3], NAME.findall(row[4])) for row in rows]
+
+
+def architecture_rows():
+    """The walk of ARCHITECTURE.md, out and back: file and the function that stands first."""
+    lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+    rows = [match for line in lines if (match := ROW.match(line))]
+    return [(row[1], NAME.findall(row[2])[0]) for row in rows]
+
+
+def not_reached_in_order(walk, wanted):
+    """What of `file:function` an append does not reach, or does not reach for the first time in this order."""
+    reached = {each: place for place, each in enumerate(walk["functions"])}
+    missing = [each for each in wanted if f"quire/{each}" not in reached]
+    found = [each for each in wanted if each not in missing]
+    in_order = sorted(found, key=lambda each: reached[f"quire/{each}"])
+    return missing + [one for one, other in zip(found, in_order, strict=True) if one != other]
+
+
+def code_of(path, name):
+    """The code of a method, as `Class.method`."""
+    kind, _, method = name.partition(".")
+    for node in ast.parse((ROOT / "src/quire" / path).read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name == kind:
+            return next(
+                ast.unparse(inner)
+                for inner in node.body
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.name == method
+            )
+    raise AssertionError(f"{path} has no {name}")
+
+
+def test_the_journey_is_the_way_of_a_recorded_append(walks):
+    steps = journey_steps()
+    assert [step for step, *_ in steps] == list(range(1, 18))
+    wanted = [f"{path}:{name}" for _, _, path, names in steps for name in names]
+    assert not_reached_in_order(walks["append"], wanted) == []
+
+
+@pytest.mark.parametrize(("step", "message", "path", "names"), journey_steps())
+def test_the_code_of_a_step_names_its_message(step, message, path, names):
+    assert any(re.search(rf"\b{re.escape(message)}\b", code_of(path, name)) for name in names), (
+        f"step {step}: {path} {', '.join(names)} says nothing of {message}"
+    )
+
+
+def test_every_step_of_the_journey_is_told():
+    text = (ROOT / "docs/journey.md").read_text()
+    told = set()
+    for first, last in re.findall(r"^\*\*(\d+)(?: (?:and|to) (\d+))?\. ", text, re.M):
+        told |= set(range(int(first), int(last or first) + 1))
+    assert told == {step for step, *_ in journey_steps()}
+
+
+def test_the_walk_of_the_architecture_is_the_way_of_a_recorded_append(walks):
+    wanted = [f"{path}:{name}" for path, name in architecture_rows()]
+    assert len(wanted) == 12
+    assert not_reached_in_order(walks["append"], wanted) == []
+
+
+def test_a_step_that_moved_is_noticed(walks):
+    wanted = [f"{path}:{name}" for path, name in architecture_rows()]
+    wanted[2], wanted[3] = wanted[3], wanted[2]
+    assert not_reached_in_order(walks["append"], wanted) == wanted[2:4]
+    assert not_reached_in_order(walks["append"], ["core/writer.py:WriterMachine.recover"]) != []
 
 
 # --- what the counter counts -----------------------------------------------------------------------------------------
