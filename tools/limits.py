@@ -19,14 +19,8 @@ import trace_paths
 ROOT: Final = Path(__file__).resolve().parent.parent
 LIMITS: Final = ROOT / "tools" / "limits.json"
 KEPT: Final = ROOT / "docs" / "sizes"
-LIMITED: Final = {
-    "append": ("files", "moves", "moves_and_returns"),
-    "read": ("files", "moves", "moves_and_returns"),
-    "recovery": ("files",),
-    "log append": ("files", "moves", "moves_and_returns"),
-}
-"""The limited figures of each way. Functions are only shown: one that is cut in two in its file makes the way no longer.
-Of a recovery, three bookies and a store answer in an order that is not always the same: its moves are only shown."""
+LIMITED: Final = ("files", "moves", "moves_and_returns")
+"""Of each way. Functions are only shown: one that is cut in two in its file makes the way no longer."""
 
 CURE: Final = {
     "repeated_names": "give one of the classes another name, or make them one",
@@ -47,7 +41,7 @@ def figures(size: code_size.CodeSize, paths: Counts) -> dict[str, int]:
         "long_files": len(size.long_files()),
     }
     for way, counts in paths.items():
-        found |= {f"{way}: {name}": counts[name] for name in LIMITED[way]}
+        found |= {f"{way}: {name}": counts[name] for name in LIMITED}
     return found
 
 
