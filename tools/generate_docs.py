@@ -299,6 +299,38 @@ def sink_kills() -> str:
     return "\n".join(lines or ["No figures are committed yet: `make full` makes them."]) + "\n"
 
 
+def sizes(part: str) -> str:
+    """The kept figures of the code: `paths`, `packages` or `names`, a column for each time they were kept."""
+    kept = {
+        path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "sizes").glob("*.json"))
+    }
+    kept = dict(sorted(kept.items(), key=lambda item: item[0] != "before"))
+    titles = [f"{name} (`{facts['commit']}`)" for name, facts in kept.items()]
+    rows: dict[str, list[str]] = {}
+    for facts in kept.values():
+        code = facts["code"]
+        if part == "paths":
+            figures = {
+                f"{way}: {name.replace('_', ' ')}": count
+                for way, counts in facts["paths"].items()
+                for name, count in counts.items()
+            }
+        elif part == "packages":
+            figures = {f"`{name}`": package["lines"] for name, package in code["packages"].items()}
+            figures |= {"all": code["lines"], "files": code["files"]}
+        else:
+            figures = {
+                "public class names in more than one module": len(code["repeated_names"]),
+                "classes of more than 20 fields": len(code["large_classes"]),
+                "files of more than 500 code lines": len(code["long_files"]),
+            }
+        for name, figure in figures.items():
+            rows.setdefault(name, []).append(f"{figure:,}")
+    lines = [f"| | {' | '.join(titles)} |", f"| --- |{' ---: |' * len(titles)}"]
+    lines += [f"| {name} | {' | '.join(figures)} |" for name, figures in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "spark_options": spark_options,
     "machine": machine,
@@ -319,6 +351,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "pictures": gallery.pictures,
     "invariants": gallery.invariants,
     "explored": gallery.explored,
+    "sizes": sizes,
 }
 
 
