@@ -36,6 +36,7 @@ from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
+from support.many_lacs import write_lacs
 from support.storage_disk import FaultyFiles
 
 NATIVE, V2, V3 = 0, 1, 2
@@ -380,7 +381,7 @@ def everything(client: BookieClient, bookie: BookieId, timeout_ms: int) -> list[
         client.list_entries(bookie, ACCESS, timeout_ms=timeout_ms),
         client.info(bookie, ACCESS, timeout_ms=timeout_ms),
         client.clear_limbo(bookie, ACCESS, 7, timeout_ms=timeout_ms),
-        client.write_lacs(bookie, [item_of(ACCESS, 3), item_of(GOOD, 4)], timeout_ms=timeout_ms),
+        write_lacs(client, bookie, [item_of(ACCESS, 3), item_of(GOOD, 4)], timeout_ms=timeout_ms),
     ]
 
 

@@ -141,12 +141,6 @@ def space(name: str) -> MemorySpace:
         return _SPACES.setdefault(name, MemorySpace())
 
 
-def forget_space(name: str) -> None:
-    """Drop a space; handles that have it keep it to themselves."""
-    with _SPACES_LOCK:
-        _SPACES.pop(name, None)
-
-
 class MemoryStore(MetadataStore):
     """One client of a space."""
 
