@@ -7,6 +7,7 @@ exit status says whether everything is up to date.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 import sys
@@ -228,6 +229,20 @@ def proof() -> str:
     return "\n".join(rows) + "\n"
 
 
+def meanings() -> dict[str, str]:
+    """What each option of the Spark format means: the text below its declaration in the code."""
+    found = {}
+    for name in ("options", "write_options"):
+        module = ast.parse((SOURCE / "spark" / f"{name}.py").read_text())
+        for body in (module.body, *(each.body for each in module.body if isinstance(each, ast.ClassDef))):
+            for declared, below in itertools.pairwise(body):
+                call = getattr(declared, "value", None)
+                if isinstance(call, ast.Call) and isinstance(below, ast.Expr):
+                    for option in [str(each.value) for each in call.args if isinstance(each, ast.Constant)]:
+                        found[option] = " ".join(ast.literal_eval(below.value).split())
+    return found
+
+
 def spark_options(use: str) -> str:
     """The options of the Spark format for one use, `read` or `write`."""
     wanted = {"read": Use.READ, "write": Use.WRITE}[use]
@@ -235,14 +250,15 @@ def spark_options(use: str) -> str:
         Use.READ: ["| option | default | batch | stream | meaning |", "| --- | --- | --- | --- | --- |"],
         Use.WRITE: ["| option | default | meaning |", "| --- | --- | --- |"],
     }[wanted]
+    meaning = meanings()
     for option in (*READ_OPTIONS, *WRITE_OPTIONS):
         if not option.use & wanted:
             continue
-        default = (
-            option.default if option.default.startswith("`") or not option.default else f"`{option.default}`"
-        )
+        default = option.default or option.otherwise
+        if default and not default.startswith("`"):
+            default = f"`{default}`"
         uses = ["●" if option.use & each else "" for each in (Use.BATCH, Use.STREAM) if wanted is Use.READ]
-        rows.append("| " + " | ".join([f"`{option.name}`", default, *uses, option.meaning]) + " |")
+        rows.append("| " + " | ".join([f"`{option.name}`", default, *uses, meaning[option.name]]) + " |")
     return "\n".join(rows) + "\n"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quire.core.errors import (
-    AddTimeoutError,
     AlreadyExistsError,
     CorruptMetadataError,
     DigestMismatchError,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from quire.log.client import QuireClient
 
 __all__ = [
-    "AddTimeoutError",
     "AlreadyExistsError",
     "CorruptMetadataError",
     "DigestMismatchError",

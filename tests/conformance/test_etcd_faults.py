@@ -13,10 +13,10 @@ from quire.bookie.server import BookieServer
 from quire.core.errors import MetadataUnknownError
 from quire.metadata.connect import format_store, open_store
 from quire.metadata.etcd import EtcdStore
-from quire.metadata.etcd_connection import COMPACT, TXN
+from quire.metadata.etcd_connection import TXN, Method
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions
 from quire.metadata.store import Create, KeyMissingError, Put, StoreAwayError, VersionConflictError
-from quire.wire.proto.etcd_pb2 import CompactionRequest
+from quire.wire.proto.etcd_pb2 import CompactionRequest, CompactionResponse
 from support.etcd_server import EtcdServer, etcd_or_skip
 
 pytestmark = pytest.mark.interop
@@ -161,7 +161,8 @@ def test_a_watch_that_was_compacted_away_says_read_everything(driver):
             version = await other.create("k/1", b"")
             for _ in range(3):
                 version = await other.put("k/1", b"", version)
-            await other._connection.read(COMPACT, CompactionRequest(revision=version))
+            compact = Method("/etcdserverpb.KV/Compact", CompactionResponse)
+            await other._connection.read(compact, CompactionRequest(revision=version))
             proxy.pass_everything()
             assert (await anext(changes)).reread_all
             await other.create("k/2", b"")

@@ -18,7 +18,8 @@ from quire.core.ids import EntryId
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
 from quire.core.reader import LacMachine, ReadMachine
 from quire.core.recovery import RecoveryMachine
-from quire.core.transcript import block, effect_lines
+from quire.core.transcript import block
+from support.transcripts import effect_lines
 
 HERE = Path(__file__).parent
 FILES = sorted([*(HERE / "recovery").glob("*.txt"), *(HERE / "reader").glob("*.txt")])

@@ -16,9 +16,10 @@ from quire.core.effects import EnsembleChanged
 from quire.core.errors import QuireError
 from quire.core.ids import EntryId
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerState, new_ledger
-from quire.core.transcript import block, effect_lines
+from quire.core.transcript import block
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits
+from support.transcripts import effect_lines
 
 FILES = sorted((Path(__file__).parent / "writer").glob("*.txt"))
 ENTRY_BYTES = 100

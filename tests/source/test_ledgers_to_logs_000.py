@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,10 +178,10 @@ def test_the_election_is_asked_before_trying_again(says: str, duels: int, tmp_pa
         rivals: list[LogWriter] = []
 
         class Overtaken(LogHeads):
-            async def write(self, head: LogHead, version: int) -> int:
+            async def write(self, head: LogHead, version: int, *pages: Any) -> int:
                 if len(rivals) < duels:
                     rivals.append(await at.log("orders").open_writer())
-                return await super().write(head, version)
+                return await super().write(head, version, *pages)
 
         class OvertakenLog(Log):
             _heads_kind = Overtaken

@@ -35,6 +35,7 @@ from quire.wire.run import checksum, encode_run
 from quire_testing.sim.loop import SECOND, ProcessLoop, Timeline
 from quire_testing.sim.network import Network, NetworkSettings
 from quire_testing.sim.programs import SimClock
+from support.many_lacs import write_lacs
 from support.records import create_records, put_record, record_of
 from support.storage_disk import FaultyFiles
 
@@ -376,7 +377,7 @@ def everything(client: BookieClient, bookie: BookieId, timeout_ms: int) -> list[
         client.list_entries(bookie, ACCESS, timeout_ms=timeout_ms),
         client.info(bookie, ACCESS, timeout_ms=timeout_ms),
         client.clear_limbo(bookie, ACCESS, 7, timeout_ms=timeout_ms),
-        client.write_lacs(bookie, [item_of(ACCESS, 3), item_of(GOOD, 4)], timeout_ms=timeout_ms),
+        write_lacs(client, bookie, [item_of(ACCESS, 3), item_of(GOOD, 4)], timeout_ms=timeout_ms),
     ]
 
 

@@ -31,7 +31,6 @@ from quire.core.errors import (
     RefusedError,
 )
 
-EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3

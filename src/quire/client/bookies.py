@@ -27,7 +27,7 @@ from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire import native, native_bodies
 from quire.wire.frame_limits import FrameLimits
 from quire.wire.native import AnswerFrame, Flag, Kind
-from quire.wire.native_bodies import ANY_TERM, LacItem
+from quire.wire.native_bodies import ANY_TERM
 
 log = logging.getLogger(__name__)
 
@@ -319,23 +319,6 @@ class BookieClient(Inquiries):
     def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
         """Send encoded items of a WRITE_LACS, `LACS_MAX` at most; nobody waits for the answer."""
         self._ask(bookie, Kind.WRITE_LACS, shapes.lacs(items), timeout_ms, access=None)
-
-    async def write_lacs(
-        self, bookie: BookieId, items: Sequence[LacItem], *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> tuple[Answer, list[tuple[int, Answer]]]:
-        """Tell a bookie how far many ledgers are confirmed, in one frame.
-
-        Returns:
-            The answer, and of what was refused (ledger id, answer). BAD_REQUEST: the bookie does not announce `LACS`.
-        """
-        shape = shapes.lacs([native_bodies.encode_lac_item(*item) for item in items])
-        frame, _ = await self._request(bookie, Kind.WRITE_LACS, shape, timeout_ms)
-        if frame.answer is not Answer.OK:
-            return frame.answer, []
-        try:
-            return Answer.OK, native_bodies.decode_refused_lacs(frame.body)
-        except MalformedFrameError:
-            return Answer.ERROR, []
 
     async def _request(
         self,

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.recovery import RecoveryMachine
-from quire.core.rules import Rules
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import WriterLimits
 
@@ -38,14 +37,6 @@ class Machines:
 
     writer: MakeWriter = _writer
     recovery: MakeRecovery = RecoveryMachine
-
-    @classmethod
-    def with_rules(cls, rules: Rules) -> Machines:
-        """The machines that ship, with other judgements."""
-        return cls(
-            lambda record, version, limits: WriterMachine(record, version, rules=rules, limits=limits),
-            lambda record, version: RecoveryMachine(record, version, rules),
-        )
 
 
 SHIPPED: Final = Machines()

@@ -47,21 +47,3 @@ class Doubt(NamedTuple):
         ends = [end for pair in self.ranges for end in pair]
         assert ends == sorted(ends)
         assert all(high < low for (_, high), (low, _) in zip(self.ranges, self.ranges[1:], strict=False))
-
-
-def doubt_about(lsn: int, ranges: list[tuple[int, int]]) -> Doubt:
-    """The doubt about some ranges, which may overlap; too many of them become a doubt about all.
-
-    Args:
-        lsn: of the record that tells of the loss.
-        ranges: first..last of what may be lost, at least one.
-    """
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-        else:
-            joined.append((first, last))
-    if not joined or len(joined) > RANGES_MAX:
-        return Doubt(lsn)
-    return Doubt(lsn, 0, tuple(joined))

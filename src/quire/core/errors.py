@@ -246,13 +246,6 @@ class TermSupersededError(OutcomeUnknownError):
     code = "term_superseded"
 
 
-class AddTimeoutError(OutcomeUnknownError):
-    """Too few bookies acknowledged in time."""
-
-    code = "add_timeout"
-    retriable = True
-
-
 class QuorumLostError(OutcomeUnknownError):
     """Some write set cannot reach its ack quorum, and no bookie came in time (`quorum_wait_ms`): the writer has ended."""
 

@@ -90,11 +90,6 @@ class FlushMachine:
                 self._due_ms[each.slot] = each.since_ms + each.patience_ms
         self._look(now_ms)
 
-    @property
-    def owing(self) -> tuple[BookieId, ...]:
-        """The bookies that are waited for."""
-        return tuple(each.bookie for each, _ in self._owing.values())
-
     def acked(self, slot: int, run: int, now_ms: int) -> None:
         """A bookie acknowledged a run.
 

@@ -22,9 +22,6 @@ BookieId = NewType("BookieId", str)
 Term = NewType("Term", int)
 """A writer's turn on an unbounded ledger; 0 on a ledger that is only ever fenced."""
 
-Lsn = NewType("Lsn", int)
-"""A bookie-wide log sequence number; 0 means "none"."""
-
 NO_ENTRY: Final = EntryId(-1)
 ID_MAX: Final = 2**63 - 1
 ENSEMBLE_MAX: Final = 64

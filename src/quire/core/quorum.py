@@ -108,11 +108,3 @@ def covers_exactly(known: int, ensemble_size: int, write_quorum: int, ack_quorum
         if unknown >= ack_quorum:
             return False
     return True
-
-
-def covers_by_count(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:  # noqa: ARG001
-    """The article's sufficient rule: E - Qa + 1 answers, wherever they lie. Kept for comparison and tests.
-
-    Source: guide (003), "Ensemble Quorum Coverage (EC) where EC = (E - AQ) + 1".
-    """
-    return known.bit_count() >= ensemble_size - ack_quorum + 1

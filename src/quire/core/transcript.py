@@ -107,11 +107,6 @@ def effect_line(effect: object, ensemble: Sequence[BookieId]) -> str:
     return f"-> {type(effect).__name__} " + " ".join(f"{name}={getattr(effect, name)}" for name in names)
 
 
-def effect_lines(out: Sequence[object], ensemble: Sequence[BookieId]) -> list[str]:
-    """Everything that a machine said, or the line `nothing`."""
-    return [effect_line(effect, ensemble) for effect in out] or [NOTHING]
-
-
 def block(command: str, said: Sequence[str], comments: Sequence[str] = ()) -> str:
     """One exchange of a transcript."""
     return "\n".join([*comments, command, "----", *said]) + "\n"

@@ -257,10 +257,6 @@ class WriterState:
         still = [Hole(slot, self.ensemble[slot], first, self.lac) for slot, first in self._absent.items()]
         return tuple(hole for hole in (*self._holes, *still) if hole.first <= hole.last)
 
-    def run_of(self, first: int) -> int:
-        """The number of the pending run that starts at an entry (for transcripts and tests)."""
-        return next(number for number, run in self._runs.items() if run.first == first)
-
     # --- the head rule ---------------------------------------------------------------------------------------------
 
     def _is_confirmed(self, number: int) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from quire.client.client import Client
 from quire.core import log_commit as c
@@ -34,19 +34,15 @@ from quire.log.electing import election_of
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
 from quire.log.listing import delete_unlisted, read_listing
+from quire.log.patience import Patience
 from quire.log.refusing import mark_error
 from quire.log.trimming import LogTrimmer
 from quire.metadata.election import Election
-from quire.metadata.store import VersionConflictError
 from quire.wire.log_records import page_name
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 GUARDED_MAX: Final = 100
 """So many ledgers of one batch are required by the swap itself; etcd takes 128 operations at once. Those beyond are
 looked at right before it, which a collector's grace time then has to cover."""
-_PAUSE_MS: Final = 20
 
 OwnFingerprint: TypeAlias = Callable[[int], Awaitable[Fingerprint | None]]
 """What the caller's checkpoint has of the batch of a number; None when it has nothing that can be read."""
@@ -109,7 +105,7 @@ class LogCommitter:
         self._at = at
         layout = PageLayout(self._config.page_items, self._config.fan_out)
         self._machine = CommitMachine(batch, name_page=page_name, layout=layout, rules=rules)
-        self._silent = 0
+        self._patience = Patience(self._config.metadata_attempts_max)
 
     async def commit(self, *, placed_within_ms: int = 0) -> Committed:
         """Commit the batch, once, whatever answers are lost.
@@ -154,7 +150,7 @@ class LogCommitter:
                 self._at("read")
                 machine.heads_read([await self._found(part.log_id) for part in self._batch.parts])
             case c.LookForLedger(place, head, ledger_id):
-                listing = await self._patiently(read_listing, self._client.store, self._heads, head.log_id)
+                listing = await self._patience.ask(read_listing, self._client.store, self._heads, head.log_id)
                 if listing is None:
                     raise MetadataUnknownError(f"the list of log {self._names[place]!r} cannot be read now")
                 machine.looked(place, listed=ledger_id in listing.ledgers)
@@ -166,17 +162,17 @@ class LogCommitter:
                 await self._delete(log_id, items)
 
     async def _found(self, log_id: bytes) -> FoundHead:
-        found = await self._patiently(self._heads.read, log_id)
+        found = await self._patience.ask(self._heads.read, log_id)
         if found is None:
             return FoundHead(None)
         head, version = found
         if self._batch.truncate:
             cursors = LogCursors(self._client.store, self._client.clock.wall_ms)
-            await self._patiently(cursors.check_truncation, head, head.closed_end)
+            await self._patience.ask(cursors.check_truncation, head, head.closed_end)
         leader, alive = head.leader, True
         if leader.holder and not self._batch.takeover:
             election = Election(self._client.store, election_of(log_id), "")
-            standing = await self._patiently(election.candidates)
+            standing = await self._patience.ask(election.candidates)
             alive = f"{leader.holder}@{leader.host}" in standing
         mark, own = head.mark(self._batch.query_id), None
         if mark is not None and mark.fingerprint is not None and mark.batch_id != self._batch.batch_id:
@@ -197,7 +193,7 @@ class LogCommitter:
         required = []
         for item in effect.required:
             try:
-                record, version = await self._patiently(self._client.ledger_store.read, item.ledger_id)
+                record, version = await self._patience.ask(self._client.ledger_store.read, item.ledger_id)
             except NoSuchLedgerError:
                 self._machine.ledger_missing()
                 return
@@ -206,22 +202,17 @@ class LogCommitter:
                 return
             required.append((item.ledger_id, version))
         self._at("swap")
-        try:
-            for change in effect.changes:
-                for page in change.pages:
-                    await self._heads.write_page(page)
-            swaps = [(change.head, change.version) for change in effect.changes]
-            await self._heads.write_all(swaps, required[:GUARDED_MAX])
-        except VersionConflictError:
-            self._machine.conflicted()
-        except MetadataUnknownError:
-            self._machine.unknown()
-        except QuireError as error:
-            await self._wait(error)
-            self._machine.conflicted()
-        else:
+
+        def swapped(_: object) -> None:
             self._at("swapped")
             self._machine.swapped()
+
+        await self._patience.swap(
+            self._heads.write_all(effect.changes, required[:GUARDED_MAX]),
+            swapped,
+            self._machine.conflicted,
+            self._machine.unknown,
+        )
 
     async def _delete(self, log_id: bytes, items: tuple[LogItem, ...]) -> None:
         """What a replay staged is garbage; if it cannot be deleted now, the collector finds it."""
@@ -257,36 +248,17 @@ class LogCommitter:
     async def _wait_until_placed(self, log_id: bytes, items: tuple[LogItem, ...], *, wait: bool) -> bool:
         mine = {item.ledger_id for item in items}
         async with contextlib.AsyncExitStack() as stack:
-            found = await self._patiently(self._heads.read, log_id)
+            found = await self._patience.ask(self._heads.read, log_id)
             if found is None or not _waits(found[0], mine):
                 return True
             if not wait:
                 return False
             changes = await stack.enter_async_context(self._heads.watch(log_id))
             async for _ in changes:
-                found = await self._patiently(self._heads.read, log_id)
+                found = await self._patience.ask(self._heads.read, log_id)
                 if found is None or not _waits(found[0], mine):
                     return True
         return False
-
-    async def _patiently(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Ask the store, and again when it did not answer: all that is asked here may be asked twice."""
-        while True:
-            try:
-                answer = await call(*args, **kwargs)
-            except QuireError as error:
-                await self._wait(error)
-            else:
-                self._silent = 0
-                return answer
-
-    async def _wait(self, error: QuireError) -> None:
-        self._silent += 1
-        if not error.retriable or self._silent >= self._config.metadata_attempts_max:
-            raise error
-        await asyncio.sleep(_PAUSE_MS * min(self._silent, 50) / 1000)
-
-    # --- the end -----------------------------------------------------------------------------------------------
 
     def _judge(self, ended: c.CommitEnded) -> None:
         name = self._names[max(ended.place, 0)] if self._names else ""

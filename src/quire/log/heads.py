@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoSuchLogError
 from quire.core.ids import LedgerId
+from quire.core.log_commit import HeadChange
 from quire.core.log_list import LogHead, LogItem, LogPage, PageRef
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.paging import every_key
@@ -107,25 +108,30 @@ class LogHeads:
             if await self.find(head.name) != head.log_id:
                 raise
 
-    async def write(self, head: LogHead, version: int) -> int:
-        """Swap a head.
+    async def write(self, head: LogHead, version: int, pages: Iterable[LogPage] = ()) -> int:
+        """Store the pages, then swap a head that may name them.
 
         Raises:
             VersionConflictError: it has another version, or is gone.
             MetadataUnknownError: nobody can tell.
         """
+        for page in pages:
+            await self.write_page(page)
         return await self._store.put(HEADS + head.log_id.hex(), encode_head(head), version)
 
     async def write_all(
-        self, changes: Sequence[tuple[LogHead, int]], required: Sequence[tuple[LedgerId, int]]
+        self, changes: Sequence[HeadChange], required: Sequence[tuple[LedgerId, int]]
     ) -> None:
-        """Swap several heads, or none of them, if the records of these ledgers have these versions.
+        """Store the pages, then swap several heads, or none of them, if these ledgers' records have these versions.
 
         Raises:
             VersionConflictError: a head or a record has another version, or is gone; `ids["key"]` says which.
             MetadataUnknownError: nobody can tell.
         """
-        swaps = [Put(HEADS + head.log_id.hex(), encode_head(head), version) for head, version in changes]
+        for change in changes:
+            for page in change.pages:
+                await self.write_page(page)
+        swaps = [Put(HEADS + one.head.log_id.hex(), encode_head(one.head), one.version) for one in changes]
         guards = [Require(ledger_key(ledger_id), version) for ledger_id, version in required]
         await self._store.multi((*guards, *swaps))
 

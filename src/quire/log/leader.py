@@ -18,7 +18,6 @@ from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
     MetadataConflictError,
-    MetadataUnknownError,
     MisuseError,
     NoSuchLedgerError,
     NoSuchLogError,
@@ -34,7 +33,7 @@ from quire.env.interfaces import Chance
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.metadata.store import VersionConflictError
+from quire.log.patience import Patience
 from quire.wire.log_records import page_name
 
 log = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ class LogLeader:
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
-        self._silent = 0
+        self._patience = Patience(config.metadata_attempts_max, self._pause)
         self.finished = asyncio.Event()
         self._handlers: dict[type, Callable[[Any], None]] = {
             e.ReadHead: lambda _: self._start(self._read_head()),
@@ -255,43 +254,24 @@ class LogLeader:
         self._perform()
 
     async def _read_head(self) -> None:
-        while True:
-            try:
-                found = await self._heads.read(self._log_id)
-            except QuireError as error:
-                await self._wait_for_store(error)
-                continue
-            self._silent = 0
-            if found is None:
-                self._machine.head_read(None, -1)
-            else:
-                self._head = found[0]
-                self._machine.head_read(*found)
-            return
+        found = await self._patience.ask(self._heads.read, self._log_id)
+        if found is None:
+            self._machine.head_read(None, -1)
+        else:
+            self._head = found[0]
+            self._machine.head_read(*found)
 
     async def _write_head(self, effect: e.WriteHead) -> None:
-        try:
-            for page in effect.pages:
-                await self._heads.write_page(page)
-            version = await self._heads.write(effect.head, effect.version)
-        except VersionConflictError:
-            self._machine.head_conflicted()
-        except MetadataUnknownError:
-            self._machine.head_unknown()
-        except QuireError as error:
-            await self._wait_for_store(error)
-            self._machine.head_conflicted()
-        else:
-            self._silent = 0
+        def written(version: int) -> None:
             self._head = effect.head
             self._machine.head_written(version)
 
-    async def _wait_for_store(self, error: QuireError) -> None:
-        """Wait before the store is asked again; give up after so many failures in a row."""
-        self._silent += 1
-        if not error.retriable or self._silent >= self._config.metadata_attempts_max:
-            raise error
-        await self._pause(self._silent)
+        await self._patience.swap(
+            self._heads.write(effect.head, effect.version, effect.pages),
+            written,
+            self._machine.head_conflicted,
+            self._machine.head_unknown,
+        )
 
     async def _recover(self, effect: e.RecoverLedger) -> None:
         ledger_id = effect.item.ledger_id

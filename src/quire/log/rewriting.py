@@ -9,9 +9,7 @@ Source: spark.md 6, job 1.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -28,11 +26,13 @@ from quire.core.errors import (
     StagedLedgerGoneError,
 )
 from quire.core.ids import LedgerId
+from quire.core.log_commit import HeadChange
 from quire.core.log_list import LogHead, LogItem, LogSettings, PageLayout, PageRef, Place
 from quire.core.log_rewriting import Replacement, is_done, replaceable, with_replaced
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, is_batched, read_views, summary
+from quire.log.patience import Patience
 from quire.log.staging import StagedBy, stage
 from quire.metadata.store import VersionConflictError
 from quire.wire.batch import BatchView
@@ -40,7 +40,6 @@ from quire.wire.log_records import page_name
 
 SWAPPED_AT_ONCE: Final = 64
 """New ledgers of one swap: each is a key that the swap requires, and stores take about a hundred at a time."""
-_PAUSE_MS: Final = 20
 
 
 class LogRewriter:
@@ -147,20 +146,15 @@ class LogRewriter:
             NoSuchLogError: the log was deleted.
             MetadataUnknownError: the store does not say; swap again.
         """
-        attempts = itertools.count(1)
+        patience = Patience(self._config.metadata_attempts_max)
         while True:
             try:
-                await self._swap_once(replacements, archive, compacted_below)
+                return await self._swap_once(replacements, archive, compacted_below)
             except StagedLedgerGoneError:
                 raise
-            except (VersionConflictError, QuireError) as error:
-                again = error.retriable or isinstance(error, VersionConflictError | MetadataUnknownError)
-                attempt = next(attempts)
-                if not again or attempt >= self._config.metadata_attempts_max:
-                    raise
-                await asyncio.sleep(_PAUSE_MS * attempt / 1000)
-            else:
-                return
+            except QuireError as error:
+                again = isinstance(error, VersionConflictError | MetadataUnknownError)
+                await patience.failed(error, again=again)
 
     async def _swap_once(
         self, replacements: Sequence[Replacement], archive: str, compacted_below: int
@@ -177,15 +171,13 @@ class LogRewriter:
         ]
         layout = PageLayout(self._config.page_items, self._config.fan_out)
         made, pages = with_replaced(head, paged_items, replacements, layout, page_name)
-        for page in pages:
-            await self._heads.write_page(page)
         made = replace(
             made,
             generation=head.generation + 1,
             archive=archive or head.archive,
             compacted_below=max(head.compacted_below, compacted_below),
         )
-        await self._heads.write_all([(made, version)], required)
+        await self._heads.write_all([HeadChange(made, version, tuple(pages))], required)
 
     async def _head(self) -> tuple[LogHead, int]:
         found = await self._heads.read(self._log_id)

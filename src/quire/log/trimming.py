@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from quire.core import log_trimming as t
-from quire.core.errors import MetadataUnknownError, MisuseError, NoSuchLogError, PastEndError, QuireError
+from quire.core.errors import MisuseError, NoSuchLogError, PastEndError
 from quire.core.log_list import LogHead
 from quire.core.log_trimming import TrimMachine, TrimOutcome
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers
-from quire.metadata.store import VersionConflictError
-
-_PAUSE_MS = 20
+from quire.log.patience import Patience
 
 MakeTrimMachine: TypeAlias = Callable[..., TrimMachine]
 """Makes the machine of one truncation or deletion; called as `TrimMachine` is."""
@@ -67,33 +65,26 @@ class LogTrimmer:
     async def _carry_out(self, machine: TrimMachine, effect: Any) -> None:
         match effect:
             case t.TrimReadHead():
-                found = await self._patiently(self._heads.read, self._log_id)
+                found = await self._patience().ask(self._heads.read, self._log_id)
                 machine.head_read(*(found or (None, -1)))
             case t.TrimWriteHead(head, version):
-                try:
-                    machine.head_written(await self._heads.write(head, version))
-                except (VersionConflictError, MetadataUnknownError):
-                    machine.head_conflicted()
+                conflicted = machine.head_conflicted
+                await self._patience().swap(
+                    self._heads.write(head, version), machine.head_written, conflicted, conflicted
+                )
             case t.TrimReadPage(page):
-                machine.page_read(await self._patiently(self._heads.read_page, self._log_id, page.name))
+                machine.page_read(await self._patience().ask(self._heads.read_page, self._log_id, page.name))
             case t.TrimDeletePage(page):
-                await self._patiently(self._heads.remove_page, self._log_id, page.name)
+                await self._patience().ask(self._heads.remove_page, self._log_id, page.name)
                 machine.page_deleted(page.name)
             case t.TrimDeleteLedger(item):
                 async with self._at_once:
-                    await self._patiently(self._ledgers.delete_item, item)
+                    await self._patience().ask(self._ledgers.delete_item, item)
                 machine.ledger_deleted(item.ledger_id)
             case t.TrimDeleteLog():
-                await self._patiently(self._heads.remove, self._first_head)
+                await self._patience().ask(self._heads.remove, self._first_head)
                 machine.log_deleted()
 
-    async def _patiently(self, call: Any, *args: Any) -> Any:
-        """Ask the store, and again when it did not answer: all of this may be done twice."""
-        for attempt in range(1, self._config.metadata_attempts_max + 1):
-            try:
-                return await call(*args)
-            except QuireError as error:
-                if not error.retriable or attempt == self._config.metadata_attempts_max:
-                    raise
-            await asyncio.sleep(_PAUSE_MS * attempt / 1000)
-        raise AssertionError
+    def _patience(self) -> Patience:
+        """For one call: what goes on side by side counts its missing answers alone. All of it may be asked twice."""
+        return Patience(self._config.metadata_attempts_max)

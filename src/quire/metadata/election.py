@@ -93,11 +93,6 @@ class Election:
         """Whether this candidate led when it last heard. It may have ended since: advice."""
         return self._led and self._place is not None and not self._place.lost.is_set()
 
-    async def wait_lost(self) -> None:
-        """Return when this candidate's place is lost for good; at once if it has none."""
-        if self._place is not None:
-            await self._place.lost.wait()
-
     async def leader(self) -> str | None:
         """The candidate that leads; None if nobody stands."""
         first = await self._candidates(limit=1)

@@ -66,7 +66,6 @@ class Method(NamedTuple):
 
 RANGE: Final = Method("/etcdserverpb.KV/Range", pb.RangeResponse)
 TXN: Final = Method("/etcdserverpb.KV/Txn", pb.TxnResponse)
-COMPACT: Final = Method("/etcdserverpb.KV/Compact", pb.CompactionResponse)
 GRANT: Final = Method("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse)
 REVOKE: Final = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse)
 KEEP_ALIVE: Final = Method("/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse, streams=True)

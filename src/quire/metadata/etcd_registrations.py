@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import grpc.aio
@@ -30,6 +29,7 @@ from quire.metadata.etcd_connection import (
 from quire.metadata.etcd_formats import StoredValues
 from quire.metadata.etcd_keys import Layout, absent, delete, leased, put, read, unchanged
 from quire.metadata.etcd_watches import Place, Watches
+from quire.metadata.held import HeldRegistrations
 from quire.metadata.store import KeyMissingError, Registration, sequential_key
 from quire.wire.proto.etcd_pb2 import (
     Event,
@@ -42,13 +42,6 @@ from quire.wire.proto.etcd_pb2 import (
 CLOSE_S: Final = 1.0
 """How long a client that is closed tries to say so; without, its registrations end by their time."""
 _LOG: Final = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Held:
-    registration: Registration
-    place: Place | None = None
-    check: asyncio.Task[None] | None = None
 
 
 class Registrations:
@@ -75,8 +68,8 @@ class Registrations:
         self._layout = layout
         self._watches = watches
         self._values = values
-        self._held: dict[str, _Held] = {}
-        self._unwanted: set[str] = set()
+        self._held = HeldRegistrations(self._restore, (QuireError,), RETRY_DELAY_S)
+        self._places: dict[str, Place] = {}
         self._renewing = asyncio.Lock()
         self._beat: asyncio.Task[None] | None = None
         self._ttl_s = max(1, -(-connection.address.options.session_timeout_ms // 1000))
@@ -89,18 +82,17 @@ class Registrations:
         """See `MetadataStore.register`. A lost answer is settled here."""
         name = await (self._make_numbered(key, value) if sequential else self._make(key, value))
         registration = Registration(name, value, again=again, update=self._update, close=self._take_back)
-        held = self._held[name] = _Held(registration)
-        self._unwanted.discard(name)
+        self._held.hold(name, registration)
 
         def on_events(events: Iterable[Event], reread: bool) -> None:
             if reread or any(event.type == Event.DELETE for event in events):
-                self._look_after(name)
+                self._held.look_after(name)
 
         def on_failed(failure: Exception) -> None:
             _LOG.warning("the registration %s is not watched any more: %s", name, failure)
 
         try:
-            held.place = await self._watches.add(self._layout.key(name), b"", on_events, on_failed)
+            self._places[name] = await self._watches.add(self._layout.key(name), b"", on_events, on_failed)
             await self._restore(name)  # it may have ended before the watch stood
         except BaseException:
             with suppress(QuireError):
@@ -110,7 +102,7 @@ class Registrations:
 
     async def _make(self, name: str, value: bytes) -> str:
         key = self._layout.key(name)
-        ours = name in self._unwanted  # one that could not be taken back yet
+        ours = name in self._held.unwanted  # one that could not be taken back yet
         while True:
             lease = await self._session()
             condition = leased(key, lease) if ours else absent(key)
@@ -153,7 +145,7 @@ class Registrations:
                 )
             except MetadataUnknownError:
                 # The number is ours or nobody's: what was made is taken back, and another number drawn.
-                self._unwanted.add(name)
+                self._held.unwanted.add(name)
                 await self._remove(name)
                 continue
             except LeaseGoneError:
@@ -170,7 +162,7 @@ class Registrations:
     async def _update(self, registration: Registration, value: bytes) -> None:
         name = registration.key
         key = self._layout.key(name)
-        while name in self._held and self._held[name].registration is registration:
+        while self._held.get(name) is registration:
             lease = self.lease
             try:
                 stored = self._values.to_store(name, value)
@@ -188,60 +180,36 @@ class Registrations:
 
     async def _take_back(self, registration: Registration) -> None:
         name = registration.key
-        held = self._held.get(name)
-        if held is None or held.registration is not registration:
+        if self._held.get(name) is not registration:
             return
-        self._drop(name)
-        self._unwanted.add(name)
+        self._held.drop(name)
+        self._held.unwanted.add(name)
         try:
             await self._remove(name)
         except QuireError as error:
             _LOG.warning("the registration %s is taken back later: %s", name, error)
-        if held.place is not None:
-            await self._watches.remove(held.place)
+        if (place := self._places.pop(name, None)) is not None:
+            await self._watches.remove(place)
 
     async def _remove(self, name: str) -> None:
         """Delete what is ours and unwanted."""
         key = self._layout.key(name)
         await self._changes.settled([leased(key, self.lease)], [delete(key)], [], f"{name} was taken back")
-        self._unwanted.discard(name)
-
-    def _drop(self, name: str) -> _Held:
-        held = self._held.pop(name)
-        if held.check is not None and held.check is not asyncio.current_task():
-            held.check.cancel()
-        return held
+        self._held.unwanted.discard(name)
 
     # --- looking after them ------------------------------------------------------------------------------------------
-
-    def _look_after(self, name: str) -> None:
-        held = self._held.get(name)
-        if held is not None and held.check is None:
-            held.check = asyncio.get_running_loop().create_task(self._check(name), name=f"look after {name}")
-            held.check.add_done_callback(lambda _: setattr(held, "check", None))
-
-    async def _check(self, name: str) -> None:
-        """Restore it, however long the store is away."""
-        while name in self._held:
-            try:
-                await self._restore(name)
-            except QuireError as error:
-                _LOG.warning("the registration %s could not be looked after: %s", name, error)
-                await asyncio.sleep(RETRY_DELAY_S)
-            else:
-                return
 
     async def _restore(self, name: str) -> None:
         """Make a held registration if it is missing."""
         key = self._layout.key(name)
-        while name in self._held:
-            registration, lease = self._held[name].registration, self.lease
+        while registration := self._held.get(name):
+            lease = self.lease
             found = (await self._changes.range(RangeRequest(key=key))).kvs
             if name not in self._held or (found and found[0].lease == lease):
                 return
             registration.gone()
             if found or not registration.again:
-                self._lose(name)
+                self._held.lose(name)
                 return
             try:
                 answer = await self._changes.commit(
@@ -258,11 +226,6 @@ class Registrations:
             if answer.succeeded:
                 registration.renewed += 1
                 _LOG.warning("registered %s again", name)
-
-    def _lose(self, name: str) -> None:
-        registration = self._drop(name).registration
-        registration.lost.set()
-        _LOG.warning("the registration %s is lost", name)
 
     # --- the lease -----------------------------------------------------------------------------------------------------
 
@@ -285,9 +248,9 @@ class Registrations:
                 return
             _LOG.warning("the lease at etcd %s has ended; registering again", self._connection.hosts)
             await self._grant()
-        self._unwanted.clear()
+        self._held.unwanted.clear()
         for name in list(self._held):
-            self._look_after(name)
+            self._held.look_after(name)
 
     async def _keep_alive(self) -> None:
         while True:
@@ -295,7 +258,7 @@ class Registrations:
             try:
                 if not await self._still_alive(lease):
                     await self._renew(lease)
-                for name in list(self._unwanted):
+                for name in list(self._held.unwanted):
                     await self._remove(name)
             except (QuireError, grpc.aio.AioRpcError, TimeoutError) as error:
                 _LOG.warning(
@@ -339,4 +302,4 @@ class Registrations:
         if self._beat is not None:
             self._beat.cancel()
         for name in list(self._held):
-            self._drop(name)
+            self._held.drop(name)

@@ -12,10 +12,12 @@ import uuid
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from quire.core.errors import AlreadyExistsError, MisuseError
+from quire.core.errors import MisuseError
 from quire.core.ids import LedgerId
+from quire.metadata.held import made_again
 from quire.metadata.id_floor import check_raised
 from quire.metadata.store import (
     LIST_LIMIT,
@@ -139,12 +141,6 @@ def space(name: str) -> MemorySpace:
         return _SPACES.setdefault(name, MemorySpace())
 
 
-def forget_space(name: str) -> None:
-    """Drop a space; handles that have it keep it to themselves."""
-    with _SPACES_LOCK:
-        _SPACES.pop(name, None)
-
-
 class MemoryStore(MetadataStore):
     """One client of a space."""
 
@@ -223,17 +219,9 @@ class MemoryStore(MetadataStore):
         self._space.end_session(self._session)
         self._session = self._new_session()
         for key, registration in list(self._registrations.items()):
-            registration.gone()
-            if registration.again:
-                try:
-                    self._space.apply((Create(key, registration.value),), self._session)
-                except AlreadyExistsError:
-                    pass
-                else:
-                    registration.renewed += 1
-                    continue
-            del self._registrations[key]
-            registration.lost.set()
+            create = (Create(key, registration.value),)
+            if not made_again(registration, partial(self._space.apply, create, self._session)):
+                del self._registrations[key]
 
     # --- inside --------------------------------------------------------------------------------------------------
 

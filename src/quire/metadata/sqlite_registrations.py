@@ -10,9 +10,10 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from quire.core.errors import AlreadyExistsError
+from quire.metadata.held import made_again
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import SESSIONS
@@ -122,18 +123,11 @@ class SqliteRegistrations:
             self._register_again(self._held[key], number)
 
     def _register_again(self, held: _Held, number: int) -> None:
-        registration = held.registration
-        self._tell(registration.gone)
-        if registration.again:
-            try:
-                self._file.apply((Create(registration.key, held.value),), number, over=self.remove_if_over)
-            except AlreadyExistsError:
-                pass
-            else:
-                registration.renewed += 1
-                return
-        del self._held[registration.key]
-        self._tell(registration.lost.set)
+        key = held.registration.key
+        create = (Create(key, held.value),)
+        make = partial(self._file.apply, create, number, over=self.remove_if_over)
+        if not made_again(held.registration, make, self._tell):
+            del self._held[key]
 
     def _own_session(self) -> int:
         """This store's session, made if it has none; its counter moves."""

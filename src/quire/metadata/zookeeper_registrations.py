@@ -17,6 +17,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import Create, Exists, GetChildren, GetData, SetData
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, QuireError
+from quire.metadata.held import HeldRegistrations
 from quire.metadata.store import KeyMissingError, Registration
 from quire.metadata.zookeeper_nodes import EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper_paths import SEQUENCE_ZEROS, KeyPaths
@@ -42,10 +43,8 @@ class Registrations:
         self._nodes = nodes
         self._paths = paths
         self._watches = watches
-        self._held: dict[str, Registration] = {}
-        self._unwanted: set[str] = set()
+        self._held = HeldRegistrations(self._ready_restore, (QuireError, *LOST))
         self._turn = asyncio.Lock()
-        self._checks: dict[str, asyncio.Task[None]] = {}
 
     async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
         """Make a registration; a lost answer is settled here.
@@ -65,12 +64,11 @@ class Registrations:
                 raise CorruptMetadataError(f"ZooKeeper numbered the registration {key} as {path}", path=path)
             session_id = self._session.session_id
             registration = Registration(made, value, again=again, update=self._update, close=self._take_back)
-            self._unwanted.discard(path)
-            self._held[path] = registration
+            self._held.hold(path, registration)
         with suppress(QuireError):  # the next connection sets it
             await self._watches.add_place(path)
         if session_id != self._session.session_id:
-            await self._check(path)
+            await self._held.check(path)
         return registration
 
     async def _make(self, path: str, value: bytes, key: str) -> None:
@@ -133,7 +131,7 @@ class Registrations:
                     raise self._gone(registration)
                 await self._session.change(SetData(path, value, stat.version), f"{path} was changed")
             except NoNodeError:
-                await self._check(path)
+                await self._held.check(path)
                 continue
             except BadVersionError:
                 continue
@@ -151,62 +149,50 @@ class Registrations:
         path = self._paths.path(registration.key)
         if self._held.get(path) is not registration:
             return
-        self._drop(path)
+        self._held.drop(path)
         if not await self._nodes.remove_own(path):
-            self._unwanted.add(path)
+            self._held.unwanted.add(path)
         await self._watches.remove_place(path)
-
-    def _drop(self, path: str) -> None:
-        del self._held[path]
-        check = self._checks.pop(path, None)
-        if check is not None and check is not asyncio.current_task():
-            check.cancel()
 
     # --- for the session --------------------------------------------------------------------------------------------
 
     def deleted(self, path: str) -> None:
         """A watched znode was deleted; if it is held, look after it."""
-        if path in self._held and path not in self._checks:
-            check = asyncio.get_running_loop().create_task(self._check(path), name=f"look after {path}")
-            self._checks[path] = check
-            check.add_done_callback(lambda _: self._checks.pop(path, None))
+        self._held.look_after(path)
 
-    async def _check(self, path: str) -> None:
-        try:
-            await self._session.ready()
-            await self._restore(path)
-        except (QuireError, *LOST) as error:
-            _LOG.warning("the registration %s could not be looked after: %s", path, error)
+    async def _ready_restore(self, path: str) -> None:
+        await self._session.ready()
+        await self._restore(path)
 
     async def connected(self, *, renewed: bool) -> None:
         """Make everything again that a new session does not have."""
-        for path, registration in list(self._held.items()):
-            if renewed and not registration.again:
-                self._lose(path)
+        for path in list(self._held):
+            registration = self._held.get(path)
+            if renewed and registration is not None and not registration.again:
+                self._held.lose(path)
             else:
                 await self._restore(path)
-        for path in list(self._unwanted):
+        for path in list(self._held.unwanted):
             stat, _ = await self._session.submit(Exists(path, None))
             if stat is None or stat.ephemeralOwner != self._session.session_id:
-                self._unwanted.discard(path)
-        if self._unwanted:
+                self._held.unwanted.discard(path)
+        if self._held.unwanted:
             asyncio.get_running_loop().create_task(self._remove_unwanted(), name="take registrations back")
 
     async def _remove_unwanted(self) -> None:
-        for path in list(self._unwanted):
+        for path in list(self._held.unwanted):
             if await self._nodes.remove_own(path):
-                self._unwanted.discard(path)
+                self._held.unwanted.discard(path)
 
     async def _restore(self, path: str) -> None:
         """Make a held registration if it is missing. Uses the connection as it is, which may be one in set-up."""
-        while path in self._held:
-            registration = self._held[path]
+        while registration := self._held.get(path):
             stat, _ = await self._session.submit(Exists(path, None))
             if stat is not None and stat.ephemeralOwner == self._session.session_id:
                 return
             registration.gone()
             if stat is not None or not registration.again:
-                self._lose(path)
+                self._held.lose(path)
                 return
             try:
                 await self._session.submit(Create(path, registration.value, self._session.acl, EPHEMERAL))
@@ -220,19 +206,12 @@ class Registrations:
             _LOG.warning("registered %s again", registration.key)
             return
 
-    def _lose(self, path: str) -> None:
-        registration = self._held[path]
-        self._drop(path)
-        registration.lost.set()
-        _LOG.warning("the registration %s is lost", registration.key)
-
     def end(self) -> None:
         """The session has ended for good."""
         for path in list(self._held):
-            self._lose(path)
+            self._held.lose(path)
 
     def forget(self) -> None:
         """The store is being closed: its registrations end with its session."""
-        for check in self._checks.values():
-            check.cancel()
-        self._held.clear()
+        for path in list(self._held):
+            self._held.drop(path)

@@ -16,8 +16,6 @@ from quire.env.private import warn_of_exposed
 from quire.net.reloaded import Reloaded
 
 SHUTDOWN_SECONDS: Final = 2.0
-CONTENT_TYPES: Final = range(0x14, 0x19)
-"""First bytes of TLS records. As the first byte of a frame's length they would mean more than 300 MB."""
 
 
 @dataclass(frozen=True, slots=True)

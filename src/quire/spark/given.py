@@ -11,16 +11,16 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from enum import Flag, StrEnum, auto
-from typing import Final, TypeVar
+from enum import Enum, Flag, auto
+from typing import Any, Final, TypeVar
 
 from quire.core.errors import MisuseError
 from quire.log.records import TIME_MS_MAX, TIME_MS_MIN
 
-Choice = TypeVar("Choice", bound=StrEnum)
+Options = TypeVar("Options")
 
 _SPARKS_OWN: Final = ("path", "paths", "checkpointLocation", "queryName")
 """What Spark adds by itself."""
@@ -62,19 +62,54 @@ _USES: Final = {Use.BATCH: "a batch read", Use.STREAM: "a streaming read", Use.W
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option as the documents show it.
+    """One option; what it means for users is the text below its declaration, and the documents show that.
 
     Attributes:
         name: as a user writes it; case does not matter.
-        default: as a user would write it; empty when there is none.
         use: where it means something.
-        meaning: one line.
+        default: what is read when the user writes nothing; empty when there is no such text.
+        otherwise: what holds without a default, for the documents.
     """
 
     name: str
-    default: str
     use: Use
-    meaning: str
+    default: str = ""
+    otherwise: str = ""
+
+
+def options(read: Callable[..., Any], *rows: Option) -> Any:
+    """A field of a dataclass of options: the options that it is made from, and the way to read them.
+
+    Args:
+        read: gets a `Given` and the names of `rows`, and returns the field's value.
+        rows: one for each option.
+    """
+    return field(metadata={"read": read, "rows": rows})
+
+
+def option(read: Callable[..., Any], name: str, use: Use, *, default: str = "", otherwise: str = "") -> Any:
+    """A field that is made from one option; see `Option` and `options`."""
+    return options(read, Option(name, use, default, otherwise))
+
+
+def rows_of(options: type) -> tuple[Option, ...]:
+    """Every option that the fields of such a dataclass declare, in their order."""
+    return tuple(row for each in fields(options) for row in each.metadata.get("rows", ()))
+
+
+def choice(kind: type[Enum]) -> Callable[[Given, str], Any]:
+    """The way to read an option that is one of a few words, the values of `kind`."""
+
+    def read(given: Given, name: str) -> Any:
+        text = given.text_or_default(name)
+        if text is None:
+            return None
+        values = [str(each.value) for each in kind]
+        if text.strip().lower() not in values:
+            raise use_error(f"{name} is one of {', '.join(values)}: got '{text}'.")
+        return kind(text.strip().lower())
+
+    return read
 
 
 def size_of(text: str) -> int | None:
@@ -124,19 +159,45 @@ class Given:
                 here = " or ".join(text for each, text in _USES.items() if each & use)
                 raise use_error(f"option '{option.name}' belongs to {there}, this is {here}. Leave it out.")
 
+    def read(self, options: type[Options], **others: object) -> Options:
+        """A dataclass of options, each field by its own declaration.
+
+        Args:
+            options: the dataclass; see `option`.
+            others: values of the fields that no option declares.
+
+        Raises:
+            SparkUseError: for the first value that is wrong.
+        """
+        found = {
+            each.name: each.metadata["read"](self, *(row.name for row in each.metadata["rows"]))
+            for each in fields(options)  # type: ignore[arg-type]  # a dataclass
+            if each.metadata
+        }
+        return options(**found, **others)
+
     # --- values ------------------------------------------------------------------------------------------------
 
     def text(self, name: str) -> str | None:
         """An option as it was written, None if it was not."""
         return self._text.get(name.lower())
 
-    def cluster(self) -> str:
+    def default(self, name: str) -> str:
+        """What is read when an option is not written; empty when there is no such text."""
+        return self._known[name.lower()].default
+
+    def text_or_default(self, name: str) -> str | None:
+        """An option as it was written, or its default; None without either."""
+        written = self.text(name)
+        return (self.default(name) or None) if written is None else written
+
+    def cluster(self, name: str) -> str:
         """The cluster's URI, from the option or the environment.
 
         Raises:
             SparkUseError: none is named, or one that other processes cannot reach.
         """
-        cluster = self.text("cluster") or os.environ.get("QUIRE_CLUSTER", "")
+        cluster = self.text(name) or os.environ.get("QUIRE_CLUSTER", "")
         if not cluster:
             raise use_error(
                 'name the cluster: .option("cluster", "sqlite:PATH") or QUIRE_CLUSTER; `quire up` prints it.'
@@ -168,13 +229,9 @@ class Given:
             raise use_error(f"{name} lies outside the years 1 to 9999: got '{text.strip()}'.")
         return ms
 
-    def size(self, name: str, default: int) -> int:
-        """Bytes, at least one."""
-        return self.size_or_none(name) or default
-
-    def size_or_none(self, name: str) -> int | None:
-        """Bytes, at least one; None when nothing was written."""
-        text = self.text(name)
+    def size(self, name: str) -> int | None:
+        """Bytes, at least one; None when nothing was written and there is no default."""
+        text = self.text_or_default(name)
         if text is None:
             return None
         found = size_of(text)
@@ -183,32 +240,17 @@ class Given:
         return found
 
     def count(self, name: str) -> int | None:
-        """A whole number from 1; None when nothing was written."""
-        text = self.text(name)
+        """A whole number from 1; None when nothing was written and there is no default."""
+        text = self.text_or_default(name)
         if text is None:
             return None
         if not text.strip().isdigit() or int(text) == 0:
             raise use_error(f"{name} is a whole number from 1: got '{text}'.")
         return int(text)
 
-    def flag(self, name: str, *, default: bool) -> bool:
+    def flag(self, name: str) -> bool:
         """True or false."""
-        text = self._text.get(name.lower(), str(default)).strip().lower()
-        if text not in {"true", "false"}:
+        text = self.text_or_default(name) or ""
+        if text.strip().lower() not in {"true", "false"}:
             raise use_error(f"{name} is true or false: got '{text}'.")
-        return text == "true"
-
-    def choice(self, name: str, default: Choice) -> Choice:
-        """One of a few words."""
-        found = self.choice_or_none(name, type(default))
-        return default if found is None else found
-
-    def choice_or_none(self, name: str, kind: type[Choice]) -> Choice | None:
-        """One of a few words; None when nothing was written."""
-        text = self.text(name)
-        if text is None:
-            return None
-        values = [choice.value for choice in kind]
-        if text.strip().lower() not in values:
-            raise use_error(f"{name} is one of {', '.join(values)}: got '{text}'.")
-        return kind(text.strip().lower())
+        return text.strip().lower() == "true"

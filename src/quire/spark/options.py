@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Final
 
 from quire.log.cursors import CURSOR_NAME
-from quire.spark.given import Given, Option, SparkUseError, Use, moment, use_error
+from quire.spark.given import (
+    Given,
+    Option,
+    SparkUseError,
+    Use,
+    choice,
+    moment,
+    option,
+    options,
+    rows_of,
+    use_error,
+)
 from quire.spark.positions import AsOf, Position, from_json
 
 EARLIEST: Final = -2
@@ -27,106 +38,18 @@ LATEST: Final = -1
 ROWS_PER_BATCH: Final = 10_000
 BATCH_BYTES_MAX: Final = 4 << 20
 
-READ_OPTIONS: Final = (
-    Option("cluster", "`QUIRE_CLUSTER`", Use.READ | Use.WRITE, "the cluster's URI"),
-    Option("log", "", Use.READ | Use.WRITE, "what to load, instead of the path"),
-    Option(
-        "startingOffsets",
-        "earliest",
-        Use.READ,
-        'inclusive: `earliest`, `latest` or JSON for each log, `{"orders": 23}`; a stream begins at `latest` only with '
-        "a `cursor`",
-    ),
-    Option("endingOffsets", "latest", Use.BATCH, "exclusive; the same words, fixed when the read is planned"),
-    Option(
-        "startingTimestamp",
-        "",
-        Use.READ,
-        "ISO text (UTC without a zone) or milliseconds: a batch has the records from this time on, a stream begins at "
-        "the first record that is as late",
-    ),
-    Option(
-        "startingTimestampStrategy",
-        "error",
-        Use.STREAM,
-        "when no record is as late: `error`, or `latest`, which needs a `cursor`",
-    ),
-    Option("endingTimestamp", "", Use.BATCH, "records before this time"),
-    Option(
-        "asOf",
-        "",
-        Use.BATCH,
-        "where each log ends for this read, with its id: what `quire.spark.read_options` gives, or the `endOffset` of a "
-        "stream's progress; a frame without a schema of the user's has where they end when it is loaded",
-    ),
-    Option(
-        "maxRecordsPerTrigger",
-        "",
-        Use.STREAM,
-        "records of a micro-batch at most, shared out over the logs by backlog",
-    ),
-    Option("maxOffsetsPerTrigger", "", Use.STREAM, "another name of it, Kafka's"),
-    Option("maxBytesPerTrigger", "", Use.STREAM, "about the same in stored bytes; of both the tighter wins"),
-    Option(
-        "splitBytes",
-        "256m",
-        Use.READ,
-        "bytes of a task; without it they may be less, so that each of the driver's CPUs has a task, down to 16 MiB",
-    ),
-    Option("minPartitions", "", Use.READ, "smaller tasks, so that there are about so many"),
-    Option("maxPartitions", "", Use.READ, "larger tasks, so that there are never more; it wins"),
-    Option("rowsPerBatch", "10000", Use.READ, "rows of an Arrow batch, which also ends at 4 MiB"),
-    Option("includeHeaders", "false", Use.READ, "adds the column `headers`"),
-    Option(
-        "failOnDataLoss",
-        "true",
-        Use.READ,
-        "`false` steps over what is proven gone: trimmed or deleted, what a recreated log no longer has, and entries of "
-        "which every bookie says that its copy is missing or damaged; a warning names and counts the records. What is only "
-        "out of reach fails the read all the same",
-    ),
-    Option(
-        "cursor",
-        "",
-        Use.STREAM,
-        "a name for the stream's position in each log, kept in the metadata store: holds where the stream began and "
-        "moves when Spark has committed a batch; `quire log cursors` and `describe=cursors` show how far behind it is",
-    ),
-    Option("holdRetention", "false", Use.STREAM, "truncating a log is refused beyond the cursor"),
-    Option(
-        "isolation",
-        "confirmed",
-        Use.READ,
-        "`confirmed`: up to the last add confirmed; `sealed`: closed ledgers only",
-    ),
-    Option(
-        "verify",
-        "checksum",
-        Use.READ,
-        "`checksum`: every entry's own digest is checked; `digest`: and ledgers without a MAC are refused; `none` asks "
-        "for nothing, but what has a digest is checked all the same",
-    ),
-    Option(
-        "describe",
-        "",
-        Use.BATCH,
-        "a table about logs instead of their records: `logs`, `segments`, `ledgers`, `fragments`, `entries`, "
-        "`cursors`, `marks`",
-    ),
-    Option(
-        "passwordEnv",
-        "",
-        Use.READ | Use.WRITE,
-        "the environment variable with the ledgers' password, on driver and workers",
-    ),
-    Option(
-        "passwordFile",
-        "",
-        Use.READ | Use.WRITE,
-        "the file with it; a password itself is no option, since options show in plans",
-    ),
-)
-"""Every read option; the table of docs/spark.md is made from it."""
+CLUSTER: Final = Option("cluster", Use.READ | Use.WRITE, otherwise="`QUIRE_CLUSTER`")
+"""the cluster's URI"""
+LOG: Final = Option("log", Use.READ | Use.WRITE)
+"""what to load, instead of the path"""
+MAX_RECORDS: Final = Option("maxRecordsPerTrigger", Use.STREAM)
+"""records of a micro-batch at most, shared out over the logs by backlog"""
+MAX_OFFSETS: Final = Option("maxOffsetsPerTrigger", Use.STREAM)
+"""another name of it, Kafka's"""
+PASSWORD_ENV: Final = Option("passwordEnv", Use.READ | Use.WRITE)
+"""the environment variable with the ledgers' password, on driver and workers"""
+PASSWORD_FILE: Final = Option("passwordFile", Use.READ | Use.WRITE)
+"""the file with it; a password itself is no option, since options show in plans"""
 
 
 class Isolation(StrEnum):
@@ -204,36 +127,165 @@ class Offsets:
         return dict(self.of_log).get(log, self.default)
 
 
-@dataclass(frozen=True, slots=True)
+def _sources(given: Given, log: str = LOG.name) -> tuple[Source, ...]:
+    text, several = given.text(log) or given.text("path") or "", given.text("paths")
+    names = json.loads(several) if not text and several is not None else text.split(",")
+    sources: list[Source] = []
+    for name in (part.strip() for part in names):
+        if not name:
+            continue
+        if name.startswith("ledger:"):
+            number = name.removeprefix("ledger:")
+            if not number.isdigit():
+                raise use_error(f"'{name}' names no ledger: write its number, like ledger:17.")
+            sources.append(Source(name, ledger_id=int(number)))
+        else:
+            sources.append(Source(name, pattern=any(sign in name for sign in "*?[")))
+    if not sources and given.text("describe") is not None:
+        return (Source("*", pattern=True),)
+    if not sources:
+        raise use_error(
+            'name a log: .load("orders"). '
+            "(Spark passes no options to catalog tables; use CREATE TEMPORARY VIEW.)"
+        )
+    return tuple(dict.fromkeys(sources))
+
+
+def _offsets(given: Given, name: str) -> Offsets:
+    text = given.text_or_default(name) or ""
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.strip().lower() in words:
+        return Offsets(words[text.strip().lower()])
+    sources = _sources(given)
+    example = json.dumps({sources[0].name: 23})
+    problem = f"{name} is neither earliest, latest nor JSON like {example}: got '{text}'"
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise use_error(f"{problem} (column {error.colno}).") from error
+    if not isinstance(parsed, dict):
+        raise use_error(f"{problem}.")
+    of_log: list[tuple[str, int]] = []
+    for log, value in sorted(parsed.items()):
+        if not any(source.name == log or source.pattern for source in sources):
+            names = ", ".join(source.name for source in sources)
+            raise use_error(f"{name} names '{log}', which is not loaded (loaded: {names}).")
+        position = words.get(value.lower()) if isinstance(value, str) else value
+        if not isinstance(position, int) or isinstance(position, bool) or position < EARLIEST:
+            raise use_error(
+                f"{name}: the offset of '{log}' is a number, earliest or latest, not {json.dumps(value)}."
+            )
+        of_log.append((log, position))
+    return Offsets(words[given.default(name)], tuple(of_log))
+
+
+def _as_of(given: Given, as_of: str) -> AsOf | None:
+    """Where each log ends for this read, in the order in which the logs are read."""
+    text = given.text(as_of)
+    if text is None:
+        return None
+    try:
+        found = from_json(json.loads(text))
+    except (ValueError, SparkUseError) as error:
+        raise use_error(
+            "asOf is what quire.spark.read_options gives, or the endOffset of a stream's progress, like "
+            f'{{"v": 1, "logs": {{"orders": {{"id": "7f3a", "offset": 23}}}}}}: got \'{text}\'.'
+        ) from error
+    sources = _sources(given)
+    ends: dict[str, Position] = {}
+    for source in sources:
+        named = [name for name in found if source.names(name)]
+        if not named and not source.pattern:
+            raise use_error(
+                f"asOf does not name '{source.name}', which is loaded (it names {', '.join(found) or 'no log'}). "
+                "Ask quire.spark.read_options again."
+            )
+        ends |= {name: found[name] for name in named}
+    for name in found:
+        if name not in ends:
+            loaded = ", ".join(source.name for source in sources)
+            raise use_error(f"asOf names '{name}', which is not loaded (loaded: {loaded}).")
+    for name, position in ends.items():
+        if position.offset < 0:
+            raise use_error(f"asOf: the offset of '{name}' is a number from 0, not {position.offset}.")
+    return tuple(ends.items())
+
+
+def _records(given: Given, *names: str) -> int | None:
+    counts = [given.count(name) for name in names]
+    return min((count for count in counts if count is not None), default=None)
+
+
+def _cursor(given: Given, cursor: str) -> str | None:
+    name = given.text(cursor)
+    if name is None:
+        return None
+    if not CURSOR_NAME.fullmatch(name):
+        raise use_error(f"a cursor's name is 1 to 128 letters, digits and any of . _ -: got '{name}'.")
+    return name
+
+
+def _describe(given: Given, name: str) -> Describe | None:
+    table = choice(Describe)(given, name)
+    return Describe.SEGMENTS if table is Describe.ITEMS else table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What one `spark.read.format("quire")`, or `readStream`, asked for.
+    """What one `spark.read.format("quire")`, or `readStream`, asked for; each option is declared with its field.
 
     Byte sizes in bytes, times in milliseconds since 1970 UTC; a start is inclusive and an end exclusive, everywhere.
     """
 
-    cluster: str
-    sources: tuple[Source, ...]
-    starting: Offsets
-    ending: Offsets
-    starting_ms: int | None = None
-    ending_ms: int | None = None
-    as_of: AsOf | None = None
-    strategy: Strategy = Strategy.ERROR
-    max_records: int | None = None
-    max_bytes: int | None = None
-    cursor: str | None = None
-    hold_retention: bool = False
-    split_bytes: int | None = None
-    min_partitions: int | None = None
-    max_partitions: int | None = None
-    rows_per_batch: int = ROWS_PER_BATCH
-    include_headers: bool = False
-    fail_on_data_loss: bool = True
-    isolation: Isolation = Isolation.CONFIRMED
-    verify: Verify = Verify.CHECKSUM
-    describe: Describe | None = None
-    password_env: str | None = None
-    password_file: str | None = None
+    cluster: str = options(Given.cluster, CLUSTER)
+    sources: tuple[Source, ...] = options(_sources, LOG)
+    starting: Offsets = option(_offsets, "startingOffsets", Use.READ, default="earliest")
+    """inclusive: `earliest`, `latest` or JSON for each log, `{"orders": 23}`; a stream begins at `latest` only with a
+    `cursor`"""
+    ending: Offsets = option(_offsets, "endingOffsets", Use.BATCH, default="latest")
+    """exclusive; the same words, fixed when the read is planned"""
+    starting_ms: int | None = option(Given.timestamp_ms, "startingTimestamp", Use.READ)
+    """ISO text (UTC without a zone) or milliseconds: a batch has the records from this time on, a stream begins at
+    the first record that is as late"""
+    strategy: Strategy = option(choice(Strategy), "startingTimestampStrategy", Use.STREAM, default="error")
+    """when no record is as late: `error`, or `latest`, which needs a `cursor`"""
+    ending_ms: int | None = option(Given.timestamp_ms, "endingTimestamp", Use.BATCH)
+    """records before this time"""
+    as_of: AsOf | None = option(_as_of, "asOf", Use.BATCH)
+    """where each log ends for this read, with its id: what `quire.spark.read_options` gives, or the `endOffset` of a
+    stream's progress; a frame without a schema of the user's has where they end when it is loaded"""
+    max_records: int | None = options(_records, MAX_RECORDS, MAX_OFFSETS)
+    max_bytes: int | None = option(Given.size, "maxBytesPerTrigger", Use.STREAM)
+    """about the same in stored bytes; of both the tighter wins"""
+    split_bytes: int | None = option(Given.size, "splitBytes", Use.READ, otherwise="256m")
+    """bytes of a task; without it they may be less, so that each of the driver's CPUs has a task, down to 16 MiB"""
+    min_partitions: int | None = option(Given.count, "minPartitions", Use.READ)
+    """smaller tasks, so that there are about so many"""
+    max_partitions: int | None = option(Given.count, "maxPartitions", Use.READ)
+    """larger tasks, so that there are never more; it wins"""
+    rows_per_batch: int = option(Given.count, "rowsPerBatch", Use.READ, default=str(ROWS_PER_BATCH))
+    """rows of an Arrow batch, which also ends at 4 MiB"""
+    include_headers: bool = option(Given.flag, "includeHeaders", Use.READ, default="false")
+    """adds the column `headers`"""
+    fail_on_data_loss: bool = option(Given.flag, "failOnDataLoss", Use.READ, default="true")
+    """`false` steps over what is proven gone: trimmed or deleted, what a recreated log no longer has, and entries of
+    which every bookie says that its copy is missing or damaged; a warning names and counts the records. What is only
+    out of reach fails the read all the same"""
+    cursor: str | None = option(_cursor, "cursor", Use.STREAM)
+    """a name for the stream's position in each log, kept in the metadata store: holds where the stream began and
+    moves when Spark has committed a batch; `quire log cursors` and `describe=cursors` show how far behind it is"""
+    hold_retention: bool = option(Given.flag, "holdRetention", Use.STREAM, default="false")
+    """truncating a log is refused beyond the cursor"""
+    isolation: Isolation = option(choice(Isolation), "isolation", Use.READ, default="confirmed")
+    """`confirmed`: up to the last add confirmed; `sealed`: closed ledgers only"""
+    verify: Verify = option(choice(Verify), "verify", Use.READ, default="checksum")
+    """`checksum`: every entry's own digest is checked; `digest`: and ledgers without a MAC are refused; `none` asks
+    for nothing, but what has a digest is checked all the same"""
+    describe: Describe | None = option(_describe, "describe", Use.BATCH)
+    """a table about logs instead of their records: `logs`, `segments`, `ledgers`, `fragments`, `entries`, `cursors`,
+    `marks`"""
+    password_env: str | None = options(Given.text, PASSWORD_ENV)
+    password_file: str | None = options(Given.text, PASSWORD_FILE)
 
     def password(self) -> bytes:
         """The password of raw ledgers, read where it is needed: options show in plans and event logs.
@@ -242,6 +294,10 @@ class ReadOptions:
             SparkUseError: the variable or file that was named is not there.
         """
         return read_password(self.password_env, self.password_file)
+
+
+READ_OPTIONS: Final = rows_of(ReadOptions)
+"""Every read option; the table of docs/spark.md is made from it."""
 
 
 def read_password(env: str | None, file: str | None) -> bytes:
@@ -276,38 +332,12 @@ def parse(given: Given, use: Use) -> ReadOptions:
     Source: spark.md 5.2 and 5.5.
     """
     given.check_use(use)
-    describe = given.choice_or_none("describe", Describe)
-    _check_twice(given, describe)
-    sources = _sources(given, needed=describe is None)
-    options = ReadOptions(
-        cluster=given.cluster(),
-        sources=sources,
-        starting=_offsets(given, "startingOffsets", EARLIEST, sources),
-        ending=_offsets(given, "endingOffsets", LATEST, sources),
-        starting_ms=given.timestamp_ms("startingTimestamp"),
-        ending_ms=given.timestamp_ms("endingTimestamp"),
-        as_of=_as_of(given, sources),
-        strategy=given.choice("startingTimestampStrategy", Strategy.ERROR),
-        max_records=_records(given),
-        max_bytes=given.size_or_none("maxBytesPerTrigger"),
-        cursor=_cursor(given),
-        hold_retention=given.flag("holdRetention", default=False),
-        split_bytes=given.size_or_none("splitBytes"),
-        min_partitions=given.count("minPartitions"),
-        max_partitions=given.count("maxPartitions"),
-        rows_per_batch=given.count("rowsPerBatch") or ROWS_PER_BATCH,
-        include_headers=given.flag("includeHeaders", default=False),
-        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-        isolation=given.choice("isolation", Isolation.CONFIRMED),
-        verify=given.choice("verify", Verify.CHECKSUM),
-        describe=Describe.SEGMENTS if describe is Describe.ITEMS else describe,
-        password_env=given.text("passwordEnv"),
-        password_file=given.text("passwordFile"),
-    )
-    _check_range(options)
+    _check_twice(given)
+    asked = given.read(ReadOptions)
+    _check_range(asked)
     if use is Use.STREAM:
-        _check_stream(options)
-    return options
+        _check_stream(asked)
+    return asked
 
 
 _TWICE: Final = (
@@ -322,7 +352,7 @@ _OF_RECORDS: Final = ("startingOffsets", "endingOffsets", "startingTimestamp", "
 """Options that choose records, of which a table about logs has none."""
 
 
-def _check_twice(given: Given, describe: Describe | None) -> None:
+def _check_twice(given: Given) -> None:
     """Refuse options of which one would have to be ignored.
 
     Raises:
@@ -332,6 +362,7 @@ def _check_twice(given: Given, describe: Describe | None) -> None:
         first, second = given.text(one), given.text(other)
         if first is not None and second is not None and (one != "log" or first != second):
             raise use_error(f"{one} and {other} both say {what}. Leave one out.")
+    describe = choice(Describe)(given, "describe")
     for name in _OF_RECORDS:
         if describe is not None and given.text(name) is not None:
             raise use_error(
@@ -363,37 +394,6 @@ def _shown(ms: int) -> str:
     return moment(ms).isoformat(timespec="milliseconds")
 
 
-def _as_of(given: Given, sources: tuple[Source, ...]) -> AsOf | None:
-    """Where each log ends for this read, in the order in which the logs are read."""
-    text = given.text("asOf")
-    if text is None:
-        return None
-    try:
-        found = from_json(json.loads(text))
-    except (ValueError, SparkUseError) as error:
-        raise use_error(
-            "asOf is what quire.spark.read_options gives, or the endOffset of a stream's progress, like "
-            f'{{"v": 1, "logs": {{"orders": {{"id": "7f3a", "offset": 23}}}}}}: got \'{text}\'.'
-        ) from error
-    ends: dict[str, Position] = {}
-    for source in sources:
-        named = [name for name in found if source.names(name)]
-        if not named and not source.pattern:
-            raise use_error(
-                f"asOf does not name '{source.name}', which is loaded (it names {', '.join(found) or 'no log'}). "
-                "Ask quire.spark.read_options again."
-            )
-        ends |= {name: found[name] for name in named}
-    for name in found:
-        if name not in ends:
-            loaded = ", ".join(source.name for source in sources)
-            raise use_error(f"asOf names '{name}', which is not loaded (loaded: {loaded}).")
-    for name, position in ends.items():
-        if position.offset < 0:
-            raise use_error(f"asOf: the offset of '{name}' is a number from 0, not {position.offset}.")
-    return tuple(ends.items())
-
-
 def _check_stream(options: ReadOptions) -> None:
     """What a stream cannot promise without a stored position."""
     if options.cursor is not None:
@@ -410,70 +410,3 @@ def _check_stream(options: ReadOptions) -> None:
         )
     if options.hold_retention:
         raise use_error('holdRetention=true needs .option("cursor", NAME): retention waits for a cursor.')
-
-
-def _records(given: Given) -> int | None:
-    counts = [given.count(name) for name in ("maxRecordsPerTrigger", "maxOffsetsPerTrigger")]
-    return min((count for count in counts if count is not None), default=None)
-
-
-def _cursor(given: Given) -> str | None:
-    name = given.text("cursor")
-    if name is None:
-        return None
-    if not CURSOR_NAME.fullmatch(name):
-        raise use_error(f"a cursor's name is 1 to 128 letters, digits and any of . _ -: got '{name}'.")
-    return name
-
-
-def _sources(given: Given, *, needed: bool) -> tuple[Source, ...]:
-    text, several = given.text("log") or given.text("path") or "", given.text("paths")
-    names = json.loads(several) if not text and several is not None else text.split(",")
-    sources: list[Source] = []
-    for name in (part.strip() for part in names):
-        if not name:
-            continue
-        if name.startswith("ledger:"):
-            number = name.removeprefix("ledger:")
-            if not number.isdigit():
-                raise use_error(f"'{name}' names no ledger: write its number, like ledger:17.")
-            sources.append(Source(name, ledger_id=int(number)))
-        else:
-            sources.append(Source(name, pattern=any(sign in name for sign in "*?[")))
-    if not sources and not needed:
-        return (Source("*", pattern=True),)
-    if not sources:
-        raise use_error(
-            'name a log: .load("orders"). '
-            "(Spark passes no options to catalog tables; use CREATE TEMPORARY VIEW.)"
-        )
-    return tuple(dict.fromkeys(sources))
-
-
-def _offsets(given: Given, name: str, default: int, sources: tuple[Source, ...]) -> Offsets:
-    text = given.text(name)
-    if text is None:
-        return Offsets(default)
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    if text.strip().lower() in words:
-        return Offsets(words[text.strip().lower()])
-    example = json.dumps({sources[0].name: 23})
-    problem = f"{name} is neither earliest, latest nor JSON like {example}: got '{text}'"
-    try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise use_error(f"{problem} (column {error.colno}).") from error
-    if not isinstance(parsed, dict):
-        raise use_error(f"{problem}.")
-    of_log: list[tuple[str, int]] = []
-    for log, value in sorted(parsed.items()):
-        if not any(source.name == log or source.pattern for source in sources):
-            names = ", ".join(source.name for source in sources)
-            raise use_error(f"{name} names '{log}', which is not loaded (loaded: {names}).")
-        position = words.get(value.lower()) if isinstance(value, str) else value
-        if not isinstance(position, int) or isinstance(position, bool) or position < EARLIEST:
-            raise use_error(
-                f"{name}: the offset of '{log}' is a number, earliest or latest, not {json.dumps(value)}."
-            )
-        of_log.append((log, position))
-    return Offsets(default, tuple(of_log))

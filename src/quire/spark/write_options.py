@@ -7,7 +7,7 @@ Source: spark.md 5.3, 5.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -15,76 +15,17 @@ from quire.core.errors import QuireError
 from quire.core.log_commit import OnReset
 from quire.core.quorum import check_quorums
 from quire.log.refusing import NAMED, PART
-from quire.spark.given import Given, Option, SparkUseError, Use, use_error
-from quire.spark.options import read_password
+from quire.spark.given import Given, Option, SparkUseError, Use, choice, option, options, rows_of, use_error
+from quire.spark.options import CLUSTER, PASSWORD_ENV, PASSWORD_FILE, READ_OPTIONS, read_password
 
-INLINE_BYTES: Final = 1 << 20
+ENSEMBLE: Final = Option("ensemble", Use.WRITE, otherwise="of the log")
+"""bookies of a staged ledger"""
+WRITE_QUORUM: Final = Option("writeQuorum", Use.WRITE, otherwise="of the log")
+"""bookies that get each of its entries"""
+ACK_QUORUM: Final = Option("ackQuorum", Use.WRITE, otherwise="of the log")
+"""how many make an entry durable"""
 INLINE_SHARES: Final = 8
 """A task sends its rows to the driver when they are at most this part of `inlineBytes`: it cannot know the others'."""
-
-WRITE_OPTIONS: Final = (
-    Option("ensemble", "of the log", Use.WRITE, "bookies of a staged ledger"),
-    Option("writeQuorum", "of the log", Use.WRITE, "bookies that get each of its entries"),
-    Option("ackQuorum", "of the log", Use.WRITE, "how many make an entry durable"),
-    Option("digest", "of the log", Use.WRITE, "digest of its entries"),
-    Option("codec", "arrow", Use.WRITE, "body of a batch entry"),
-    Option("compression", "none", Use.WRITE, "of that body"),
-    Option(
-        "inlineBytes",
-        "1m",
-        Use.WRITE,
-        "a task with at most an eighth of it sends its rows to the driver, which writes one ledger for all of them",
-    ),
-    Option(
-        "txnAppId",
-        "",
-        Use.WRITE,
-        "names the job of a batch write or `foreachBatch`, so that a repetition is noticed",
-    ),
-    Option(
-        "txnVersion",
-        "",
-        Use.WRITE,
-        "the number of this write, counted upwards; the last one with the same rows again is in the log already",
-    ),
-    Option(
-        "txnPart",
-        "",
-        Use.WRITE,
-        "names one of several writes of one `txnVersion` to one log; each part has a mark of its own",
-    ),
-    Option(
-        "txnOnReset",
-        "error",
-        Use.WRITE,
-        "when the number is not above the log's mark and this is no repetition: `error`, `continue` (append; rows may come "
-        "twice) or `skip` (what is in the log stays)",
-    ),
-    Option(
-        "onCheckpointReset",
-        "error",
-        Use.WRITE,
-        "of a stream whose checkpoint was put back or copied: `error`, `append` (rows may come twice) or `skip` (batches up "
-        "to the log's mark are dropped)",
-    ),
-    Option(
-        "takeover", "false", Use.WRITE, "consent to end the log's leader, and to recover what one left open"
-    ),
-    Option(
-        "allowTruncate",
-        "false",
-        Use.WRITE,
-        "consent to mode overwrite and output mode complete: the batch replaces what the log holds",
-    ),
-    Option("create", "false", Use.WRITE, "consent to create a log that is not there"),
-    Option(
-        "orderBy",
-        "partition",
-        Use.WRITE,
-        "order of the tasks' rows in a batch: `partition`, or `timestamp`, which is checked",
-    ),
-)
-"""Every option that only writing has; the table of docs/spark-sink.md is made from it."""
 _TRANSACTION: Final = ("txnAppId", "txnVersion", "txnPart", "txnOnReset")
 
 
@@ -121,14 +62,6 @@ class Digest(StrEnum):
     DUMMY = "dummy"
 
 
-class Reset(StrEnum):
-    """What a named transaction does when its number is not above the log's mark and it is no repetition."""
-
-    ERROR = "error"
-    CONTINUE = "continue"
-    SKIP = "skip"
-
-
 class CheckpointReset(StrEnum):
     """What a stream does whose checkpoint is not the one that the log's mark was made with."""
 
@@ -144,37 +77,84 @@ _RESETS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+def _quorums(given: Given, *names: str) -> tuple[int, int, int] | None:
+    ensemble, write, ack = (given.count(name) for name in names)
+    if ensemble is None and write is None and ack is None:
+        return None
+    if ensemble is None or write is None or ack is None:
+        raise use_error("ensemble, writeQuorum and ackQuorum go together.")
+    try:
+        check_quorums(ensemble, write, ack)
+    except QuireError as error:
+        raise SparkUseError(f"quire: {error.message}.") from error
+    return ensemble, write, ack
+
+
+def _version(given: Given, name: str) -> int | None:
+    text = given.text(name)
+    if text is None:
+        return None
+    if not text.strip().isdigit():
+        raise use_error(f"txnVersion is a whole number from 0: got '{text}'.")
+    return int(text)
+
+
+def _inline_bytes(given: Given, name: str) -> int | None:
+    return 0 if given.text(name) == "0" else given.size(name)
+
+
+def _checkpoint_reset(given: Given, name: str) -> OnReset:
+    return _RESETS[choice(CheckpointReset)(given, name)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """What one write asked for. Sizes in bytes.
 
     Attributes:
         log: the target; None: each row's column `log` says.
+        truncate: mode overwrite, or output mode complete.
         quorums: ensemble size, write quorum, ack quorum of staged ledgers; None: the log's own, as with `digest`.
         txn_app_id: names a transaction; `txn_version` is its number, `txn_part` which of several writes of it this is.
         on_checkpoint_reset: of a stream whose checkpoint was put back or copied.
         checkpoint: of a stream, where the user put it.
     """
 
-    cluster: str
-    log: str | None
-    quorums: tuple[int, int, int] | None = None
-    digest: Digest | None = None
-    codec: BodyCodec = BodyCodec.ARROW
-    compression: Compression = Compression.NONE
-    inline_bytes: int = INLINE_BYTES
-    txn_app_id: str | None = None
-    txn_version: int | None = None
-    txn_part: str | None = None
-    txn_on_reset: OnReset = OnReset.ERROR
-    on_checkpoint_reset: OnReset = OnReset.ERROR
-    takeover: bool = False
-    truncate: bool = False
-    create: bool = False
-    order_by: OrderBy = OrderBy.PARTITION
-    password_env: str | None = None
-    password_file: str | None = None
-    checkpoint: str | None = None
+    cluster: str = options(Given.cluster, CLUSTER)
+    log: str | None = field()
+    truncate: bool = field()
+    quorums: tuple[int, int, int] | None = options(_quorums, ENSEMBLE, WRITE_QUORUM, ACK_QUORUM)
+    digest: Digest | None = option(choice(Digest), "digest", Use.WRITE, otherwise="of the log")
+    """digest of its entries"""
+    codec: BodyCodec = option(choice(BodyCodec), "codec", Use.WRITE, default="arrow")
+    """body of a batch entry"""
+    compression: Compression = option(choice(Compression), "compression", Use.WRITE, default="none")
+    """of that body"""
+    inline_bytes: int = option(_inline_bytes, "inlineBytes", Use.WRITE, default="1m")
+    """a task with at most an eighth of it sends its rows to the driver, which writes one ledger for all of them"""
+    txn_app_id: str | None = option(Given.text, "txnAppId", Use.WRITE)
+    """names the job of a batch write or `foreachBatch`, so that a repetition is noticed"""
+    txn_version: int | None = option(_version, "txnVersion", Use.WRITE)
+    """the number of this write, counted upwards; the last one with the same rows again is in the log already"""
+    txn_part: str | None = option(Given.text, "txnPart", Use.WRITE)
+    """names one of several writes of one `txnVersion` to one log; each part has a mark of its own"""
+    txn_on_reset: OnReset = option(choice(OnReset), "txnOnReset", Use.WRITE, default="error")
+    """when the number is not above the log's mark and this is no repetition: `error`, `continue` (append; rows may
+    come twice) or `skip` (what is in the log stays)"""
+    on_checkpoint_reset: OnReset = option(_checkpoint_reset, "onCheckpointReset", Use.WRITE, default="error")
+    """of a stream whose checkpoint was put back or copied: `error`, `append` (rows may come twice) or `skip` (batches
+    up to the log's mark are dropped)"""
+    takeover: bool = option(Given.flag, "takeover", Use.WRITE, default="false")
+    """consent to end the log's leader, and to recover what one left open"""
+    allow_truncate: bool = option(Given.flag, "allowTruncate", Use.WRITE, default="false")
+    """consent to mode overwrite and output mode complete: the batch replaces what the log holds"""
+    create: bool = option(Given.flag, "create", Use.WRITE, default="false")
+    """consent to create a log that is not there"""
+    order_by: OrderBy = option(choice(OrderBy), "orderBy", Use.WRITE, default="partition")
+    """order of the tasks' rows in a batch: `partition`, or `timestamp`, which is checked"""
+    password_env: str | None = options(Given.text, PASSWORD_ENV)
+    password_file: str | None = options(Given.text, PASSWORD_FILE)
+    checkpoint: str | None = field()
 
     def password(self) -> bytes:
         """The password of the logs' ledgers, read where it is needed."""
@@ -186,6 +166,10 @@ class WriteOptions:
         if self.txn_app_id is None:
             return ""
         return f"{NAMED}{self.txn_app_id}" + (f"{PART}{self.txn_part}" if self.txn_part else "")
+
+
+WRITE_OPTIONS: Final = tuple(row for row in rows_of(WriteOptions) if row not in READ_OPTIONS)
+"""Every option that only writing has; the table of docs/spark-sink.md is made from it."""
 
 
 def parse_write(given: Given, *, stream: bool, overwrite: bool, log_column: bool) -> WriteOptions:
@@ -201,33 +185,18 @@ def parse_write(given: Given, *, stream: bool, overwrite: bool, log_column: bool
         SparkUseError: for the first thing that is wrong, with its remedy.
     """
     given.check_use(Use.WRITE)
-    options = WriteOptions(
-        cluster=given.cluster(),
+    asked = given.read(
+        WriteOptions,
         log=_log(given, log_column=log_column),
-        quorums=_quorums(given),
-        digest=given.choice_or_none("digest", Digest),
-        codec=given.choice("codec", BodyCodec.ARROW),
-        compression=given.choice("compression", Compression.NONE),
-        inline_bytes=0 if given.text("inlineBytes") == "0" else given.size("inlineBytes", INLINE_BYTES),
-        txn_app_id=given.text("txnAppId"),
-        txn_version=_version(given),
-        txn_part=given.text("txnPart"),
-        txn_on_reset=OnReset(given.choice("txnOnReset", Reset.ERROR).value),
-        on_checkpoint_reset=_RESETS[given.choice("onCheckpointReset", CheckpointReset.ERROR)],
-        takeover=given.flag("takeover", default=False),
         truncate=overwrite,
-        create=given.flag("create", default=False),
-        order_by=given.choice("orderBy", OrderBy.PARTITION),
-        password_env=given.text("passwordEnv"),
-        password_file=given.text("passwordFile"),
         checkpoint=given.text("checkpointLocation"),
     )
-    if options.compression is not Compression.NONE and options.codec is not BodyCodec.ARROW:
+    if asked.compression is not Compression.NONE and asked.codec is not BodyCodec.ARROW:
         raise use_error("compression needs codec=arrow.")
-    _check_transaction(options, given, stream=stream)
+    _check_transaction(asked, given, stream=stream)
     if overwrite:
-        _check_overwrite(options, consent=given.flag("allowTruncate", default=False))
-    return options
+        _check_overwrite(asked)
+    return asked
 
 
 def _log(given: Given, *, log_column: bool) -> str | None:
@@ -244,29 +213,7 @@ def _log(given: Given, *, log_column: bool) -> str | None:
     return named
 
 
-def _quorums(given: Given) -> tuple[int, int, int] | None:
-    ensemble, write, ack = (given.count(name) for name in ("ensemble", "writeQuorum", "ackQuorum"))
-    if ensemble is None and write is None and ack is None:
-        return None
-    if ensemble is None or write is None or ack is None:
-        raise use_error("ensemble, writeQuorum and ackQuorum go together.")
-    try:
-        check_quorums(ensemble, write, ack)
-    except QuireError as error:
-        raise SparkUseError(f"quire: {error.message}.") from error
-    return ensemble, write, ack
-
-
-def _version(given: Given) -> int | None:
-    text = given.text("txnVersion")
-    if text is None:
-        return None
-    if not text.strip().isdigit():
-        raise use_error(f"txnVersion is a whole number from 0: got '{text}'.")
-    return int(text)
-
-
-def _check_transaction(options: WriteOptions, given: Given, *, stream: bool) -> None:
+def _check_transaction(asked: WriteOptions, given: Given, *, stream: bool) -> None:
     if stream and any(given.text(name) is not None for name in _TRANSACTION):
         raise use_error(
             "txnAppId, txnVersion, txnPart and txnOnReset are for batch writes and foreachBatch; a stream is counted by its "
@@ -276,30 +223,30 @@ def _check_transaction(options: WriteOptions, given: Given, *, stream: bool) -> 
         raise use_error(
             "onCheckpointReset is for streams; a batch write has no checkpoint. In foreachBatch set txnOnReset."
         )
-    if (options.txn_app_id is None) != (options.txn_version is None):
+    if (asked.txn_app_id is None) != (asked.txn_version is None):
         raise use_error(
             "txnAppId and txnVersion go together: the name of the job and the number of this write (in foreachBatch "
             "the batch id)."
         )
-    if options.txn_app_id is None and any(given.text(name) is not None for name in _TRANSACTION):
+    if asked.txn_app_id is None and any(given.text(name) is not None for name in _TRANSACTION):
         raise use_error(
             "txnPart and txnOnReset belong to a named write: set txnAppId and txnVersion as well."
         )
-    if PART in (options.txn_app_id or ""):
+    if PART in (asked.txn_app_id or ""):
         raise use_error(
-            f"txnAppId contains '{PART}', which separates a part: got '{options.txn_app_id}'. Set txnPart."
+            f"txnAppId contains '{PART}', which separates a part: got '{asked.txn_app_id}'. Set txnPart."
         )
-    if options.txn_part is not None and not options.txn_part.strip():
+    if asked.txn_part is not None and not asked.txn_part.strip():
         raise use_error(
             "txnPart is empty: name the part, or leave the option out where there is only one write."
         )
 
 
-def _check_overwrite(options: WriteOptions, *, consent: bool) -> None:
-    if options.log is None:
+def _check_overwrite(asked: WriteOptions) -> None:
+    if asked.log is None:
         raise use_error("overwrite and complete need one log: name it with .save or the option 'log'.")
-    if not consent:
+    if not asked.allow_truncate:
         raise use_error(
-            f"overwrite, and output mode complete, take every record out of log '{options.log}'; set "
+            f"overwrite, and output mode complete, take every record out of log '{asked.log}'; set "
             "allowTruncate=true if that is meant, or write with mode append."
         )

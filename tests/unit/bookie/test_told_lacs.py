@@ -11,6 +11,7 @@ from quire.bookie import told_lacs
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.wire.native_bodies import LacItem
+from support.many_lacs import write_lacs
 from unit.bookie.test_bookie_server import World, access, in_world
 
 
@@ -18,7 +19,7 @@ async def tell(at: World, lacs: Sequence[tuple[LedgerAccess, int]]) -> None:
     items = [
         LacItem(who.ledger_id, who.token, lac, 0, int(who.digest.digest_type), who.key) for who, lac in lacs
     ]
-    assert await at.client.write_lacs(at.bookie, items) == (Answer.OK, [])
+    assert await write_lacs(at.client, at.bookie, items) == (Answer.OK, [])
 
 
 async def lac_of(at: World, who: LedgerAccess) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MisuseError, RecoveryInconclusiveError
 from quire.core.ledger_metadata import LedgerState
 from quire.wire.native_bodies import LacItem
+from support.many_lacs import write_lacs
 from support.small_cluster import small_cluster
 from unit.client.test_reading import put, run, texts
 from unit.client.test_recovering import unfinished
@@ -74,7 +75,7 @@ async def test_a_lac_that_contradicts_the_entries_decides_nothing_until_a_person
         for bookie in (told, *others):
             await put(client, bookie, record, 0, texts(3))
         item = LacItem(record.ledger_id, access.token, 7, 0, int(access.digest.digest_type), access.key)
-        assert await client.bookies.write_lacs(told, [item]) == (Answer.OK, [])
+        assert await write_lacs(client.bookies, told, [item]) == (Answer.OK, [])
         with pytest.raises(RecoveryInconclusiveError, match=f"--ignore-lac {told}") as caught:
             await client.recover_ledger(record.ledger_id)
         assert caught.value.ids["bookies"] == (told,)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from quire.core import effects
 from quire.core.errors import LedgerFencedError
 from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.transcript import block, effect_line, effect_lines, record_text
+from quire.core.transcript import block, effect_line, record_text
 
 ENSEMBLE = ("b1", "b2", "b3")
 
@@ -39,7 +39,6 @@ def test_a_problem_is_its_code():
     assert isinstance(problem.exception(ledger_id=1), LedgerFencedError)
 
 
-def test_silence_is_said_and_unknown_effects_show_their_fields():
-    assert effect_lines([], ENSEMBLE) == ["nothing"]
+def test_unknown_effects_show_their_fields():
     assert effect_line(Unheard(3), ENSEMBLE) == "-> Unheard entry_id=3"
     assert block("append 1", ["nothing"], ["# why"]) == "# why\nappend 1\n----\nnothing\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,10 @@ class Overtaking:
         rivals, rival_log = self.rivals, at.log("orders")
 
         class Overtaken(LogHeads):
-            async def write(self, head: LogHead, version: int) -> int:
+            async def write(self, head: LogHead, version: int, *pages: Any) -> int:
                 if len(rivals) < times:
                     rivals.append(await rival_log.open_writer())
-                return await super().write(head, version)
+                return await super().write(head, version, *pages)
 
         class OvertakenLog(Log):
             _heads_kind = Overtaken

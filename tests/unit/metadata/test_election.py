@@ -69,7 +69,7 @@ def test_a_leader_whose_session_was_lost_hears_it_and_stands_again_behind_the_ot
         following = asyncio.create_task(b.campaign())
         await asyncio.sleep(0)
         stores[0].lose_session()
-        await a.wait_lost()
+        await a._place.lost.wait()
         assert not a.is_leader
         await following
         again = asyncio.create_task(a.campaign())

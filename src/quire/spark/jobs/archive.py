@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -122,9 +122,9 @@ class ArchiveReport:
     removed: int
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "archive", **asdict(self), "ok": not self.refused}
+        return {**asdict(self), "ok": not self.refused}
 
 
 def plan(
@@ -178,7 +178,7 @@ def run(
     table: str,
     *,
     vacuum: bool = False,
-    progress: command.Progress | None = None,
+    progress: units.Progress | None = None,
 ) -> ArchiveReport:
     """Prove and delete what is due, then write what is not archived yet, round by round.
 
@@ -190,30 +190,18 @@ def run(
         progress: told how many steps are done.
     """
     began = time.monotonic()
-    done: list[Fields] = []
-    refused: list[str] = []
-    total, finished = len(work.to_prove) + len(work.to_write), 0
-    for group in (
+    rounds = (
         *units.rounds(work.to_prove, SWAPPED_AT_ONCE),
         *units.rounds(work.to_write, SWAPPED_AT_ONCE),
-    ):
-        by_ledger = {int(unit.item.ledger_id): unit.item for unit in group}
-        rows = [row.asDict() for row in units.run_round(spark, group, _step, SCHEMA).collect()]
-        refused += [row["refused"] for row in rows if row["refused"]]
-        good = sorted((row for row in rows if not row["refused"]), key=lambda row: row["first_offset"])
-        moved = [(row, _moved(by_ledger[row["ledger"]], row)) for row in good]
-        swapped, left = lists.swap(work.uri, work.log_id, work.password, moved, archive=work.root)
-        refused += left
-        for _, each in swapped:
-            if each.new.place is Place.ARCHIVE:
-                cluster.call(work.uri, _delete, work, each.new)
-        listed = [row for row, _ in swapped]
-        if listed:
-            units.append(spark, table, listed, SCHEMA)
-        done += listed
-        finished += len(group)
-        if progress is not None:
-            progress(finished, total)
+    )
+
+    def after(each: Replacement) -> None:
+        if each.new.place is Place.ARCHIVE:
+            cluster.call(work.uri, _delete, work, each.new)
+
+    done, refused = lists.swap_rounds(
+        spark, work, rounds, _step, _moved, SCHEMA, table, archive=work.root, after=after, progress=progress
+    )
     removed = _vacuum(work) if vacuum else 0
     written = [row for row in done if row["step"] == "write"]
     return ArchiveReport(
@@ -231,7 +219,8 @@ def run(
     )
 
 
-def _moved(item: LogItem, row: Fields) -> Replacement:
+def _moved(unit: ArchiveUnit, row: Fields) -> Replacement:
+    item = unit.item
     if row["step"] == "prove":
         return Replacement.by_move(item, Place.ARCHIVE, item.archive)
     return Replacement.by_move(item, Place.BOTH, bytes.fromhex(row["digest"]))
@@ -375,7 +364,7 @@ def content(uri: str, log: str, root: str, password: bytes = b"") -> Content:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     work = plan(
         arguments.cluster,
@@ -384,38 +373,35 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
         older_than_ms=round(arguments.older_than_days * DAY_MS),
         grace_ms=round(arguments.grace_days * DAY_MS),
     )
-    arguments.show_plan(
-        [
-            {
-                "step": step,
-                "ledgers": len(group),
-                "records": sum(unit.item.count for unit in group),
-                "bytes": sum(unit.item.payload_bytes for unit in group),
-            }
-            for step, group in (("prove, then delete", work.to_prove), ("write", work.to_write))
-        ]
-    )
-    if arguments.dry_run:
-        return {
-            "job": "archive",
-            "dry_run": True,
-            "to_write": len(work.to_write),
-            "to_delete": len(work.to_prove),
-            "strays": list(work.strays),
+    rows = [
+        {
+            "step": step,
+            "ledgers": len(group),
+            "records": sum(unit.item.count for unit in group),
+            "bytes": sum(unit.item.payload_bytes for unit in group),
         }
-    report = run(spark, work, arguments.out, vacuum=arguments.vacuum, progress=arguments.progress)
-    told: dict[str, Any] = {}
-    if arguments.delta or arguments.iceberg:
-        told = table_formats.commit(arguments, content(arguments.cluster, arguments.log, arguments.root))
-    return report.as_dict() | told
+        for step, group in (("prove, then delete", work.to_prove), ("write", work.to_write))
+    ]
+    facts = {
+        "to_write": len(work.to_write),
+        "to_delete": len(work.to_prove),
+        "strays": list(work.strays),
+    }
+
+    def made() -> command.Line:
+        report = run(spark, work, arguments.out, vacuum=arguments.vacuum, progress=arguments.progress)
+        return report.as_dict() | table_formats.commit(
+            arguments, lambda: content(arguments.cluster, arguments.log, arguments.root)
+        )
+
+    return command.planned(arguments, rows, facts, made)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     parser = command.parser(
-        "archive", "put a log's old ledgers into Parquet files, and delete them when proven", one_log=False
+        "archive", "put a log's old ledgers into Parquet files, and delete them when proven"
     )
-    parser.add_argument("--log", required=True, help="the log's name")
     parser.add_argument("--root", required=True, metavar="URI", help="where the files go: file:///…, s3://…")
     parser.add_argument(
         "--older-than-days", type=float, default=0, help="leave ledgers with younger records; default 0"

@@ -17,9 +17,9 @@ from quire.core.errors import QuireError
 from quire.spark.given import size_of
 from quire.spark.local import session
 
-Step = Callable[[SparkSession, argparse.Namespace], dict[str, Any]]
-Progress = Callable[[int, int], None]
-"""Told how many of how many units of work are done."""
+Line = dict[str, Any]
+"""What a run of a job comes to, as JSON has it."""
+Step = Callable[[SparkSession, argparse.Namespace], Line]
 
 
 def text(data: bytes | None) -> str | None:
@@ -57,14 +57,15 @@ def read_log(
     return (reader if schema is None else reader.schema(schema)).load(log)
 
 
-def parser(job: str, what: str, *, one_log: bool = True) -> argparse.ArgumentParser:
+def parser(job: str, what: str, *, one_log: bool = True, in_units: bool = True) -> argparse.ArgumentParser:
     """The arguments that every job has.
 
     Args:
         job: its name.
         what: one line for people.
-        one_log: it is about one log and makes a table of its own; the others work in units: they have a plan, and a
-            table of results that a later run goes on from.
+        one_log: it is about one log.
+        in_units: it has a plan, and a table of results that a later run goes on from; the others make a table of
+            their own.
     """
     parser = argparse.ArgumentParser(prog=f"python -m quire.spark.jobs.{job}", description=what)
     parser.set_defaults(job=job, show=_write)
@@ -74,15 +75,29 @@ def parser(job: str, what: str, *, one_log: bool = True) -> argparse.ArgumentPar
     parser.add_argument("--out", required=True, metavar="DIR", help="directory of the table")
     if one_log:
         parser.add_argument("--log", required=True, help="the log's name")
-        parser.add_argument("--overwrite", action="store_true", help="replace a table that is there")
-    else:
+    if in_units:
         parser.add_argument("--dry-run", action="store_true", help="only show the plan")
         parser.set_defaults(show_plan=_plan_line, progress=_progress_line)
+    else:
+        parser.add_argument("--overwrite", action="store_true", help="replace a table that is there")
     parser.add_argument("--cores", default="*", help="local cores to use; default all")
     parser.add_argument(
         "--remote", metavar="URL", help="a Spark Connect server to use instead, sc://host:port"
     )
     return parser
+
+
+def planned(given: argparse.Namespace, rows: list[Line], facts: Line, run: Callable[[], Line]) -> Line:
+    """A step of a job that works in units: show the plan, and do it unless that is all that was asked for.
+
+    Args:
+        given: the command's arguments.
+        rows: the plan, for people.
+        facts: what a dry run says of the plan.
+        run: does it and returns the job's line.
+    """
+    given.show_plan(rows)
+    return {"dry_run": True, **facts} if given.dry_run else run()
 
 
 def byte_size(text: str) -> int:
@@ -114,7 +129,7 @@ def main(parser: argparse.ArgumentParser, step: Step, arguments: Sequence[str] |
 def run_step(spark: SparkSession, given: argparse.Namespace, step: Step, session_seconds: float) -> int:
     """Run one job and print its line; see `main`."""
     try:
-        line = {**step(spark, given), "session_seconds": session_seconds}
+        line = {"job": given.job, **step(spark, given), "session_seconds": session_seconds}
         status = 0 if line.get("ok", True) else 1
     except (QuireError, PySparkException) as error:
         line, status = {"job": given.job, "error": last_line(error)}, 1
@@ -122,7 +137,7 @@ def run_step(spark: SparkSession, given: argparse.Namespace, step: Step, session
     return status
 
 
-def _plan_line(rows: list[dict[str, Any]]) -> None:
+def _plan_line(rows: list[Line]) -> None:
     _write({"plan": rows})
 
 
@@ -130,7 +145,7 @@ def _progress_line(done: int, total: int) -> None:
     sys.stderr.write(f"{done:,} of {total:,} units\n")
 
 
-def _write(line: dict[str, Any]) -> None:
+def _write(line: Line) -> None:
     # ASCII: surrogate escapes survive as JSON escapes whatever the terminal's encoding.
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

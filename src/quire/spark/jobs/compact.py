@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -32,13 +32,14 @@ from quire.core.errors import (
     NoSuchLedgerError,
     StagedLedgerGoneError,
 )
-from quire.core.log_list import LogHead, LogItem, LogSettings
+from quire.core.log_list import LogHead, LogItem
 from quire.core.log_rewriting import Replacement, replaceable
 from quire.log.cursors import LogCursors
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
 from quire.spark.jobs import command, copied, lists, units
+from quire.spark.jobs.copied import CopyUnit
 from quire.spark.jobs.newest import COLUMNS, Kept, staying
 from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.units import Row as Fields
@@ -59,20 +60,15 @@ SCHEMA = (
 
 
 @dataclass(frozen=True, slots=True)
-class CompactUnit:
-    """Neighbours of which what stays becomes one ledger, for one task."""
+class CompactUnit(CopyUnit):
+    """Neighbours of which what stays becomes one ledger.
 
-    uri: str
-    log_id: bytes
-    settings: LogSettings
-    items: tuple[LogItem, ...]
+    Attributes:
+        kept: the offsets that stay.
+    """
+
     kept: Kept
     compression: Compression
-
-    @property
-    def lane(self) -> str:
-        """All of them load the same bookies."""
-        return "copies"
 
     @property
     def first(self) -> int:
@@ -85,19 +81,9 @@ class CompactUnit:
         return self.items[-1].next_offset or 0
 
     @property
-    def name(self) -> str:
-        """The log, and which ledgers."""
-        return f"compact {self.log_id.hex()} ledgers {self.items[0].ledger_id} to {self.items[-1].ledger_id}"
-
-    @property
     def records(self) -> int:
         """Records that are there now."""
         return sum(item.count for item in self.items)
-
-    @property
-    def size(self) -> int:
-        """Bytes that are read."""
-        return sum(item.payload_bytes for item in self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +130,9 @@ class CompactReport:
     refused: list[str]
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "compact", **asdict(self), "ok": not self.refused}
+        return {**asdict(self), "ok": not self.refused}
 
 
 def plan(
@@ -193,7 +179,7 @@ def plan(
 
     def unit(items: Sequence[LogItem]) -> CompactUnit:
         part = kept.part(items[0].first_offset or 0, items[-1].next_offset or 0)
-        return CompactUnit(uri, log_id, head.settings, tuple(items), part, compression)
+        return CompactUnit(uri, log_id, b"", head.settings, tuple(items), "compact", part, compression)
 
     made = [unit(group) for group in _neighbours(ours, target_bytes)]
     losing = tuple(each for each in made if each.kept.count(each.first, each.behind) < each.records)
@@ -219,7 +205,7 @@ def _neighbours(items: Sequence[LogItem], target_bytes: int) -> list[list[LogIte
 
 
 def run(
-    spark: SparkSession, work: CompactPlan, table: str, *, progress: command.Progress | None = None
+    spark: SparkSession, work: CompactPlan, table: str, *, progress: units.Progress | None = None
 ) -> CompactReport:
     """Copy, prove and swap, round by round from the front; stops at the first refusal.
 
@@ -235,13 +221,11 @@ def run(
     began = time.monotonic()
     rows: list[Fields] = []
     refused: list[str] = []
-    for group in units.rounds(work.units, copied.per_round(spark)):
-        by_name = {unit.name: unit for unit in group}
-        done = {
-            row["unit"]: row.asDict() for row in units.run_round(spark, group, _compact, SCHEMA).collect()
-        }
-        made = list(takewhile(lambda row: not row["refused"], (done[unit.name] for unit in group)))
-        refused += [row["refused"] for row in done.values() if row["refused"]]
+    rounds = units.rounds(work.units, copied.per_round(spark))
+    for by_name, found in units.worked(spark, rounds, _compact, SCHEMA, progress):
+        done = {row["unit"]: row for row in found}
+        made = list(takewhile(lambda row: not row["refused"], (done[name] for name in by_name)))
+        refused += [row["refused"] for row in found if row["refused"]]
         try:
             replacements = [copied.replacement(by_name[row["unit"]], row, kept=row["kept"]) for row in made]
             lists.swap_all(work.uri, work.log_id, b"", replacements, compacted_below=work.end)
@@ -251,8 +235,6 @@ def run(
         if made:
             units.append(spark, table, made, SCHEMA)
         rows += made
-        if progress is not None:
-            progress(len(rows), len(work.units))
         if refused:
             break
     head = lists.head_of(work.uri, work.log)
@@ -356,7 +338,7 @@ async def _listed(client: QuireClient, log_id: bytes) -> tuple[LogHead, list[Log
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     work = plan(
         spark,
@@ -369,34 +351,25 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
         compression=Compression(arguments.compression),
     )
     rows = [
-        {
-            "first_offset": unit.first,
-            "next_offset": unit.behind,
-            "ledgers": len(unit.items),
-            "records": unit.records,
-            "staying": unit.kept.count(unit.first, unit.behind),
-            "bytes": unit.size,
-        }
+        copied.plan_row(unit, records=unit.records, staying=unit.kept.count(unit.first, unit.behind))
         for unit in work.units
     ]
-    arguments.show_plan(rows)
-    if arguments.dry_run:
-        return {
-            "job": "compact",
-            "dry_run": True,
-            "ledgers": sum(len(unit.items) for unit in work.units),
-            "records": sum(unit.records for unit in work.units),
-            "staying": sum(row["staying"] for row in rows),
-            "looked_at_below": work.end,
-            "drops_tombstones": work.drops_tombstones,
-        }
-    return run(spark, work, arguments.out, progress=arguments.progress).as_dict()
+    facts = {
+        **{name: sum(row[name] for row in rows) for name in ("ledgers", "records", "staying")},
+        "looked_at_below": work.end,
+        "drops_tombstones": work.drops_tombstones,
+    }
+    return command.planned(
+        arguments,
+        rows,
+        facts,
+        lambda: run(spark, work, arguments.out, progress=arguments.progress).as_dict(),
+    )
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    parser = command.parser("compact", "keep the newest record of each key, at its offset", one_log=False)
-    parser.add_argument("--log", required=True, help="the log's name")
+    parser = command.parser("compact", "keep the newest record of each key, at its offset")
     parser.add_argument(
         "--key",
         default="key",

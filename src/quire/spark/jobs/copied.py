@@ -1,9 +1,9 @@
-"""Neighbours of a list that become one ledger: which may, what a task says of the ledger it made, what is listed for it."""
+"""CopyUnit of a list that become one ledger: which may, what a task says of the ledger it made, what is listed for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -16,16 +16,38 @@ from quire.spark.jobs.units import Row
 from quire.wire.batch import FORMAT_BATCH1
 
 
-class Neighbours(Protocol):
-    """A unit that makes one ledger of some."""
+@dataclass(frozen=True, slots=True)
+class CopyUnit:
+    """CopyUnit that become one ledger, for one task.
+
+    Attributes:
+        log_id: the log; `password` and `settings`: of its ledgers.
+        items: the neighbours, oldest first.
+        verb: what the job does to them.
+    """
+
+    uri: str
+    log_id: bytes
+    password: bytes
+    settings: LogSettings
+    items: tuple[LogItem, ...]
+    verb: str
 
     @property
-    def items(self) -> tuple[LogItem, ...]:
-        """Oldest first."""
+    def lane(self) -> str:
+        """All of them load the same bookies."""
+        return "copies"
 
     @property
-    def settings(self) -> LogSettings:
-        """Of the log's ledgers."""
+    def name(self) -> str:
+        """The log, and which ledgers."""
+        first, last = self.items[0], self.items[-1]
+        return f"{self.verb} {self.log_id.hex()} ledgers {first.ledger_id} to {last.ledger_id}"
+
+    @property
+    def size(self) -> int:
+        """Bytes that are read."""
+        return sum(item.payload_bytes for item in self.items)
 
 
 def may_be_copied(item: LogItem) -> bool:
@@ -53,7 +75,14 @@ def row_of(old: Sequence[LogItem], new: LogItem) -> Row:
     }
 
 
-def replacement(unit: Neighbours, row: Row, *, kept: int | None = None) -> Replacement:
+def plan_row(unit: CopyUnit, **more: int) -> Row:
+    """What a plan says of such a unit; `more` comes before the bytes."""
+    first, last = unit.items[0], unit.items[-1]
+    offsets = {"first_offset": first.first_offset, "next_offset": last.next_offset}
+    return {**offsets, "ledgers": len(unit.items), **more, "bytes": unit.size}
+
+
+def replacement(unit: CopyUnit, row: Row, *, kept: int | None = None) -> Replacement:
     """What is swapped into the list for such a row.
 
     Args:

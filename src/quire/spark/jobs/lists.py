@@ -5,18 +5,37 @@ Source: spark.md 6, "Common form"; `log/rewriting.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import SparkSession
 
 from quire.core.errors import ListChangedError, StagedLedgerGoneError
 from quire.core.log_rewriting import Replacement
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
-from quire.spark.jobs.units import Row, batched
+from quire.spark.jobs import units
+from quire.spark.jobs.units import Progress, Row, U, batched
 
 if TYPE_CHECKING:
     from quire.core.log_list import LogHead
     from quire.log.client import QuireClient
+
+
+class Listed(Protocol):
+    """A plan about a log's list."""
+
+    @property
+    def uri(self) -> str:
+        """The cluster."""
+
+    @property
+    def log_id(self) -> bytes:
+        """The log."""
+
+    @property
+    def password(self) -> bytes:
+        """Of its ledgers."""
 
 
 def head_of(uri: str, log: str) -> LogHead:
@@ -62,6 +81,53 @@ def swap(
         listed += done
         refused += why
     return listed, refused
+
+
+def swap_rounds(
+    spark: SparkSession,
+    work: Listed,
+    rounds: Iterable[Sequence[U]],
+    task: Callable[[U], Iterable[Row]],
+    made: Callable[[U, Row], Replacement],
+    schema: str,
+    table: str,
+    *,
+    archive: str = "",
+    after: Callable[[Replacement], None] = lambda _: None,
+    progress: Progress | None = None,
+) -> tuple[list[Row], list[str]]:
+    """Work at units round by round, and swap what each round made into the list.
+
+    Args:
+        spark: a session; its executors do the work.
+        work: the plan.
+        rounds: the units of each round.
+        task: does one unit and gives its row; a row with `refused` is not swapped.
+        made: what is swapped for a row.
+        schema: the rows' columns besides `unit`.
+        table: directory of the results (Parquet), a row for each unit that is listed.
+        archive: the directory with the files of items that move there.
+        after: called for each replacement that is in the list.
+        progress: told how many units are done.
+
+    Returns:
+        The rows of what is in the list now, and why the rest is not.
+    """
+    done: list[Row] = []
+    refused: list[str] = []
+    for by_name, rows in units.worked(spark, rounds, task, schema, progress):
+        refused += [row["refused"] for row in rows if row["refused"]]
+        good = sorted((row for row in rows if not row["refused"]), key=lambda row: row["first_offset"])
+        pairs = [(row, made(by_name[row["unit"]], row)) for row in good]
+        swapped, left = swap(work.uri, work.log_id, work.password, pairs, archive=archive)
+        refused += left
+        for _, each in swapped:
+            after(each)
+        listed = [row for row, _ in swapped]
+        if listed:
+            units.append(spark, table, listed, schema)
+        done += listed
+    return done, refused
 
 
 def swap_all(

@@ -89,9 +89,9 @@ class MaterialiseReport:
     removed: int
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "materialise", **asdict(self)}
+        return asdict(self)
 
 
 def plan(
@@ -210,29 +210,19 @@ async def _end(client: QuireClient, options: ReadOptions) -> int:
     return extent.end if found is None else found
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     work = plan(arguments.cluster, arguments.log, arguments.out, at=arguments.at, as_of=arguments.as_of)
     start = "nothing: it is there" if work.done else "the beginning" if work.base is None else work.base
-    arguments.show_plan([{"snapshot": work.table(work.end), "read_from": start, "up_to": work.end}])
-    if arguments.dry_run:
-        return {
-            "job": "materialise",
-            "dry_run": True,
-            "snapshots": list(work.there),
-            "from_snapshot": work.base,
-            "next_offset": work.end,
-        }
-    prefix = arguments.deleted_prefix
-    report = run(
-        spark,
-        work,
-        key=arguments.key,
-        keep=arguments.keep,
-        deleted_prefix=prefix.encode() if prefix else None,
-    )
-    told = table_formats.commit(arguments, content(work)) if arguments.delta or arguments.iceberg else {}
-    return report.as_dict() | told
+    rows = [{"snapshot": work.table(work.end), "read_from": start, "up_to": work.end}]
+    facts = {"snapshots": list(work.there), "from_snapshot": work.base, "next_offset": work.end}
+
+    def made() -> command.Line:
+        prefix = arguments.deleted_prefix.encode() if arguments.deleted_prefix else None
+        report = run(spark, work, key=arguments.key, keep=arguments.keep, deleted_prefix=prefix)
+        return report.as_dict() | table_formats.commit(arguments, lambda: content(work))
+
+    return command.planned(arguments, rows, facts, made)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -240,9 +230,7 @@ def parser() -> argparse.ArgumentParser:
     parser = command.parser(
         "materialise",
         "keep the latest value of each key as snapshots, each from the one before",
-        one_log=False,
     )
-    parser.add_argument("--log", required=True, help="the log's name")
     parser.add_argument("--at", type=int, default=None, help="the state below this offset; default: all")
     parser.add_argument(
         "--as-of", default=None, metavar="TIME", help="the state at a time: ISO text or milliseconds"

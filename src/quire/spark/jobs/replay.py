@@ -47,9 +47,9 @@ class StateReport:
     sha256: str
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "replay", **asdict(self)}
+        return asdict(self)
 
 
 def run(
@@ -162,7 +162,7 @@ def state(spark: SparkSession, table: str) -> dict[bytes, bytes]:
     return dict(_sorted_rows(spark, table))
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     report = run(
         spark,
@@ -184,7 +184,9 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    parser = command.parser("replay", "replay a log of changes into a table of the latest value of each key")
+    parser = command.parser(
+        "replay", "replay a log of changes into a table of the latest value of each key", in_units=False
+    )
     parser.add_argument("--at", type=int, default=None, help="replay records below this offset; default: all")
     parser.add_argument(
         "--snapshot", default=None, metavar="DIR", help="an earlier state table to start from"

@@ -17,17 +17,18 @@ import platform
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from quire.core.errors import NoSuchLedgerError
-from quire.core.log_list import LogItem, LogSettings
+from quire.core.log_list import LogItem
 from quire.core.log_rewriting import Replacement
 from quire.log.rewriting import LogRewriter
 from quire.log.staging import StagedBy
 from quire.spark import cluster
 from quire.spark.jobs import command, copied, lists, units
+from quire.spark.jobs.copied import CopyUnit
 from quire.spark.jobs.units import Row as Fields
 
 if TYPE_CHECKING:
@@ -40,33 +41,6 @@ SCHEMA = (
     "ledger bigint, token string, replaced bigint, first_offset bigint, next_offset bigint, records bigint, "
     "bytes bigint, min_time_ms bigint, max_time_ms bigint, seconds double, refused string"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteUnit:
-    """Neighbours that become one ledger, for one task."""
-
-    uri: str
-    log_id: bytes
-    password: bytes
-    settings: LogSettings
-    items: tuple[LogItem, ...]
-
-    @property
-    def lane(self) -> str:
-        """All of them load the same bookies."""
-        return "copies"
-
-    @property
-    def name(self) -> str:
-        """The log, and which ledgers."""
-        first, last = self.items[0], self.items[-1]
-        return f"rewrite {self.log_id.hex()} ledgers {first.ledger_id} to {last.ledger_id}"
-
-    @property
-    def size(self) -> int:
-        """Bytes that are copied."""
-        return sum(item.payload_bytes for item in self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +57,7 @@ class RewritePlan:
     log: str
     log_id: bytes
     password: bytes
-    units: tuple[RewriteUnit, ...]
+    units: tuple[CopyUnit, ...]
     items: int
 
     @property
@@ -114,9 +88,9 @@ class RewriteReport:
     refused: list[str]
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "rewrite", **asdict(self), "ok": not self.refused}
+        return {**asdict(self), "ok": not self.refused}
 
 
 def plan(
@@ -151,13 +125,15 @@ def plan(
             size = item.payload_bytes
         before = item if small else None
     made = [
-        RewriteUnit(uri, log_id, password, settings, tuple(group)) for group in groups if len(group) >= fewest
+        CopyUnit(uri, log_id, password, settings, tuple(group), "rewrite")
+        for group in groups
+        if len(group) >= fewest
     ]
     return RewritePlan(uri, log, log_id, password, tuple(made), count)
 
 
 def run(
-    spark: SparkSession, work: RewritePlan, table: str, *, progress: command.Progress | None = None
+    spark: SparkSession, work: RewritePlan, table: str, *, progress: units.Progress | None = None
 ) -> RewriteReport:
     """Copy and swap, round by round.
 
@@ -168,22 +144,10 @@ def run(
         progress: told how many copies are listed.
     """
     began = time.monotonic()
-    finished = 0
-    rows: list[Fields] = []
-    refused: list[str] = []
-    for group in units.rounds(work.units, copied.per_round(spark)):
-        by_name = {unit.name: unit for unit in group}
-        done = [row.asDict() for row in units.run_round(spark, group, _copy, SCHEMA).collect()]
-        good = sorted((row for row in done if not row["refused"]), key=lambda row: row["first_offset"])
-        made = [(row, copied.replacement(by_name[row["unit"]], row)) for row in good]
-        swapped, left = lists.swap(work.uri, work.log_id, work.password, made)
-        listed = [row for row, _ in swapped]
-        refused += [row["refused"] for row in done if row["refused"]] + left
-        units.append(spark, table, listed, SCHEMA)
-        rows += listed
-        finished += len(group)
-        if progress is not None:
-            progress(finished, len(work.units))
+    rounds = units.rounds(work.units, copied.per_round(spark))
+    rows, refused = lists.swap_rounds(
+        spark, work, rounds, _copy, copied.replacement, SCHEMA, table, progress=progress
+    )
     return RewriteReport(
         log=work.log,
         table=table,
@@ -198,7 +162,7 @@ def run(
     )
 
 
-def _copy(unit: RewriteUnit) -> Iterator[Fields]:
+def _copy(unit: CopyUnit) -> Iterator[Fields]:
     """One copy, in a task."""
     began = time.monotonic()
     try:
@@ -209,7 +173,7 @@ def _copy(unit: RewriteUnit) -> Iterator[Fields]:
     yield copied.row_of(made.old, made.new) | {"seconds": time.monotonic() - began}
 
 
-async def _copied(client: QuireClient, unit: RewriteUnit) -> Replacement:
+async def _copied(client: QuireClient, unit: CopyUnit) -> Replacement:
     by = StagedBy(incarnation="rewrite", host=platform.node())
     return await LogRewriter(client, unit.log_id, unit.password).copy(unit.items, unit.settings, by)
 
@@ -219,37 +183,27 @@ async def _candidates(client: QuireClient, log_id: bytes, password: bytes) -> li
     return [item for item in items if copied.may_be_copied(item)]
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     work = plan(
         arguments.cluster, arguments.log, target_bytes=arguments.target_bytes, fewest=arguments.fewest
     )
-    arguments.show_plan(
-        [
-            {
-                "first_offset": unit.items[0].first_offset,
-                "next_offset": unit.items[-1].next_offset,
-                "ledgers": len(unit.items),
-                "bytes": unit.size,
-            }
-            for unit in work.units
-        ]
+    facts = {
+        "ledgers_before": work.items,
+        "ledgers_after": work.items_after,
+        "bytes": sum(unit.size for unit in work.units),
+    }
+    return command.planned(
+        arguments,
+        [copied.plan_row(unit) for unit in work.units],
+        facts,
+        lambda: run(spark, work, arguments.out, progress=arguments.progress).as_dict(),
     )
-    if arguments.dry_run:
-        return {
-            "job": "rewrite",
-            "dry_run": True,
-            "ledgers_before": work.items,
-            "ledgers_after": work.items_after,
-            "bytes": sum(unit.size for unit in work.units),
-        }
-    return run(spark, work, arguments.out, progress=arguments.progress).as_dict()
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    parser = command.parser("rewrite", "copy many small ledgers of a log into few large ones", one_log=False)
-    parser.add_argument("--log", required=True, help="the log's name")
+    parser = command.parser("rewrite", "copy many small ledgers of a log into few large ones")
     parser.add_argument(
         "--target-bytes",
         type=command.byte_size,

@@ -121,9 +121,9 @@ class ScrubReport:
     units_before: int
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "scrub", **asdict(self)}
+        return asdict(self)
 
 
 def plan(
@@ -175,7 +175,7 @@ def plan(
 
 
 def run(
-    spark: SparkSession, work: ScrubPlan, table: str, *, progress: command.Progress | None = None
+    spark: SparkSession, work: ScrubPlan, table: str, *, progress: units.Progress | None = None
 ) -> ScrubReport:
     """Look at everything that a plan names and is not in the table yet.
 
@@ -406,7 +406,7 @@ async def _unlike(
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     work = plan(
         arguments.cluster,
@@ -415,17 +415,18 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
         audit=arguments.audit,
         timeout_ms=arguments.timeout_ms,
     )
-    arguments.show_plan(units.table_of(work.units, lambda unit: unit.size))
-    if arguments.dry_run:
-        return {
-            "job": "scrub",
-            "dry_run": True,
-            "ledgers": work.ledgers,
-            "open_ledgers": work.open_ledgers,
-            "units": len(work.units),
-            "bytes": sum(unit.size for unit in work.units),
-        }
-    return run(spark, work, arguments.out, progress=arguments.progress).as_dict()
+    facts = {
+        "ledgers": work.ledgers,
+        "open_ledgers": work.open_ledgers,
+        "units": len(work.units),
+        "bytes": sum(unit.size for unit in work.units),
+    }
+    return command.planned(
+        arguments,
+        units.table_of(work.units, lambda unit: unit.size),
+        facts,
+        lambda: run(spark, work, arguments.out, progress=arguments.progress).as_dict(),
+    )
 
 
 def parser() -> argparse.ArgumentParser:

@@ -161,9 +161,9 @@ class SoakReport:
         """Whether everything that was acknowledged is there, once, in its place."""
         return not (self.missing or self.duplicates or self.mismatched or self.misplaced or self.failed)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "soak", **asdict(self), "ok": self.ok}
+        return {**asdict(self), "ok": self.ok}
 
 
 def plan(
@@ -213,7 +213,7 @@ def run(
     table: str,
     *,
     delete: bool = False,
-    progress: command.Progress | None = None,
+    progress: units.Progress | None = None,
 ) -> SoakReport:
     """Write and verify, round by round; units that the table has are not done again.
 
@@ -400,7 +400,7 @@ async def _delete(client: QuireClient, log: str) -> None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     work = plan(
         arguments.cluster,
@@ -411,23 +411,25 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
         value_bytes=arguments.value_bytes,
         prefix=arguments.prefix,
     )
-    arguments.show_plan(
-        [
-            {
-                "step": group[0].step,
-                "writers": len(group),
-                "first_record": group[0].first,
-                "next_record": group[0].behind,
-                "bytes": sum(unit.size for unit in group),
-            }
-            for group in work.rounds
-        ]
+    rows = [
+        {
+            "step": group[0].step,
+            "writers": len(group),
+            "first_record": group[0].first,
+            "next_record": group[0].behind,
+            "bytes": sum(unit.size for unit in group),
+        }
+        for group in work.rounds
+    ]
+    facts = {"logs": list(work.logs), "records": work.records * len(work.logs)}
+    return command.planned(
+        arguments,
+        rows,
+        facts,
+        lambda: run(
+            spark, work, arguments.out, delete=arguments.delete, progress=arguments.progress
+        ).as_dict(),
     )
-    if arguments.dry_run:
-        total = work.records * len(work.logs)
-        return {"job": "soak", "dry_run": True, "logs": list(work.logs), "records": total}
-    report = run(spark, work, arguments.out, delete=arguments.delete, progress=arguments.progress)
-    return report.as_dict()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -179,11 +180,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def commit(arguments: argparse.Namespace, content: Content) -> dict[str, Any]:
+def commit(arguments: argparse.Namespace, content: Callable[[], Content]) -> dict[str, Any]:
     """What `--delta` and `--iceberg` ask for; gives what a job's line tells of it."""
     told: dict[str, Any] = {}
     if arguments.delta:
-        told["delta_version"] = commit_delta(content)
+        told["delta_version"] = commit_delta(content())
     if arguments.iceberg:
-        told["iceberg_snapshot"] = commit_iceberg(content, arguments.iceberg)
+        told["iceberg_snapshot"] = commit_iceberg(content(), arguments.iceberg)
     return told

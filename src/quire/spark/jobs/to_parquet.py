@@ -64,9 +64,9 @@ class TableReport:
         """Whether each offset between the first and the last is there exactly once."""
         return self.missing == 0 and self.duplicates == 0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> command.Line:
         """For JSON."""
-        return {"job": "to_parquet", **asdict(self), "dense": self.dense}
+        return {**asdict(self), "dense": self.dense}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ def write_digests(digests: dict[bytes, KeyDigest], path: str) -> None:
     Path(path).write_text(json.dumps({command.text(key): asdict(digest) for key, digest in digests.items()}))
 
 
-def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
+def step(spark: SparkSession, arguments: argparse.Namespace) -> command.Line:
     """One run of the command; the line that it prints."""
     report = run(
         spark,
@@ -248,7 +248,7 @@ def step(spark: SparkSession, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    parser = command.parser("to_parquet", "write a log as a Parquet table and check it")
+    parser = command.parser("to_parquet", "write a log as a Parquet table and check it", in_units=False)
     parser.add_argument(
         "--starting-offset", type=int, default=None, help="first offset; default: the log's start"
     )

@@ -23,6 +23,8 @@ from pyspark.sql.types import StructType
 from quire.spark.schema import arrow_schema
 
 Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+"""Told how many of how many units of work are done."""
 
 
 class Unit(Protocol):
@@ -90,6 +92,32 @@ def run_round(
         warnings.simplefilter("ignore")  # the round before had the same name
         spark.dataSource.register(Round)
     return spark.read.format(_FORMAT).load()
+
+
+def worked(
+    spark: SparkSession,
+    rounds: Iterable[Sequence[U]],
+    work: Callable[[U], Iterable[Row]],
+    schema: str,
+    progress: Progress | None = None,
+) -> Iterator[tuple[dict[str, U], list[Row]]]:
+    """The rows of some rounds, one after another, with each round's units by their names; see `run_round`.
+
+    Args:
+        spark: the session.
+        rounds: the units of each.
+        work: does one unit and gives its rows.
+        schema: the rows' columns besides `unit`.
+        progress: told how many units are done when the caller is through with a round's rows.
+    """
+    every = tuple(rounds)
+    finished, total = 0, sum(map(len, every))
+    for group in every:
+        rows = [row.asDict() for row in run_round(spark, group, work, schema).collect()]
+        yield {unit.name: unit for unit in group}, rows
+        finished += len(group)
+        if progress is not None:
+            progress(finished, total)
 
 
 class UnitReader(DataSourceReader):
