@@ -2,7 +2,7 @@
 
 V2 and V3 adds carry no digest type, and a guess would refuse good entries: until it is known they are not checked.
 
-Source: decision on the digest type of BookKeeper's adds, `docs/formats/bookkeeper-protocol.md`.
+Source: docs/decisions/030-digest-type.md; docs/formats/bookkeeper-protocol.md, "Entries become runs again".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ One pass: raise the own counter; compare what is here with the records, page by 
 at what is to go, and drop it; keep the evidence on disk; tell the watermark, and end the tombstones that every bookie's
 watermark has passed.
 
-Source: overview (002), "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";
+Source: BookKeeper overview, "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";
 `docs/protocol/collection.md`.
 """
 

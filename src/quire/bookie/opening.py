@@ -2,7 +2,7 @@
 
 These stand in a connection's way until it is open, and then are gone: nobody looks for them in later requests.
 
-Source: `docs/security.md`; Java's `BookieRequestProcessor` (START_TLS) and `AuthHandler.ServerSideHandler`.
+Source: docs/security.md; BookKeeper source, `BookieRequestProcessor` (START_TLS) and `AuthHandler.ServerSideHandler`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ It starts in this order: take the directory, compare its cookie, read what the c
 listen, show the cookie, register, tell the cluster of this boot. Whatever may have been lost is in limbo before the first
 request is served; until the last step adds, fences and negative answers wait.
 
-Source: overview (002), "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
+Source: BookKeeper overview, "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A check hands in machines with a rule swapped (`proof/mutants.py`), or machines that write down what they are told and
 what they say (`replay/recording.py`). They are asked for once for each ledger; nothing on the way of an entry knows.
 
-Source: checking reference, 1.2 and 1.4.
+Source: docs/decisions/006-explorer.md; docs/testing.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

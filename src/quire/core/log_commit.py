@@ -10,7 +10,8 @@ driver is `log/committing.py`.
                ^                                    |
                +------------------------------------+   conflict, or nobody knows
 
-Source: spark.md 4.2; decisions F-10, F-11, F-34.
+Source: docs/spark-sink.md, "Exactly once: how"; docs/decisions/016-open-items-are-recovered.md;
+docs/decisions/017-leader-epoch.md; docs/decisions/024-adoption.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Machines are handed a `Rules` and call its fields; production hands them `RULES`, the one true set. A check run
 replaces exactly one field (`dataclasses.replace`) to take exactly one fix out.
 
-Source: protocol document (001); guide (003); ledgers to logs (000).
+Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs.
 """
 
 from __future__ import annotations
