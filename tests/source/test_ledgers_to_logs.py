@@ -147,7 +147,7 @@ def test_the_last_two_are_fenced() -> None:
     list." """
     assert RULES.ledgers_to_fence([1, 2, 3, 4], []) == [3, 4]
     assert RULES.ledgers_to_fence([1], [1]) == [1]
-    # And whatever the list calls open, wherever it stands (F-10).
+    # And whatever the list calls open, wherever it stands.
     assert RULES.ledgers_to_fence([1, 2, 3, 4], [2]) == [2, 3, 4]
 
 

@@ -15,6 +15,9 @@ PLACES = [ROOT / name for name in ("src", "tests", "tools", "bench")]
 PUBLISHED = ROOT / "docs" / "sources.md"
 PATH = re.compile(r"`?(?P<path>[\w./-]+\.(?:md|py|json|proto))`?")
 SECTION = re.compile(r'"([^"]+)"')
+PRIVATE = re.compile(
+    r"[Dd]ecisions? F-\d|\bissue [1-9]\d?\b|\bspark\.md \d|(?:protocol|checking|faults) reference\b|\(00[0-4]\)"
+)
 MARK = re.compile(r"(?:^|\. )Source: ", re.MULTILINE)
 
 
@@ -115,6 +118,20 @@ def test_no_source_is_overlooked():
     there.pop("tests/unit/test_sources.py")
     found = [where.split(":")[0] for where, _ in citations()]
     assert {path: count for path, count in there.items() if count} == Counter(found)
+
+
+def test_codes_of_private_lists_are_gone():
+    """What decides a thing has a page with a name; ids of mutants, invariants and claims are defined in tables."""
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "src/quire").rglob("*.py")]
+    rooms = {ROOT / "src/quire" / room for room in ("proof", "sim", "replay", "crash", "history")}
+    lines = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in files
+        if not rooms & set(path.parents)
+        for line in path.read_text().splitlines()
+        if PRIVATE.search(line)
+    ]
+    assert not lines, "\n".join(lines)
 
 
 def test_published_documents_have_an_address():

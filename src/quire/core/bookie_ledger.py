@@ -275,7 +275,7 @@ class BookieLedgerMachine:
         return self.facts.copy()
 
     def check(self) -> None:
-        """Assert what must always hold (I9's local half)."""
+        """Assert what must always hold: a fence that was set stays."""
         assert (self.fence is not Fence.NONE) == self.facts.fenced
         assert self.facts.lac >= NO_ENTRY
         assert len(self.facts.key) in {0, 20}

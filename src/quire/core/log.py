@@ -246,7 +246,7 @@ class LogMachine:
             self._start_from(head, version)
 
     def _start_from(self, head: LogHead, version: int) -> None:
-        """Step 2: "fence the last 2 ledgers in the list", and every one that the list calls open (F-10)."""
+        """Step 2: "fence the last 2 ledgers in the list", and every one that the list calls open."""
         if len(head.open_items) > OPEN_ITEMS_MAX:
             self._end(EndReason.CORRUPT, f"the list calls {len(head.open_items)} ledgers open")
             return

@@ -243,7 +243,7 @@ def requires_ledgers() -> bool:
 
 
 def may_place_now(head: LogHead) -> bool:
-    """Closed ledgers join the list only where no item is open (decision F-10)."""
+    """Closed ledgers join the list only where no item is open."""
     return not head.open_items
 
 

@@ -185,7 +185,7 @@ class Leader:
     """Who may write. Opening adds one to the epoch; `holder` names one open handle, "" after a clean close.
 
     Attributes:
-        adopts: the handle places closed ledgers that others commit to the log while it leads (decision F-34).
+        adopts: the handle places closed ledgers that others commit to the log while it leads.
     """
 
     epoch: int = 0

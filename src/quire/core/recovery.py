@@ -458,8 +458,8 @@ class RecoveryMachine:
         """Enough bookies say that `entry_id` is not there: the end, unless somebody knows better.
 
         Bookies whose directory was put back deny what they acknowledged. The one that still has it may only be slow,
-        and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (defect D8: a Java
-        client's recovery tells bookies a LAC beyond the end that another recovery then sets): a person must say so.
+        and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (a Java
+        client's recovery sends bookies a LAC beyond the end that another recovery then sets): a person must say so.
         """
         if any(lac >= entry_id for lac in self._lacs):
             if self._asked_again:

@@ -90,7 +90,7 @@ class LogLedgers:
         return reader
 
     async def recover(self, item: LogItem) -> LedgerSummary:
-        """Close an item's ledger and say what it holds: one read of its last entry (F-31)."""
+        """Close an item's ledger and say what it holds: one read of its last entry."""
         return await summary(await self.open(item, recover=True))
 
     async def delete(self, ledger_id: int) -> None:

@@ -428,7 +428,7 @@ class Log:
             ).commit()
 
     async def complete_items(self) -> int:
-        """Write into the list what ledgers hold that it calls open and that somebody else has closed (F-31).
+        """Write into the list what ledgers hold that it calls open and that another client has closed.
 
         Beside a living writer it changes nothing that the writer would not write itself.
 
