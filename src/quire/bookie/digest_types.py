@@ -65,4 +65,4 @@ class DigestTypes:
     def _answered(self, ledger_id: int, told: Told) -> None:
         self._asking.discard(ledger_id)
         if ledger_id not in self._known:
-            log.info("the digest type of ledger %d is not known yet: %s", ledger_id, told)
+            log.info("the digest type of ledger %d could not be read yet: %s", ledger_id, told)

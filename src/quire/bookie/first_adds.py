@@ -96,7 +96,7 @@ class FirstAdds:
     def _decide(self, ledger_id: int, told: Told) -> None:
         """The record was read, or does not come: take or refuse what waits, in order."""
         if isinstance(told, Exception):
-            log.info("adds to ledger %d after a loss are refused: %s", ledger_id, told)
+            log.info("refusing adds to ledger %d after a loss of state: %s", ledger_id, told)
         for request, run, waiter, tag in self._kept.pop(ledger_id, ()):
             self._bytes -= len(request.body)
             answer = self._ledgers.admit(request, run, waiter, tag)

@@ -148,7 +148,7 @@ class GarbageCollector:
             return self._file.read() or Kept()
         except FormatError as error:
             log.warning(
-                "%s: %s: what this bookie had found is forgotten, and found anew", self._file.path, error
+                "%s: %s; the collector's evidence is discarded and gathered again", self._file.path, error
             )
             return Kept()
 
@@ -294,8 +294,8 @@ class GarbageCollector:
             self._machine.counted()
             return counted
         raise StoreBusyError(
-            f"the pass counter of bookie {self._bookie_id} was changed {ATTEMPTS_MAX} times by somebody else;"
-            " is another bookie started on a copy of this directory?",
+            f"another process changed the pass counter of bookie {self._bookie_id} {ATTEMPTS_MAX} "
+            "times; is another bookie running on a copy of this directory?",
             bookie=self._bookie_id,
         )
 
@@ -306,7 +306,7 @@ class GarbageCollector:
         except StorageError as error:
             self._machine.not_counted()
             log.warning(
-                "%s; what is to go goes, and nothing is found anew: pass %d waits", error, step.value.passes
+                "%s; proven deletions continue, and pass %d gathers no new evidence", error, step.value.passes
             )
             return False
         return True
@@ -382,7 +382,9 @@ class GarbageCollector:
         try:
             await self._write_file()
         except StorageError as error:
-            log.warning("%s; a restart would find all ledgers anew", error)
+            log.warning(
+                "%s; after a restart the collector would gather its evidence for all ledgers again", error
+            )
 
     async def _write_file(self) -> None:
         """Write what the machine keeps.
@@ -412,7 +414,7 @@ class GarbageCollector:
         await self._store.raise_ledger_ids(LedgerId(above))
         self._leapt = above
         log.warning(
-            "bookie %s holds ledger %d, of which the metadata store knows nothing: new ledgers get higher ids",
+            "bookie %s holds ledger %d, which the metadata store does not know; new ledgers get higher ids",
             self._bookie_id,
             above,
         )
@@ -426,8 +428,9 @@ class GarbageCollector:
             return
         if held and held != self._warned[1]:
             log.error(
-                "bookie %s deletes nothing: %s. Put the newer store back, or accept this one with `quire cluster"
-                " accept-store`, which first lists what would be deleted",
+                "bookie %s deletes no ledgers: %s. Restore the newer metadata store, or accept this "
+                "one with `quire cluster accept-store`, which first lists the ledgers that would be "
+                "deleted",
                 self._bookie_id,
                 held,
             )
@@ -435,8 +438,8 @@ class GarbageCollector:
             log.warning("bookie %s collects deleted ledgers again", self._bookie_id)
         if unknown > self._warned[0]:
             log.warning(
-                "bookie %s holds %d ledgers without a record and without a proof that they were deleted; they are kept:"
-                " see `quire cluster orphans`",
+                "bookie %s keeps %d ledgers that have no record in the metadata store and no proof "
+                "of deletion; `quire cluster orphans` lists them",
                 self._bookie_id,
                 unknown,
             )

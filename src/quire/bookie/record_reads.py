@@ -97,5 +97,8 @@ class RecordReads:
         except Exception as error:
             if not isinstance(error, TimeoutError):  # whoever waits must hear something
                 log.exception("reading the record of ledger %d", ledger_id)
-            msg = f"the metadata store did not give the record of ledger {ledger_id} within {PATIENCE_SECONDS:g} s"
+            msg = (
+                f"the metadata store did not return the record of ledger {ledger_id} within "
+                f"{PATIENCE_SECONDS:g} s"
+            )
             return StoreAwayError(msg, ledger_id=ledger_id)

@@ -157,7 +157,7 @@ class Vigil:
                 return
             except QuireError as error:
                 if not self._told_away:
-                    log.warning("the record of this bookie's boots could not be written yet: %s", error)
+                    log.warning("the boot record of this bookie could not be written yet: %s", error)
                 self._told_away = True
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
@@ -216,7 +216,7 @@ class Vigil:
     def _hold(self) -> None:
         if not self.holding:
             self.holding = True
-            log.warning("holding adds, fences and negative answers: %s", self._machine.why)
+            log.warning("holding adds, fences and negative responses: %s", self._machine.why)
             for holder in self._holders():
                 holder.keep_back()
         self._wake.set()
@@ -224,7 +224,7 @@ class Vigil:
     def _release(self) -> None:
         self.holding = False
         if self._machine.round:
-            log.warning("registered as before; going on")
+            log.warning("registered again; serving all requests")
         for holder in self._holders():
             holder.let_out()
 

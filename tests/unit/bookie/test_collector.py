@@ -86,7 +86,7 @@ def test_without_its_file_a_collector_finds_everything_anew(
         await at.forget_record(ledger_id)
         assert await at.passes(3) == 0
         assert at.unknown == [ledger_id]
-        assert ("found anew" in caplog.text) == (spoilt is not None)
+        assert ("gathered again" in caplog.text) == (spoilt is not None)
 
     with_bookie(tmp_path, scenario)
 
@@ -190,7 +190,7 @@ def test_a_store_that_went_back_is_held_against_and_accepted(
         await at.put_back(backup)
         assert await at.passes(4) == 0
         assert at.unknown == young
-        assert "deletes nothing: the store " in caplog.text
+        assert "deletes no ledgers: the store " in caplog.text
         (held,) = await bookies_that_hold(at.store)
         assert held.why == at.server.collector.info()["holding"]
         await at.restart()
