@@ -2,7 +2,7 @@
 
 Kept this small because one such module that fails to import switches discovery off for all of them, silently.
 
-Source: spark.md 1.7.
+Source: Spark documentation: discovery of modules named `pyspark_*`; docs/spark.md.
 """
 
 from __future__ import annotations

@@ -3,5 +3,5 @@
 A distribution of its own (`quire-testing`), built from the same repository. `quire` does not need it and does not import it,
 except where the command line looks for `quire check`, `simulate` and `verify-history` (`quire/cli/testing.py`).
 
-Source: `docs/decisions/016-one-room-for-testing.md`.
+Source: `docs/decisions/033-one-room-for-testing.md`.
 """

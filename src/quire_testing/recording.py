@@ -3,7 +3,7 @@
 A line for many entries: appends are recorded by the groups in which they are sent, reads and scans in stretches, so that
 recording costs a checksum per entry and little more.
 
-Source: faults, section 3; docs/formats/history.md.
+Source: docs/formats/history.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the explorer's world lets happen: questions and answers are two steps each, and connections break.
 
-Source: checking reference 1.1 and 1.3.
+Source: docs/decisions/006-explorer.md.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Record = Callable[[str, dict[str, Any]], None]
 Rounds = Callable[[int, int], int]
 LEDGERS = 3
 EXIT_REPLACED = 4
-NOT_AS_IT_WAS = "is not as its bookie left it"
+NOT_AS_IT_WAS = "may be older than its bookie's last start"
 
 
 class Scene:

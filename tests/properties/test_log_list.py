@@ -134,7 +134,10 @@ def test_a_page_comes_back_as_it_was(items: list[LogItem], refs: list[PageRef], 
 
 
 def test_every_change_carries_over_what_it_does_not_own() -> None:
-    """Decision F-11: "Every head update carries over all fields it does not own (unknown fields included)"."""
+    """Every change of the head carries over all fields that it does not own, unknown ones included.
+
+    Source: docs/decisions/017-leader-epoch.md.
+    """
     message = pb.LogHead.FromString(encode_head(LogHead(LOG_ID, "orders")))
     message.MergeFromString(b"\xfa\x3f\x03new")
     message.leader.MergeFromString(b"\xfa\x3f\x03two")
@@ -191,7 +194,10 @@ def test_names_and_pages_are_checked() -> None:
 
 
 def test_the_largest_page_fits() -> None:
-    """Decision F-29: "each <= 64 KiB", with ids, offsets and times as large as they can be."""
+    """Each page is at most 64 KiB, with ids, offsets and times as large as they can be.
+
+    Source: docs/formats/log-list.md, "Pages".
+    """
     big = 2**63 - 1
     item = LogItem(
         LedgerId(big),

@@ -34,7 +34,7 @@ def another_host(keys, folder):
 
 
 def client_in_clear(keys, folder):
-    return keys.of_bookie(), None, ("speaks TLS only", "give this client TLS")
+    return keys.of_bookie(), None, ("accepts only TLS connections", "give this client TLS")
 
 
 def bookie_in_clear(keys, folder):
@@ -75,7 +75,7 @@ def no_password(keys, folder):
 
 def password_in_clear(keys, folder):
     users = BookieSasl(jaas(folder, users={"writer": "wrong"}))
-    return keys.of_bookie(users), SASL_WRONG, ("TLS only", "password")
+    return keys.of_bookie(users), SASL_WRONG, ("only TLS", "password")
 
 
 CASES = [

@@ -1,6 +1,6 @@
 """What we rely on in Spark's Python data source API, one probe for each; when Spark changes, these go red first.
 
-The probe classes are made inside functions so that they travel to the workers by value. Source: spark.md 1.
+The probe classes are made inside functions so that they travel to the workers by value. Source: Spark documentation.
 """
 
 import pickle

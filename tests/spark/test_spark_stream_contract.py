@@ -1,7 +1,7 @@
 """What we rely on in Spark's streaming data source API, one probe for each; when Spark changes, these go red first.
 
 One stream of a probe source writes down everything that is asked of it. The class is made inside a function so that it
-travels by value. Source: spark.md 1.1, 1.2, 2.4.
+travels by value. Source: Spark documentation; docs/spark.md, "Streams".
 """
 
 import json

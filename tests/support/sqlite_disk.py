@@ -7,7 +7,7 @@ write-ahead log is mapped, not written: it is in no image, and the first process
 What the store itself does to the file of its sequence, and to the log, it does through `os`: these calls are recorded
 between SQLite's, in the order in which they were made.
 
-Source: SQLite documentation, "The SQLite OS Interface or VFS"; `sqlite3_vfs` and `sqlite3_io_methods` in sqlite3.h.
+Source: SQLite documentation, "The SQLite OS Interface or VFS": `sqlite3_vfs` and `sqlite3_io_methods`.
 """
 
 from __future__ import annotations

@@ -94,13 +94,13 @@ class Attention:
     def look(self) -> None:
         """Now and then: tell the log what began and what is over."""
         if self._damages_unsaid:
-            log.error("bookie %s: %d more damages", self._bookie_id, self._damages_unsaid)
+            log.error("bookie %s: %d more damaged places", self._bookie_id, self._damages_unsaid)
         self._damages_left, self._damages_unsaid = DAMAGES_A_LOOK, 0
         news = self._announced.look(self.conditions(), self._clock.now_ms())
         for one in news.began:
             log.warning("bookie %s: %s", self._bookie_id, one)
         for one in news.over:
-            log.warning("bookie %s: over: %s: %s", self._bookie_id, one.kind, one.what)
+            log.warning("bookie %s: no longer the case: %s: %s", self._bookie_id, one.kind, one.what)
 
     def info(self) -> list[dict[str, str]]:
         """What INFO says of the states."""
@@ -117,30 +117,44 @@ class Attention:
         if storage.damages.count:
             yield self._damage()
         if storage.failure is not None:
-            ends = "check the disk, then start the bookie again"
+            ends = "check the disk, then restart the bookie"
             yield Condition(kinds.READ_ONLY, storage.failure.message, ends, "failed")
         elif storage.full:
-            what = "its disk is full: new entries are refused, what is stored stays readable"
+            what = "the disk is full; new entries are refused, stored entries stay readable"
             yield Condition(
-                kinds.READ_ONLY, what, "delete ledgers or give it space; it goes on by itself", "full"
+                kinds.READ_ONLY,
+                what,
+                "delete ledgers or add disk space; the bookie continues by itself",
+                "full",
             )
         if self.searching():
-            what = "it does not know yet which ledgers it may have lost, and reads the records of all to find out"
-            ends = "it goes on by itself when it has read them: see that the metadata store answers"
+            what = (
+                "the bookie does not know yet which ledgers it may have lost, and reads the "
+                "records of all ledgers to find out"
+            )
+            ends = (
+                "the bookie continues by itself when it has read them; check that the metadata store responds"
+            )
             yield Condition(kinds.READ_ONLY, what, ends, "searching")
         limbo = storage.limbo
         if limbo:
-            what = f"{_ledgers(limbo)}: something may be lost of them, so they get no negative answers here"
-            ends = "`quire ledger recover ID` for each, once its writer has closed it, or is to be stopped"
+            what = (
+                f"the bookie may have lost entries of {_ledgers(limbo)}, so it gives no negative "
+                "responses for them"
+            )
+            ends = (
+                "run `quire ledger recover ID` for each ledger, once its writer has closed it or "
+                "is to be stopped"
+            )
             yield Condition(kinds.LIMBO, what, ends)
 
     def _damage(self) -> Condition:
         damages = self._storage.damages
-        what = f"{_places(damages.count)} on its disk not as written"
+        what = f"{_places(damages.count)} on the disk differ from what was written"
         if damages.kept:
             what += f", the first: {damages.kept[0]}"
         concerned = damages.ledgers()
-        ends = "check the disk; what names no ledger is told until the bookie is started again"
+        ends = "check the disk; damage that names no ledger is reported until the bookie is restarted"
         if concerned:
             ends = (
                 f"`quire ledger recover ID` copies what is damaged from other bookies ({_ledgers(concerned)});"
@@ -151,26 +165,32 @@ class Attention:
     def _of_the_store(self) -> Iterator[Condition]:
         collector, vigil = self._collector, self._vigil
         if vigil.holding:
-            what = f"it holds adds, fences and negative answers: {vigil.why}"
-            ends = "it goes on by itself when it is registered again: see that the metadata store answers"
+            what = f"the bookie holds adds, fences and negative responses: {vigil.why}"
+            ends = (
+                "the bookie continues by itself when it is registered again; check that the "
+                "metadata store responds"
+            )
             yield Condition(kinds.LOST_REGISTRATION, what, ends)
         if collector.holding:
-            ends = "put the newest metadata store back, or accept this one: `quire cluster accept-store`"
-            yield Condition(kinds.HELD_COLLECTION, f"deletes nothing: {collector.holding}", ends)
+            ends = "restore the newest metadata store, or accept this one with `quire cluster accept-store`"
+            yield Condition(
+                kinds.HELD_COLLECTION, f"the collector deletes no ledgers: {collector.holding}", ends
+            )
         if collector.told.failure:
-            what = f"looking for deleted ledgers: {collector.told.failure}"
-            ends = "the next pass that succeeds: see that the metadata store answers"
+            what = f"the collector could not look for deleted ledgers: {collector.told.failure}"
+            ends = "the next pass that succeeds; check that the metadata store responds"
             yield Condition(kinds.FAILED_TASK, what, ends, "collector")
 
     def _of_the_process(self) -> Iterator[Condition]:
         for name, error in self._failed.items():
-            yield Condition(
-                kinds.FAILED_TASK, f"{name}: {error}", "start the bookie again, and report it", name
-            )
+            yield Condition(kinds.FAILED_TASK, f"{name}: {error}", "restart the bookie, and report it", name)
         late_ms = self._loop.late_ms(self._clock.now_ms())
         if late_ms:
-            what = f"its loop stood still for {late_ms} ms: requests waited"
-            ends = f"{kinds.REMEMBERED_MS // 1000} s without that: give the machine less to do, or look what stops it"
+            what = f"the event loop was blocked for {late_ms} ms, and requests waited"
+            ends = (
+                f"{kinds.REMEMBERED_MS // 1000} s without a blocked loop; reduce the load of the "
+                "machine, or find what blocks the process"
+            )
             yield Condition(kinds.SLOW_LOOP, what, ends)
 
 

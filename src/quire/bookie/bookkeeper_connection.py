@@ -98,9 +98,9 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             return  # whoever was refused is not served
         add = too_long.long_add(head)
         if add is None or (add.is_v3 and self._is_v2):
-            raise self.no_request(size, "it begins as no add does")
+            raise self.no_request(size, "the frame does not begin as an add")
         if self._door is not None:
-            raise self.no_request(size, "its client has not shown who it is")
+            raise self.no_request(size, "the client has not authenticated")
         ledger_id, entry_id = add.ledger_id, add.entry_id
         self.refused_long(f"the add of entry {entry_id} of ledger {ledger_id}", size)
         if add.is_v3:

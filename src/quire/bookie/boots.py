@@ -79,7 +79,7 @@ class BootRecord:
                     return
             else:
                 return
-        raise MetadataUnknownError(f"nobody can tell whether {self._key} was written; it is tried again")
+        raise MetadataUnknownError(f"the outcome of writing {self._key} is unknown; the bookie tries again")
 
     async def check(self, own: BootState) -> None:
         """Read the record.
@@ -103,8 +103,9 @@ class BootRecord:
     def _replaced(self, own: BootState) -> IdentityReplacedError:
         assert self.stored is not None
         return IdentityReplacedError(
-            f"bookie {self._bookie} runs elsewhere as boot {self.stored.boot}, this process is boot {own.boot}: a copy of "
-            "its directory was started, or this is one. Only one of them may run: keep the other, and do not start this "
-            "directory again unless that one is gone for good",
+            f"bookie {self._bookie} runs elsewhere as boot {self.stored.boot}, and this process is "
+            f"boot {own.boot}: either a copy of its directory was started, or this directory is a "
+            "copy. Only one of them may run: keep the other one, and do not start this directory "
+            "again unless the other one is gone for good",
             bookie=self._bookie,
         )

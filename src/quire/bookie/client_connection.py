@@ -109,7 +109,7 @@ class ClientConnection(FrameProtocol, Asker):
         self._opening_timer = None
         if self.transport is not None:
             self._server.ended(
-                "closing the connection of %s: %s", self._peer, "it did not show who it is in time"
+                "closing the connection of %s: %s", self._peer, "the client did not authenticate in time"
             )
             self._told = True
             self.transport.abort()
@@ -122,7 +122,8 @@ class ClientConnection(FrameProtocol, Asker):
     def make_room(self) -> None:
         """There are too many that have asked nothing, and this is the oldest of them."""
         self._server.ended(
-            "closing the connection of %s: it has asked nothing, and others need its place", self._peer
+            "closing the connection of %s: it has sent no request, and the connection limit is reached",
+            self._peer,
         )
         self._told = True
         if self.transport is not None:

@@ -158,7 +158,7 @@ class CollectorStore:
                 try:
                     says = decode_tombstone(value.value, ledger_id)
                 except CorruptMetadataError as error:
-                    log.warning("a tombstone counts for nothing: %s", error)
+                    log.warning("a tombstone cannot be read and is ignored: %s", error)
                     continue
                 found.marks[ledger_id] = Mark(says.token, says.by_hand), value.version
             if len(page) < LIST_LIMIT:
@@ -195,7 +195,8 @@ class CollectorStore:
 
     def _not_own(self) -> StoreBusyError:
         return StoreBusyError(
-            f"the pass counter of bookie {self.bookie_id} was changed during the pass; nothing more is dropped in it",
+            f"the pass counter of bookie {self.bookie_id} was changed during the pass; this pass "
+            "drops no more ledgers",
             bookie=self.bookie_id,
         )
 

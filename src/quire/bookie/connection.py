@@ -125,7 +125,10 @@ class Connection(ClientConnection):
                 f"protocol, not {hello.version_min}..{hello.version_max}"
             )
         elif hello.auth_scheme not in {"", PLUGIN}:
-            answer, message = Answer.UNAUTHORISED, f"auth scheme {hello.auth_scheme!r} is not known here"
+            answer, message = (
+                Answer.UNAUTHORISED,
+                (f"auth scheme {hello.auth_scheme!r} is unknown to this bookie"),
+            )
         elif hello.bookie_id and hello.bookie_id != server.bookie_id:
             answer, message = Answer.WRONG_BOOKIE, f"this is bookie {server.bookie_id}, not {hello.bookie_id}"
         elif hello.cluster_instance and hello.cluster_instance != server.cluster_instance:
@@ -159,7 +162,7 @@ class Connection(ClientConnection):
         """A request of a client that has not shown yet who it is: a step towards that, or nothing at all."""
         request = native.decode_request(frame)
         if request.kind is not Kind.AUTH or not request.is_intact():
-            msg = "a request before the client has shown who it is"
+            msg = "the client sent a request before it authenticated"
             raise MalformedFrameError(msg)
         assert self._door is not None
         try:
@@ -195,7 +198,7 @@ class Connection(ClientConnection):
         except MalformedFrameError as error:
             raise self.no_request(size, error.message) from None
         if "_serve" in self.__dict__:
-            raise self.no_request(size, "its client has not shown who it is")
+            raise self.no_request(size, "the client has not authenticated")
         self.refused_long(f"request {request.number} ({request.kind.name})", size)
         self._answer(request, Answer.BAD_REQUEST)
 
@@ -290,10 +293,13 @@ class Connection(ClientConnection):
             self._answer(request, Answer.BAD_REQUEST)
             return
         if run.ledger_id != request.ledger_id:
-            msg = f"an add to ledger {request.ledger_id} brings a run of ledger {run.ledger_id}"
+            msg = f"an add request for ledger {request.ledger_id} contains a run of ledger {run.ledger_id}"
             raise MalformedFrameError(msg)
         if request.lac >= run.last and not request.flags & Flag.RECOVERY:
-            msg = f"an add of entry {run.last} of ledger {run.ledger_id} says that {request.lac} is confirmed"
+            msg = (
+                f"an add request for entry {run.last} of ledger {run.ledger_id} claims the last add "
+                f"confirmed {request.lac}"
+            )
             raise MalformedFrameError(msg)
         answer = self._ledgers.add(request, run, self, request)
         if answer is Answer.OK:

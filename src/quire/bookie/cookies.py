@@ -38,8 +38,9 @@ async def compare_cookie(config: BookieConfig, registry: BookieRegistry, identit
     stored = await registry.read_cookie(identity.bookie_id)
     if stored is not None and stored.value != identity.cookie:
         msg = (
-            f"{config.directory} has another cookie than the cluster keeps for bookie {identity.bookie_id}: this is not the "
-            "directory that it had; start it on that one, or empty this one to begin a new bookie"
+            f"the cookie in {config.directory} differs from the one that the cluster keeps for bookie "
+            f"{identity.bookie_id}: this is not the directory of that bookie; start the bookie on its "
+            "own directory, or empty this one to begin a new bookie"
         )
         raise WrongDirectoryError(msg, path=str(config.directory), bookie=identity.bookie_id)
     return stored is not None

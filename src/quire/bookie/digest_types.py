@@ -2,7 +2,7 @@
 
 V2 and V3 adds carry no digest type, and a guess would refuse good entries: until it is known they are not checked.
 
-Source: decision on the digest type of BookKeeper's adds, `docs/formats/bookkeeper-protocol.md`.
+Source: docs/decisions/030-digest-type.md; docs/formats/bookkeeper-protocol.md, "Entries become runs again".
 """
 
 from __future__ import annotations
@@ -66,4 +66,4 @@ class DigestTypes:
     def _answered(self, ledger_id: int, told: Told) -> None:
         self._asking.discard(ledger_id)
         if ledger_id not in self._known and not isinstance(told, NoSuchLedgerError):
-            log.info("the digest type of ledger %d is not known yet: %s", ledger_id, told)
+            log.info("the digest type of ledger %d could not be read yet: %s", ledger_id, told)

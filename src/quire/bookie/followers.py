@@ -4,7 +4,7 @@ Only the writer knows when its last entry is confirmed, and only it can say so. 
 to adds of a followed ledger, and the writer tells it the LAC as soon as no later header would. A ledger stays followed
 for a moment after a poll was answered, because its reader is about to ask again.
 
-Source: guide (003), "Reading from ledgers"; `docs/formats/native-protocol.md`, "Answers".
+Source: Vanlightly's guide, "Reading from ledgers"; `docs/formats/native-protocol.md`, "Answers".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ One pass: raise the own counter; compare what is here with the records, page by 
 at what is to go, and drop it; keep the evidence on disk; tell the watermark, and end the tombstones that every bookie's
 watermark has passed.
 
-Source: overview (002), "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";
+Source: BookKeeper overview, "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";
 `docs/protocol/collection.md`.
 """
 
@@ -148,7 +148,7 @@ class GarbageCollector:
             return self._file.read() or Kept()
         except FormatError as error:
             log.warning(
-                "%s: %s: what this bookie had found is forgotten, and found anew", self._file.path, error
+                "%s: %s; the collector's evidence is discarded and gathered again", self._file.path, error
             )
             return Kept()
 
@@ -294,8 +294,8 @@ class GarbageCollector:
             self._machine.counted()
             return counted
         raise StoreBusyError(
-            f"the pass counter of bookie {self._bookie_id} was changed {ATTEMPTS_MAX} times by somebody else;"
-            " is another bookie started on a copy of this directory?",
+            f"another process changed the pass counter of bookie {self._bookie_id} {ATTEMPTS_MAX} "
+            "times; is another bookie running on a copy of this directory?",
             bookie=self._bookie_id,
         )
 
@@ -306,7 +306,7 @@ class GarbageCollector:
         except StorageError as error:
             self._machine.not_counted()
             log.warning(
-                "%s; what is to go goes, and nothing is found anew: pass %d waits", error, step.value.passes
+                "%s; proven deletions continue, and pass %d gathers no new evidence", error, step.value.passes
             )
             return False
         return True
@@ -382,7 +382,9 @@ class GarbageCollector:
         try:
             await self._write_file()
         except StorageError as error:
-            log.warning("%s; a restart would find all ledgers anew", error)
+            log.warning(
+                "%s; after a restart the collector would gather its evidence for all ledgers again", error
+            )
 
     async def _write_file(self) -> None:
         """Write what the machine keeps.
@@ -412,7 +414,7 @@ class GarbageCollector:
         await self._store.raise_ledger_ids(LedgerId(above))
         self._leapt = above
         log.warning(
-            "bookie %s holds ledger %d, of which the metadata store knows nothing: new ledgers get higher ids",
+            "bookie %s holds ledger %d, which the metadata store does not know; new ledgers get higher ids",
             self._bookie_id,
             above,
         )
@@ -423,8 +425,8 @@ class GarbageCollector:
         """Say once that there are more; that collection is held is told by `Attention`."""
         if unknown > self._warned:
             log.warning(
-                "bookie %s holds %d ledgers without a record and without a proof that they were deleted; they are kept:"
-                " see `quire cluster orphans`",
+                "bookie %s keeps %d ledgers that have no record in the metadata store and no proof "
+                "of deletion; `quire cluster orphans` lists them",
                 self._bookie_id,
                 unknown,
             )

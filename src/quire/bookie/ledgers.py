@@ -3,7 +3,7 @@
 Between the decision and the hand-over there is no `await`, so an add admitted before a fence is visible to it and a
 later one is refused: no lock. Nothing here knows a socket; whoever asks passes itself as the sink of the answer.
 
-Source: protocol document (001), "Writing to the ledger", "Closing a ledger as a reader".
+Source: BookKeeper protocol, "Writing to the ledger", "Closing a ledger as a reader".
 """
 
 from __future__ import annotations

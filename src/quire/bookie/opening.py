@@ -2,7 +2,7 @@
 
 These stand in a connection's way until it is open, and then are gone: nobody looks for them in later requests.
 
-Source: `docs/security.md`; Java's `BookieRequestProcessor` (START_TLS) and `AuthHandler.ServerSideHandler`.
+Source: docs/security.md; BookKeeper source, `BookieRequestProcessor` (START_TLS) and `AuthHandler.ServerSideHandler`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from quire.bookie.bookkeeper_connection import BookKeeperConnection
     from quire.bookie.client_connection import ClientConnection
 
-_TLS_ONLY: Final = "this bookie speaks TLS only: give the client its CA ([tls] ca)"
+_TLS_ONLY: Final = "this bookie accepts only TLS connections: give the client its CA ([tls] ca)"
 _NAMES_ONLY: Final = (
-    "this bookie serves only users that it knows: give the client a user and a password ([sasl])"
+    "this bookie serves only authenticated clients: give the client a user and a password ([sasl])"
 )
 
 
@@ -74,7 +74,10 @@ class NativeDoor(_Door):
         """Why a hello is refused, empty if it is not; and the features of its answer."""
         if hello.features & native_hello.START_TLS and not self._keys.has_tls:
             return (
-                "this bookie has no certificate and speaks no TLS: give it one, or take tls away from the client",
+                (
+                    "this bookie has no certificate and accepts no TLS: give it a certificate, or remove "
+                    "[tls] from the client's settings"
+                ),
                 0,
             )
         if not self.safe:
@@ -106,7 +109,7 @@ class BookKeeperDoor(_Door):
             if self._takes(request):
                 continue
             if self._starting:
-                msg = "a request in clear behind START_TLS"
+                msg = "the client sent an unencrypted request after START_TLS"
                 raise MalformedFrameError(msg)
             why_not = self.why_not()
             if not why_not:

@@ -3,8 +3,7 @@
 Each read is linearizable (`metadata/store.py`, promise 2) and begins in the life of this process, so after every loss
 that the bookie knows of. Whoever listens hears of every record, whoever asked for it.
 
-Source: `docs/protocol/bookie.md`, "After a loss"; decision on the digest type of BookKeeper's adds,
-`docs/formats/bookkeeper-protocol.md`.
+Source: `docs/protocol/bookie.md`, "After a loss"; docs/decisions/030-digest-type.md.
 """
 
 from __future__ import annotations
@@ -102,5 +101,8 @@ class RecordReads:
         except Exception as error:
             if not isinstance(error, TimeoutError):  # whoever waits must hear something
                 log.exception("reading the record of ledger %d", ledger_id)
-            msg = f"the metadata store did not give the record of ledger {ledger_id} within {PATIENCE_SECONDS:g} s"
+            msg = (
+                f"the metadata store did not return the record of ledger {ledger_id} within "
+                f"{PATIENCE_SECONDS:g} s"
+            )
             return StoreAwayError(msg, ledger_id=ledger_id)

@@ -4,7 +4,7 @@ It starts in this order: take the directory, compare its cookie, read what the c
 listen, show the cookie, register, tell the cluster of this boot. Whatever may have been lost is in limbo before the first
 request is served; until the last step adds, fences and negative answers wait.
 
-Source: overview (002), "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
+Source: BookKeeper overview, "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
 """
 
 from __future__ import annotations
@@ -190,13 +190,13 @@ class BookieServer:
             raise
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._look_after(), name="look after connections and the disk"),
+            loop.create_task(self._look_after(), name="supervise connections and the disk"),
             loop.create_task(self.collector.run(), name="collect deleted ledgers"),
-            loop.create_task(self.vigil.run(), name="watch over the identity"),
+            loop.create_task(self.vigil.run(), name="supervise the bookie's identity"),
         ]
         if self._suspicious:
             self._tasks.append(
-                loop.create_task(self._clear_suspicion(), name="put what may be lost in limbo")
+                loop.create_task(self._clear_suspicion(), name="put ledgers that may be lost in limbo")
             )
         for task in self._tasks:
             self.attention.watch(task)
@@ -218,7 +218,7 @@ class BookieServer:
             rules=self._rules,
         )
         if storage.report.older:
-            text = "%s is not as its bookie left it: %s; in doubt for everything"
+            text = "the directory %s may be older than its bookie's last start: %s; every ledger is in doubt"
             log.warning(text, directory, storage.report.older)
         storage.on_sealed = self.vigil.sealed
         return storage
@@ -341,9 +341,9 @@ class BookieServer:
         for connection in list(self._connections):
             partial, unread = connection.partial_since, connection.not_read_since
             if partial is not None and now - partial > partial_max:
-                connection.give_up(f"what it began to send was unfinished for {partial_max:g} s")
+                connection.give_up(f"a request was incomplete for {partial_max:g} s")
             elif unread is not None and now - unread > unread_max:
-                connection.give_up(f"it did not read its answers for {unread_max:g} s")
+                connection.give_up(f"the client did not read its responses for {unread_max:g} s")
 
     async def _announce(self, *, writable: bool) -> bool:
         log.warning("bookie %s is now %s", self.bookie_id, "writable" if writable else "read-only")
@@ -351,7 +351,7 @@ class BookieServer:
         try:
             await self._registration.set_writable(writable)
         except QuireError as error:
-            log.warning("the change could not be registered yet: %s", error)
+            log.warning("the bookie's new state could not be registered yet: %s", error)
             return not writable
         return writable
 
@@ -379,7 +379,9 @@ class BookieServer:
             try:
                 page = await ledgers.page(after=after)
             except QuireError as error:
-                log.warning("looking for ledgers that may be lost: %s; trying again", error)
+                log.warning(
+                    "the search for ledgers that may be lost failed: %s; the bookie tries again", error
+                )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 60.0)
                 continue
@@ -404,7 +406,9 @@ class BookieServer:
                 return
             facts = LedgerFacts(ledger_id, *introduction_of(record))
         except CorruptMetadataError as error:
-            log.warning("ledger %d gets no negatives from %s: %s", ledger_id, self.bookie_id, error)
+            log.warning(
+                "ledger %d gets no negative responses from bookie %s: %s", ledger_id, self.bookie_id, error
+            )
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ledgers.put_in_limbo(facts, partial(settle, done))
         await done

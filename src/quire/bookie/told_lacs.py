@@ -4,7 +4,7 @@ A writer that goes on tells more with its next header, which is on the disk with
 itself waits here first, in bounded memory: most never cost a record. A stop saves them; a crash loses them, and nobody's
 safety rests on them.
 
-Source: `docs/formats/native-protocol.md`, WRITE_LACS; guide (003), "Last Add Confirmed (LAC)".
+Source: `docs/formats/native-protocol.md`, WRITE_LACS; Vanlightly's guide, "Last Add Confirmed (LAC)".
 """
 
 from __future__ import annotations

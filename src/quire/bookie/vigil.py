@@ -157,7 +157,7 @@ class Vigil:
                 return
             except QuireError as error:
                 if not self._told_away:
-                    log.warning("the record of this bookie's boots could not be written yet: %s", error)
+                    log.warning("the boot record of this bookie could not be written yet: %s", error)
                 self._told_away = True
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
@@ -217,7 +217,7 @@ class Vigil:
         if not self.holding:
             self.holding = True
             # The operator hears of it from `Attention`, in one line.
-            log.info("holding adds, fences and negative answers: %s", self._machine.why)
+            log.info("holding adds, fences and negative responses: %s", self._machine.why)
             for holder in self._holders():
                 holder.keep_back()
         self._wake.set()
@@ -225,7 +225,7 @@ class Vigil:
     def _release(self) -> None:
         self.holding = False
         if self._machine.round:
-            log.info("registered as before; going on")
+            log.info("registered again; serving all requests")
         for holder in self._holders():
             holder.let_out()
 

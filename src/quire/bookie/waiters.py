@@ -35,7 +35,7 @@ class LateRefusalError(StorageError):
     """
 
     def __init__(self, answer: Answer, ledger_id: int) -> None:
-        super().__init__(f"a run of ledger {ledger_id} is not taken: {answer.name}", ledger_id=ledger_id)
+        super().__init__(f"a run of ledger {ledger_id} is refused: {answer.name}", ledger_id=ledger_id)
         self.answer = answer
 
 

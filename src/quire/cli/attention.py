@@ -28,11 +28,11 @@ def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list
 
 def _unexplained(*, takes: bool) -> dict[str, str]:
     """The state of a bookie that is registered as read-only and tells no reason; `takes`: it says that it takes entries."""
-    what = "it is registered as read-only, and does not say why"
-    ends = "look into its log: most often its disk is full, or somebody made it read-only"
+    what = "the bookie is registered as read-only and reports no reason"
+    ends = "read the bookie's log; most often the disk is full, or an operator made the bookie read-only"
     if takes:
-        what = "it takes entries again, and is still registered as read-only"
-        ends = "it registers by itself within seconds: see that the metadata store answers"
+        what = "the bookie accepts entries again and is still registered as read-only"
+        ends = "the bookie registers by itself within seconds; check that the metadata store responds"
     return {"kind": "read-only", "what": what, "ends": ends}
 
 
@@ -41,8 +41,11 @@ def unregistered() -> list[dict[str, str]]:
     return [
         {
             "kind": "down",
-            "what": "it is not registered: its process does not run, or it lost its registration",
-            "ends": "start it; if its process runs, see that it reaches the metadata store, and it registers again by itself",
+            "what": ("the bookie is not registered: its process does not run, or it lost its registration"),
+            "ends": (
+                "start the bookie; if its process runs, check that it reaches the metadata "
+                "store, and it registers again by itself"
+            ),
         }
     ]
 
@@ -52,8 +55,11 @@ def silent(answer: str) -> list[dict[str, str]]:
     return [
         {
             "kind": "silent",
-            "what": f"it is registered and was asked how it is: {answer}",
-            "ends": "see that its process runs, and that this machine reaches its address with its security settings",
+            "what": f"the bookie is registered, and the request for its state failed: {answer}",
+            "ends": (
+                "check that the bookie's process runs, and that this machine reaches its address "
+                "with its security settings"
+            ),
         }
     ]
 

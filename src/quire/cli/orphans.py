@@ -195,7 +195,7 @@ def _lists(
 ) -> None:
     """Say what accepting would mean, before anybody is asked."""
     for one in holding:
-        out.note(f"{one.bookie} deletes nothing: {one.why}")
+        out.note(f"{one.bookie} deletes no ledgers: {one.why}")
     due = sorted(ledger_id for ledger_id, kinds in found.items() if _DUE in kinds)
     unknown = sum(_UNKNOWN in kinds for kinds in found.values())
     if due:

@@ -2,7 +2,7 @@
 
 `quire` does not need that package; this file and `quire bench --history` are the only places that look for it.
 
-Source: `docs/decisions/016-one-room-for-testing.md`.
+Source: `docs/decisions/033-one-room-for-testing.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A client of one cluster: creates, opens, lists, deletes, recovers and verifies ledgers.
 
-Source: protocol document (001), "Ledgers", "Closing a ledger as a reader"; `docs/formats/native-protocol.md`.
+Source: BookKeeper protocol, "Ledgers", "Closing a ledger as a reader"; `docs/formats/native-protocol.md`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Client:
             NotEnoughBookiesError: fewer than `min_present` take entries, or than Qa of a write set, or the cluster
                 has no E bookies in all.
 
-        Source: protocol document (001), "Ledgers": "When creating the ledger, the following invariant must hold".
+        Source: BookKeeper protocol, "Ledgers": "When creating the ledger, the following invariant must hold".
         """
         shape = shape_of(ensemble_size, write_quorum, ack_quorum, min_present, self.config.min_present)
         digest_type = digest_type_of(digest)
@@ -201,7 +201,7 @@ class Client:
             RecoveryInconclusiveError: too few bookies answered to tell where the ledger ends.
             LedgerIdReusedError: too few could tell, and those that could not hold another ledger's entries.
 
-        Source: protocol document (001): "to read like this, the ledger should be opened with a non-fencing open".
+        Source: BookKeeper protocol: "to read like this, the ledger should be opened with a non-fencing open".
         """
         record, version = await self._record(ledger_id, password)
         access = LedgerAccess.of(record)

@@ -2,7 +2,7 @@
 
 Used by recovery (entries to write back) and by whoever repairs a replica.
 
-Source: protocol document (001), "Closing a ledger as a reader": "replicating all entries it sees".
+Source: BookKeeper protocol, "Closing a ledger as a reader": "replicating all entries it sees".
 """
 
 from __future__ import annotations

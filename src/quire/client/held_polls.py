@@ -3,8 +3,8 @@
 While nothing comes, each of them is asked about once in half a minute. One that hangs holds nobody up, because the
 others wait too; one that knows more than the reader answers at once, so that nobody need ask for the newest LAC.
 
-Source: guide (003): "it can send a long-poll LAC read to a bookie which will respond when a new committed entry is
-ready to be read".
+Source: Vanlightly's guide: "it can send a long-poll LAC read to a bookie which will respond when a new committed
+entry is ready to be read".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Where a reader waits, at once; everywhere, when the writer has been idle for some seconds. A writer that goes on,
 followed or not, sends nothing of this: its next header says it. Safety never rests on it.
 
-Source: guide (003), "Last Add Confirmed (LAC)".
+Source: Vanlightly's guide, "Last Add Confirmed (LAC)".
 """
 
 from __future__ import annotations

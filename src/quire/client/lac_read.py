@@ -1,6 +1,6 @@
 """How far a ledger is confirmed, asked of its bookies: a `LacMachine` performed.
 
-Source: guide (003), "Quorum LAC read".
+Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read".
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
 
     With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
 
-    Source: guide (003), "Quorum LAC read"; `docs/formats/native-protocol.md`.
+    Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read"; `docs/formats/native-protocol.md`,
+    READ_LAC.
     """
     lac = int(NO_ENTRY)
     if access.digest.digest_type is not DigestType.HMAC:

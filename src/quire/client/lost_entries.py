@@ -4,7 +4,7 @@ A read that fails only says that nobody served the entry. Here each bookie is as
 record is read before and after: while copies move, a bookie that has given its own away proves nothing. Nothing is
 changed.
 
-Source: `docs/formats/native-protocol.md`, "Entries"; `core/losses.py`.
+Source: `docs/formats/native-protocol.md`, "Answers"; `core/losses.py`.
 """
 
 from __future__ import annotations

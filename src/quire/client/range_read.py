@@ -2,7 +2,7 @@
 
 Knows nothing of LACs, fragments or scans: `reader.py` cuts the ranges.
 
-Source: guide (003), "Reading from ledgers".
+Source: Vanlightly's guide, "Reading from ledgers".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A scan cuts the wanted entries into ranges of about `read_bytes_max`, each withi
 under way; work is per answer, and per entry only its digest is checked. A reader never goes beyond what is known to
 be confirmed, and changes nothing: no fence, no metadata.
 
-Source: protocol document (001), "Guarantees"; guide (003), "Reading from ledgers".
+Source: BookKeeper protocol, "Guarantees"; Vanlightly's guide, "Reading from ledgers".
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class LedgerReader:
         Returns:
             `last_add_confirmed`; an older one when too few bookies answer, which is still safe to read up to.
 
-        Source: guide (003), "Quorum LAC read".
+        Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read".
         """
         await self._reread_record()
         if not self.closed:
@@ -376,8 +376,8 @@ class LedgerReader:
         with the answer. The record is watched meanwhile, so that a close ends the wait at once. While nothing comes, a
         bookie of ours gets a request in `idle_poll_wait_ms`.
 
-        Source: guide (003): "it can send a long-poll LAC read to a bookie which will respond when a new committed
-        entry is ready to be read".
+        Source: Vanlightly's guide: "it can send a long-poll LAC read to a bookie which will respond when a new
+        committed entry is ready to be read".
         """
         next_entry = first
         record = RecordChanges()

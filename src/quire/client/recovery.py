@@ -2,7 +2,7 @@
 
 The machine decides; this driver moves bytes. Every answer goes to the machine, none is judged here.
 
-Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "Ledger Recovery".
+Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".
 """
 
 from __future__ import annotations

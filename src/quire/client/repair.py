@@ -1,6 +1,6 @@
 """Looks after the copies of a ledger: compares them, and helps a bookie that may have lost some to vouch again.
 
-Source: protocol document (001), "Guarantees"; `docs/formats/native-protocol.md`, CLEAR_LIMBO.
+Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, CLEAR_LIMBO.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From payloads to run bodies: sealed once, one body for all slots, or a share for each when the ledger is striped.
 
-Source: protocol document (001), "Write Quorums"; `docs/formats/run.md`.
+Source: BookKeeper protocol, "Write Quorums"; `docs/formats/run.md`.
 """
 
 from __future__ import annotations

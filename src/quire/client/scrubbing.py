@@ -4,7 +4,7 @@ One bookie and one stretch of entries at a time, so that the work can be spread 
 bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed.
 A bookie that does not answer is "unknown", never "missing".
 
-Source: protocol document (001), "Guarantees"; `docs/formats/native-protocol.md`, "Entries" and LIST_ENTRIES.
+Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, "Answers", LIST_ENTRIES.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What each bookie should hold of a closed ledger, and what of it a bookie's own list does not have.
 
-Source: protocol document (001), "Write Quorums"; `docs/formats/native-protocol.md`, LIST_ENTRIES.
+Source: BookKeeper protocol, "Write Quorums"; `docs/formats/native-protocol.md`, LIST_ENTRIES.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What one loop turn appends becomes one run. A window of bytes bounds what is unconfirmed or unsent. One loop owns a
 writer; there is no task, lock or timer per entry.
 
-Source: protocol document (001), "Writing to the ledger", "Closing a ledger as a writer".
+Source: BookKeeper protocol, "Writing to the ledger", "Closing a ledger as a writer".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `client/writer.py` is the side that users see. One request to the store and one timer at a time, each in its own small
 task, none per entry.
 
-Source: protocol document (001), "Writing to the ledger".
+Source: BookKeeper protocol, "Writing to the ledger".
 """
 
 from __future__ import annotations

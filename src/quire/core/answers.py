@@ -2,7 +2,7 @@
 
 A negative is only what a bookie vouches for. Everything that is not a vouched "I do not have it" stays unknown.
 
-Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "Recovery Phase 2".
+Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 2".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A bookie knows fences, terms, keys and LACs. It knows nothing of fragments, nor of open and closed. The entries
 themselves and the disk are `storage`'s; this machine says what must be durable before which answer.
 
-Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "Recovery Phase 1".
+Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1".
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class BookieLedgerMachine:
             OK, FENCED, UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED; UNKNOWN: the fence may be lost, so read the
             ledger's record, tell `record_read`, and ask again. On anything but OK nothing changed.
 
-        Source: protocol document (001), "Writing to the ledger"; guide (003), "Avoiding Split Brain".
+        Source: BookKeeper protocol, "Writing to the ledger"; Vanlightly's guide, "Avoiding Split Brain".
         """
         answer = self._admit(key, token, digest_type, term)
         if answer is not Answer.OK:
@@ -151,7 +151,7 @@ class BookieLedgerMachine:
         Returns:
             OK (look up now, answer after `fence_durable`), UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED.
 
-        Source: protocol document (001): "the fenced state of the ledger is persisted to disk".
+        Source: BookKeeper protocol: "the fenced state of the ledger is persisted to disk".
         """
         if not key:
             return Answer.UNAUTHORISED
@@ -178,7 +178,7 @@ class BookieLedgerMachine:
     def explicit_lac(self, body: bytes, lac: int, *, key: bytes, token: int, digest_type: int) -> Answer:
         """A writer says how far it is confirmed; the known LAC only rises, and the newest body is kept.
 
-        Source: guide (003), "Last Add Confirmed (LAC)".
+        Source: Vanlightly's guide, "Last Add Confirmed (LAC)".
         """
         answer = self._admit(key, token, digest_type, 0)
         if answer is not Answer.OK:
@@ -228,7 +228,7 @@ class BookieLedgerMachine:
         Args:
             settles: what `rules.record_settles_fence` says of it; False changes nothing.
 
-        Source: protocol document (001), "Closing a ledger as a reader"; `docs/decisions/013-doubt-is-no-fence.md`.
+        Source: BookKeeper protocol, "Closing a ledger as a reader"; `docs/decisions/013-doubt-is-no-fence.md`.
         """
         self.fence_known = self.fence_known or settles
 
@@ -238,7 +238,8 @@ class BookieLedgerMachine:
         Args:
             lsn: of the record that tells of the loss: whoever ends this doubt names it.
 
-        Source: guide (003), "Recovery Phase 2": a negative must mean that the entry never was, nor ever will be, here.
+        Source: Vanlightly's guide, "Recovery Phase 2": a negative must mean that the entry never was, nor ever will
+        be, here.
         """
         self.facts.doubt = Doubt(lsn)
         self.fence_known = False
@@ -274,7 +275,7 @@ class BookieLedgerMachine:
         return self.facts.copy()
 
     def check(self) -> None:
-        """Assert what must always hold (I9's local half)."""
+        """Assert what must always hold: a fence that was set stays."""
         assert (self.fence is not Fence.NONE) == self.facts.fenced
         assert self.facts.lac >= NO_ENTRY
         assert len(self.facts.key) in {0, 20}

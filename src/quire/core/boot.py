@@ -4,7 +4,7 @@ A directory may be put back from a copy that was made some seconds before, and a
 Both would deny what was acknowledged. So each directory counts its boots and knows how far it got, a marker file in it that
 is never touched again tells it from a copy, and the metadata store keeps the three of each bookie.
 
-Source: protocol reference, "Short counterexamples", T3; `docs/decisions/015-who-a-directory-is.md`.
+Source: `docs/decisions/015-who-a-directory-is.md`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Closing needs no answer from any bookie: one compare-and-swap says CLOSED, the l
 | CLOSED, same last entry | success |
 | CLOSED, another last entry | metadata conflict |
 
-Source: protocol document (001), "Closing a ledger as a writer".
+Source: BookKeeper protocol, "Closing a ledger as a writer".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Closing(WriterState):
         Raises:
             NotWritingError: the writer has ended or was abandoned.
 
-        Source: protocol document (001), "Closing a ledger as a writer".
+        Source: BookKeeper protocol, "Closing a ledger as a writer".
         """
         legality = LEGAL["close"][self.status]
         if legality is Legality.REFUSED:

@@ -14,7 +14,7 @@ begins, and connections can take no file's descriptor:
 A newcomer has not yet shown who it is where that is asked, and has made no request. It gets in although the newcomers' share
 is taken, or all places are: the oldest newcomer makes room. So a crowd that only says hello displaces itself.
 
-Source: POSIX, open(), accept(): [EMFILE], [ENFILE]; getrlimit(), RLIMIT_NOFILE.
+Source: POSIX, open(), accept(): [EMFILE], [ENFILE]; POSIX, getrlimit(), RLIMIT_NOFILE.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Doubt is apart from the fence: a fence refuses adds, a doubt refuses "no such entry".
 
-Source: guide (003), "Recovery Phase 2"; `docs/formats/segment.md`, "Ledger state".
+Source: Vanlightly's guide, "Recovery Phase 2"; `docs/formats/segment.md`, "Ledger state".
 """
 
 from __future__ import annotations

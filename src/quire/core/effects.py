@@ -3,7 +3,7 @@
 Ranges `first..last` include both ends. Effects on the hot path carry ranges, never single entries;
 the two that every run costs are tuples, which are made three times faster than frozen dataclasses.
 
-Source: protocol document (001); guide (003).
+Source: BookKeeper protocol; Vanlightly's guide.
 """
 
 from __future__ import annotations

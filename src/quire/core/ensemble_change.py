@@ -20,7 +20,7 @@ An absent bookie returns through a change, or in its old place when it answers a
 is unconfirmed, and what was confirmed without it is a hole for re-replication. A slot may be absent from the ledger's
 first entry on: its bookie was away when the ledger was created.
 
-Source: protocol document (001), "Writing to the ledger", last paragraph; docs/decisions/004-absent-slots.md.
+Source: BookKeeper protocol, "Writing to the ledger", last paragraph; docs/decisions/004-absent-slots.md.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ class EnsembleChange(Closing):
     def _change_read(self) -> None:
         """After a lost or unanswered swap: may this writer still change, and is there still something to change?
 
-        Source: protocol document (001), "Writing to the ledger": "If the state of the ledger is no longer OPEN, we
-        send an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
+        Source: BookKeeper protocol, "Writing to the ledger": "If the state of the ledger is no longer OPEN, we send
+        an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
         """
         if self.rules.writer_may_change(self.record):
             self.asked = Asked.NOTHING

@@ -3,7 +3,7 @@
 Five kinds. What matters to a caller is whether the thing happened: `MisuseError` and `RefusedError` say no,
 `OutcomeUnknownError` says that nobody can tell yet.
 
-Source: protocol document (001), "Closing a ledger as a reader": "LedgerFenced should be treated like a timeout".
+Source: BookKeeper protocol, "Closing a ledger as a reader": "LedgerFenced should be treated like a timeout".
 """
 
 from __future__ import annotations

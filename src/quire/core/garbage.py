@@ -16,7 +16,7 @@ higher ones.
 One `CollectorMachine` for each bookie. Its driver reads and swaps in the store, looks once more before it drops, and keeps
 `CollectorMachine.kept` on the bookie's disk before each swap and after each pass.
 
-Source: protocol reference, "Short counterexamples", T4 and T6; overview (002), "Bookkeeper metadata management".
+Source: docs/protocol/collection.md; BookKeeper overview, "Bookkeeper metadata management".
 """
 
 from __future__ import annotations

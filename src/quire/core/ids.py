@@ -1,6 +1,6 @@
 """The identities of the protocol and their limits.
 
-Source: protocol document (001), "Ledgers": a ledger's id is "a 64bit integer, unique within the system".
+Source: BookKeeper protocol, "Ledgers": a ledger's id is "a 64bit integer, unique within the system".
 """
 
 from __future__ import annotations

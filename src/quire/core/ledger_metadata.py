@@ -3,7 +3,7 @@
 A record is immutable; a transition returns a new one or raises. Which client may make which transition, and what
 it does when its compare-and-swap is lost, is the business of the machines. Bytes: `wire/ledger_metadata.py`.
 
-Source: protocol document (001), "Ledgers", "Ensembles"; "Closing a ledger as a writer / as a reader".
+Source: BookKeeper protocol, "Ledgers", "Ensembles", "Closing a ledger as a writer", "Closing a ledger as a reader".
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ class LedgerMetadata:
         Raises:
             MisuseError: the change would start before the last fragment, or the record is CLOSED.
 
-        Source: protocol document (001), "Writing to the ledger": "starting from the first message that has not
-        been acknowledged to the client".
+        Source: BookKeeper protocol, "Writing to the ledger": "starting from the first message that has not been
+        acknowledged to the client".
         """
         last = self.last_fragment
         if self.state is LedgerState.CLOSED:
@@ -222,7 +222,7 @@ class LedgerMetadata:
     def in_recovery(self) -> LedgerMetadata:
         """The record once a recoverer has announced itself. From OPEN only.
 
-        Source: protocol document (001): "we first update the state in the metadata to IN_RECOVERY".
+        Source: BookKeeper protocol: "we first update the state in the metadata to IN_RECOVERY".
         """
         if self.state is not LedgerState.OPEN:
             msg = f"ledger {self.ledger_id} is {self.state.name}, not OPEN: recovery is not announced twice"

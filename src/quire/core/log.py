@@ -15,7 +15,9 @@ byte is sent. No other roll begins before the former ledger is sealed.
 A roll while adopted ledgers wait closes the former ledger first: one swap then completes it, gives the adopted ones
 their offsets and lists the next one. Appends wait for the close and that swap.
 
-Source: ledgers to logs (000), "Opening a log", "Rolling ledgers"; decisions F-10, F-11, F-30, F-31, F-34.
+Source: BookKeeper ledgers to logs, "Opening a log", "Rolling ledgers";
+docs/decisions/016-open-items-are-recovered.md; docs/decisions/017-leader-epoch.md;
+docs/decisions/020-next-ledger-waits.md; docs/decisions/021-batch-header.md; docs/decisions/024-adoption.md.
 """
 
 from __future__ import annotations
@@ -244,7 +246,7 @@ class LogMachine:
             self._start_from(head, version)
 
     def _start_from(self, head: LogHead, version: int) -> None:
-        """Step 2: "fence the last 2 ledgers in the list", and every one that the list calls open (F-10)."""
+        """Step 2: "fence the last 2 ledgers in the list", and every one that the list calls open."""
         if len(head.open_items) > OPEN_ITEMS_MAX:
             self._end(EndReason.CORRUPT, f"the list calls {len(head.open_items)} ledgers open")
             return
@@ -395,7 +397,8 @@ class LogMachine:
     def _reread(self, head: LogHead, version: int) -> None:
         """After a lost swap: is it in; is the epoch still the one it was made for?
 
-        Source: decision F-11: "other epoch -> stop; same epoch -> merge and retry".
+        Source: docs/decisions/017-leader-epoch.md: another epoch stops the handle, the same one makes it merge and
+        retry.
         """
         if self.status is LogStatus.SWAPPING:
             self._reread_opening(head, version)
@@ -574,7 +577,8 @@ class LogMachine:
         Effects:
             SwitchLedger with the first offset, then CloseLedger for the former: step 4 of rolling.
 
-        Source: decision F-30: "L2's first offset = L1's + its records, fixed before L2's first byte".
+        Source: docs/decisions/020-next-ledger-waits.md: the next ledger's first offset is fixed before its first
+        byte.
         """
         if (
             self.status not in _LEADING
@@ -690,7 +694,7 @@ class LogMachine:
     def check(self) -> None:
         """Assert every invariant that one handle can see; tests and the checker call it after each input.
 
-        Source: protocol reference, "Log of ledgers", L1 to L7; each line names the one that it is a part of.
+        Source: docs/counterexamples.md, "What must hold", L1 to L7: each line names the one that it is a part of.
         """
         head = self._head
         if head is None:

@@ -10,7 +10,8 @@ driver is `log/committing.py`.
                ^                                    |
                +------------------------------------+   conflict, or nobody knows
 
-Source: spark.md 4.2; decisions F-10, F-11, F-34.
+Source: docs/spark-sink.md, "Exactly once: how"; docs/decisions/016-open-items-are-recovered.md;
+docs/decisions/017-leader-epoch.md; docs/decisions/024-adoption.md.
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ def requires_ledgers() -> bool:
 
 
 def may_place_now(head: LogHead) -> bool:
-    """Closed ledgers join the list only where no item is open (decision F-10)."""
+    """Closed ledgers join the list only where no item is open."""
     return not head.open_items
 
 

@@ -3,7 +3,8 @@
 Effects are data; `log/leader.py` carries them out. A change knows how to apply itself to any head and how to find
 itself in one: so a lost answer, or another party's change in between, is settled by reading the head again.
 
-Source: ledgers to logs (000), "Opening a log", "Rolling ledgers"; decisions F-11, F-30, F-31.
+Source: BookKeeper ledgers to logs, "Opening a log", "Rolling ledgers"; docs/decisions/017-leader-epoch.md;
+docs/decisions/020-next-ledger-waits.md; docs/decisions/021-batch-header.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A `LogHead` is immutable; every function returns a new one and carries over all 
 versions (`unknown`) included. The head is small: all but the newest items live in immutable pages, which it names by
 their content. The module must not know bytes (`wire/log_records.py`), stores or ledgers' entries.
 
-Source: ledgers to logs (000); decisions F-10 to F-12, F-29 to F-34.
+Source: BookKeeper ledgers to logs; docs/formats/log-list.md; docs/decisions/019-paged-list.md;
+docs/decisions/022-truncation-intent.md; docs/decisions/024-adoption.md.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class Leader:
     """Who may write. Opening adds one to the epoch; `holder` names one open handle, "" after a clean close.
 
     Attributes:
-        adopts: the handle places closed ledgers that others commit to the log while it leads (decision F-34).
+        adopts: the handle places closed ledgers that others commit to the log while it leads.
     """
 
     epoch: int = 0
@@ -385,7 +386,7 @@ class LogHead:
         Raises:
             MisuseError: the item before it is still open, so its first offset is not known.
 
-        Source: decisions F-30, F-31.
+        Source: docs/decisions/020-next-ledger-waits.md; docs/decisions/021-batch-header.md.
         """
         items = list(self.items)
         for place, item in enumerate(items):
@@ -427,7 +428,8 @@ class LogHead:
     def with_adoptions_placed(self) -> LogHead:
         """The list with all waiting adoptions at its end; unchanged while an item is open.
 
-        Source: decisions F-10, F-34: "placed only in a CAS that also marks all earlier items closed".
+        Source: docs/decisions/024-adoption.md; docs/decisions/016-open-items-are-recovered.md: placed only in a
+        compare-and-swap that also calls all earlier items closed.
         """
         if self.open_items or not self.adoptions:
             return self
@@ -455,7 +457,7 @@ class LogHead:
             PastEndError: the log does not reach that far.
             MisuseError: too many intents wait; finish them first.
 
-        Source: decision F-32.
+        Source: docs/decisions/022-truncation-intent.md.
         """
         if before <= self.start_offset:
             return self
@@ -561,7 +563,8 @@ def paged(head: LogHead, layout: PageLayout, name_page: PageNamer) -> tuple[LogH
     Returns:
         The head, and the pages to be stored before it is; pages that nobody refers to later are collected.
 
-    Source: decision F-29: "Pages are immutable, named by log id + content hash, created before the head CAS".
+    Source: docs/decisions/019-paged-list.md: pages are immutable, named by their content, and created before the head
+    that names them.
     """
     made: list[LogPage] = []
     items, pages = head.items, list(head.pages)

@@ -16,7 +16,7 @@ How a batch stands to its query's mark:
 The fingerprints are those of the batch with the mark's number: the one that the mark keeps, and the one that the
 caller's checkpoint has of this number. A named transaction has no checkpoint to ask, so it compares equal numbers only.
 
-Source: spark.md 4.1, 4.2; docs/spark-sink.md, "What is exactly once, and what a checkpoint from a backup does".
+Source: docs/spark-sink.md, "Exactly once: how", "What is exactly once, and what a checkpoint from a backup does".
 """
 
 from __future__ import annotations

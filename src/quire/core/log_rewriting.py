@@ -4,7 +4,7 @@ Whoever has copied the records swaps the list once: exactly the old items go, th
 offsets stay. Ledgers that leave the list this way stay readable until the collector's grace time is over, so a reader
 that has planned with the old list can end. The module must not know bytes, stores or what a record is.
 
-Source: spark.md 6, job 1: "swap replaces exactly the listed old segments by the new one, refused if any changed".
+Source: docs/spark-jobs.md, "Rewrite": exactly the copied ledgers go, refused if any of them changed.
 """
 
 from __future__ import annotations

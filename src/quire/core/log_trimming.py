@@ -6,7 +6,7 @@ not know stores; the driver is `log/trimming.py`.
 
     IDLE -> READING -> SWAPPING -> DELETING -> CLEARING -> READING ... -> ENDED
 
-Source: protocol reference, "Log of ledgers", "Truncate"; decision F-32.
+Source: docs/protocol/log.md; docs/decisions/022-truncation-intent.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An outage ends, and what it hides is there again; what is gone is gone. Whoever steps over entries has to know which it
 is. Pure.
 
-Source: protocol document (001), "Guarantees"; `docs/spark.md`, "What is lost, and what is said".
+Source: BookKeeper protocol, "Guarantees"; `docs/spark.md`, "What is lost, and what is said".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What a crowd of clients took stays with the C library when they have gone, becau
 give it back costs a moment, and to get it again costs page faults. So it is done once for each crowd, when it has been
 gone for a while, and never while the load only goes up and down.
 
-Source: glibc manual, "Freeing Memory Allocated with malloc"; malloc_trim(3).
+Source: glibc manual, "Freeing Memory Allocated with malloc"; Linux man-pages, malloc_trim(3).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Chance and time are arguments. A quarantined bookie is avoided, never refused: a doubtful bookie is better than none
 where the alternative is to fail.
 
-Source: protocol document (001), "Ensembles": "E bookies are chosen for the entries of that ledger".
+Source: BookKeeper protocol, "Ensembles": "E bookies are chosen for the entries of that ledger".
 """
 
 from __future__ import annotations

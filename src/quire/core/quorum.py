@@ -2,7 +2,8 @@
 
 Sets of slots are bit masks (bit s = slot s). No state, no I/O; `rules.py` says where each formula is used.
 
-Source: protocol document (001), "Write Quorums", "Ack Quorums"; guide (003), "Operations and the Different Quorums".
+Source: BookKeeper protocol, "Write Quorums", "Ack Quorums"; Vanlightly's guide, "Operations and the Different
+Quorums".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Non
     Raises:
         InvalidQuorumError: naming the pair that is wrong.
 
-    Source: protocol document (001), "Ledgers": "E >= Qw >= Qa".
+    Source: BookKeeper protocol, "Ledgers": "E >= Qw >= Qa".
     """
     if ack_quorum < 1:
         msg = f"ack quorum must be at least 1, got {ack_quorum}"
@@ -43,7 +44,7 @@ def _write_set_of_class(entry_class: int, ensemble_size: int, write_quorum: int)
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[Slot, ...]:
     """The slots that store an entry, in the order in which readers ask them.
 
-    Source: protocol document (001), "Write Quorums": "starting at the bookie at index (entryid % E)".
+    Source: BookKeeper protocol, "Write Quorums": "starting at the bookie at index (entryid % E)".
     """
     return _write_set_of_class(entry_id % ensemble_size, ensemble_size, write_quorum)
 
@@ -86,7 +87,8 @@ def residues_of_slot(slot: int, ensemble_size: int, write_quorum: int) -> int:
 def entry_coverage(write_quorum: int, ack_quorum: int) -> int:
     """How many of a write set must lack an entry before it cannot have been confirmed.
 
-    Source: guide (003), "Writeset Quorum Coverage (QC) where QC = (WQ - AQ) + 1".
+    Source: Vanlightly's guide, "Operations and the Different Quorums": "Writeset Quorum Coverage (QC) where QC = (WQ
+    - AQ) + 1".
     """
     return write_quorum - ack_quorum + 1
 
@@ -97,8 +99,8 @@ def covers_exactly(known: int, ensemble_size: int, write_quorum: int, ack_quorum
     Args:
         known: mask of the slots that gave a valid answer.
 
-    Source: protocol document (001), "Closing a ledger as a reader": "at least (Qw-Qa)+1 bookies from each write
-    quorum in the ensemble".
+    Source: BookKeeper protocol, "Closing a ledger as a reader": "at least (Qw-Qa)+1 bookies from each write quorum in
+    the ensemble".
     """
     for start in range(ensemble_size):
         unknown = 0

@@ -3,7 +3,7 @@
 Neither machine fences, and neither judges what is recoverable: that is `recovery.py`. They know ids and answers;
 payloads and digests stay with the driver, which reports only entries whose digest it has checked.
 
-Source: guide (003), "Reading from ledgers", "Operations and the Different Quorums".
+Source: Vanlightly's guide, "Reading from ledgers", "Operations and the Different Quorums".
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ReadMachine:
         Effects:
             SendRead to the fewest slots that hold all the entries; SetTimer.
 
-        Source: guide (003): "a regular read can be served by a single bookie".
+        Source: Vanlightly's guide: "a regular read can be served by a single bookie".
         """
         size, covered = len(self._ensemble), 0
         turn = [(self._prefer + self._write_quorum * i) % size for i in range(size)]
@@ -135,7 +135,7 @@ class ReadMachine:
         Effects:
             SendRead for the rest and to the next bookies; ReadDone; ReadFailed.
 
-        Source: guide (003): "If a read fails then the client can simply send the read to another bookie in the
+        Source: Vanlightly's guide: "If a read fails then the client can simply send the read to another bookie in the
         ensemble".
         """
         asked = self._asked[slot]
@@ -308,7 +308,7 @@ class LacMachine:
         write_quorum: Qw.
         ack_quorum: Qa.
 
-    Source: guide (003): EC "is required when we need a guarantee across an entire fragment".
+    Source: Vanlightly's guide: EC "is required when we need a guarantee across an entire fragment".
     """
 
     __slots__ = ("_answered", "_ended", "_ensemble", "_highest", "_known", "_quorums", "_rules", "out")
@@ -373,7 +373,7 @@ def told_through(
     Args:
         residues: mask of the classes (id mod `period`) that the bookie stores; of others it need not speak.
 
-    Source: `docs/formats/native-protocol.md`, "Entries".
+    Source: `docs/formats/native-protocol.md`, "Answers".
     """
     through = max(vouched_through, first - 1)
     for lower, upper in sorted(unknown):

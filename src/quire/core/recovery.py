@@ -14,7 +14,7 @@ to store the entries.
 
 The machine sees ids and lengths; payloads stay with the driver.
 
-Source: protocol document (001), "Closing a ledger as a reader"; guide (003), "Ledger Recovery".
+Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".
 """
 
 from __future__ import annotations
@@ -200,8 +200,7 @@ class RecoveryMachine:
             RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN;
             fencing LAC reads when somebody announced it already.
 
-        Source: protocol document (001): "To recover a ledger, we first update the state in the metadata to
-        IN_RECOVERY".
+        Source: BookKeeper protocol: "To recover a ledger, we first update the state in the metadata to IN_RECOVERY".
         """
         self._expect(RecoveryStatus.NEW)
         self._ignored_lacs = frozenset(ignored_lacs)
@@ -289,7 +288,7 @@ class RecoveryMachine:
             at coverage the first window of recovery reads; all answered without it: RecoveryInconclusive; as
             `read_answered` if its answer was waited for.
 
-        Source: protocol document (001): "Once we receive a response from at least (Qw-Qa)+1 bookies from each write
+        Source: BookKeeper protocol: "Once we receive a response from at least (Qw-Qa)+1 bookies from each write
         quorum in the ensemble, the ledger is fenced".
         """
         reading = self.status is RecoveryStatus.READING and not self._ended_reading
@@ -367,8 +366,8 @@ class RecoveryMachine:
             RecoveryInconclusive when the next id got all its votes and no verdict, or a negative one that a LAC
             contradicts.
 
-        Source: guide (003), "Recovery Phase 2": "Each recovery read determines whether an entry is committed or
-        uncommitted".
+        Source: Vanlightly's guide, "Recovery Phase 2": "Each recovery read determines whether an entry is committed
+        or uncommitted".
         """
         if self.status is not RecoveryStatus.READING or self._ended_reading:
             return
@@ -459,8 +458,8 @@ class RecoveryMachine:
         """Enough bookies say that `entry_id` is not there: the end, unless somebody knows better.
 
         Bookies whose directory was put back deny what they acknowledged. The one that still has it may only be slow,
-        and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (defect D8: a Java
-        client's recovery tells bookies a LAC beyond the end that another recovery then sets): a person must say so.
+        and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (a Java
+        client's recovery sends bookies a LAC beyond the end that another recovery then sets): a person must say so.
         """
         if any(lac >= entry_id for lac in self._lacs):
             if self._asked_again:
@@ -558,7 +557,7 @@ class RecoveryMachine:
         Effects:
             the next window or the close when entries became confirmed; FindReplacements when the bookie failed.
 
-        Source: protocol document (001): "replicating all entries it sees to the entire write quorum".
+        Source: BookKeeper protocol: "replicating all entries it sees to the entire write quorum".
         """
         if self.status is not RecoveryStatus.READING or self._write_ensemble[slot] != bookie:
             return
@@ -612,8 +611,8 @@ class RecoveryMachine:
             the unconfirmed entries again, to the new bookies; RecoveryFailed when some write set can no longer
             reach its ack quorum.
 
-        Source: protocol document (001), "Writing to the ledger": "by replacing the failed node in the current
-        ensemble". The change stays local until the close.
+        Source: BookKeeper protocol, "Writing to the ledger": "by replacing the failed node in the current ensemble".
+        The change stays local until the close.
         """
         if self.status is not RecoveryStatus.READING:
             return

@@ -3,7 +3,7 @@
 Machines are handed a `Rules` and call its fields; production hands them `RULES`, the one true set. A check run
 replaces exactly one field (`dataclasses.replace`) to take exactly one fix out.
 
-Source: protocol document (001); guide (003); ledgers to logs (000).
+Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def confirms(acked: int, write_set_mask: int, ack_quorum: int) -> bool:
 
 
 def can_still_confirm(absent: int, write_set_mask: int, ack_quorum: int) -> bool:
-    """A write set with these slots absent can still reach its ack quorum (the absent slot, decision F-21)."""
+    """A write set with these slots absent can still reach its ack quorum."""
     return (write_set_mask & ~absent).bit_count() >= ack_quorum
 
 
@@ -155,42 +155,42 @@ def positive_votes_needed(write_quorum: int, ack_quorum: int) -> int:  # noqa: A
 
 
 def recovery_start(highest_lac: int, last_fragment_first: int) -> int:
-    """Recovery reads forward from here + 1: never below the last fragment (defect D2)."""
+    """Recovery reads forward from here + 1: never below the last fragment."""
     return max(highest_lac, last_fragment_first - 1)
 
 
 def recovery_read_fences() -> bool:
-    """A recovery read fences too, so what a bookie lacks it can no longer get (defect D1)."""
+    """A recovery read fences too, so what a bookie lacks it can no longer get."""
     return True
 
 
 def recovery_header_lac(lac_at_start: int, lac_now: int) -> int:  # noqa: ARG001
-    """Recovery adds carry the LAC found at the start, frozen (defect D8)."""
+    """Recovery adds carry the LAC found at the start; it never advances."""
     return lac_at_start
 
 
 def recovery_reads_from_original_ensemble() -> bool:
-    """Recovery reads go to the ensemble that the record named, not to replacements (X15)."""
+    """Recovery reads go to the ensemble that the record named, not to replacements."""
     return True
 
 
 def publish_change_during_recovery() -> bool:
-    """A recovery's ensemble changes stay local until its close (X14)."""
+    """A recovery's ensemble changes stay local until its close."""
     return False
 
 
 def recovery_waits_for_its_adds() -> bool:
-    """The close waits until every entry written back is confirmed (X7)."""
+    """The close waits until every entry written back is confirmed."""
     return True
 
 
 def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]:  # noqa: ARG001
-    """Recovery writes back "to the entire write quorum for that entry" (X8)."""
+    """Recovery writes back "to the entire write quorum for that entry"."""
     return write_set
 
 
 def recovery_end(last_recovered: int, highest_lac: int) -> int:  # noqa: ARG001
-    """The end is what was read forward to, not the LAC that was heard (X4)."""
+    """The end is what was read forward to, not the LAC that was heard."""
     return last_recovered
 
 
@@ -203,12 +203,12 @@ def add_allowed(*, fenced: bool, recovery: bool) -> bool:
 
 
 def answer_waits_for_durable_fence() -> bool:
-    """Every answer to a fencing request waits for its fence to be durable, a negative as well (defect D7)."""
+    """Every answer to a fencing request waits for its fence to be durable, a negative as well."""
     return True
 
 
 def lac_after_add(known: int, header_lac: int, *, recovery: bool) -> int:
-    """A bookie's LAC only rises, and recovery adds do not raise it (decision F-19)."""
+    """A bookie's LAC only rises, and recovery adds do not raise it."""
     return known if recovery else max(known, header_lac)
 
 
@@ -267,7 +267,7 @@ def may_end_doubt(filled: LedgerMetadata, record: LedgerMetadata, bookie: Bookie
 
 
 def deleted_refuses_adds() -> bool:
-    """A tombstone keeps refusing adds, so a late add cannot bring a deleted ledger back (X30)."""
+    """A tombstone keeps refusing adds, so a late add cannot bring a deleted ledger back."""
     return True
 
 
@@ -275,12 +275,12 @@ def deleted_refuses_adds() -> bool:
 
 
 def older_directory(stored: BootState | None, own: BootState) -> str | None:
-    """A directory with a lower boot or LSN than the cluster knows of, or another marker, may lack what was acknowledged (T3)."""
+    """A directory with a lower boot or LSN than the cluster knows of, or another marker, may lack what was acknowledged."""
     return boot.older_directory(stored, own)
 
 
 def holds_after_pause(apart_ms: int, pause_ms: int) -> bool:
-    """A process that did not run for so long may have lost its session, and its identity to a copy of itself (T3)."""
+    """A process that did not run for so long may have lost its session, and its identity to a copy of itself."""
     return apart_ms > pause_ms
 
 
@@ -288,7 +288,7 @@ def holds_after_pause(apart_ms: int, pause_ms: int) -> bool:
 
 
 def store_went_back(*, own_chain: int, own: int, shown_chain: int, shown: int) -> bool:
-    """A store with fewer passes than the bookie has made, or as many of another chain, is not that of its last pass (T4).
+    """A store with fewer passes than the bookie has made, or as many of another chain, is not that of its last pass.
 
     More passes are the bookie's own writes that it never heard of; they begin a chain without evidence.
     """
@@ -296,7 +296,7 @@ def store_went_back(*, own_chain: int, own: int, shown_chain: int, shown: int) -
 
 
 def chain_proves(findings: int) -> bool:
-    """A missing ledger was deleted if it was found before and after a write of the counter: in two passes (T4)."""
+    """A missing ledger was deleted if it was found before and after a write of the counter: in two passes."""
     return findings >= 2
 
 
@@ -324,7 +324,7 @@ def drop_covers(through: int, newest: int) -> bool:
 
 
 def ledgers_to_fence(ledger_ids: Sequence[int], open_ids: Sequence[int]) -> list[int]:
-    """The document: "fence the last 2 ledgers in the list"; and every ledger that the list calls open (F-10)."""
+    """The document: "fence the last 2 ledgers in the list"; and every ledger that the list calls open."""
     last_two = ledger_ids[-2:]
     return [ledger_id for ledger_id in ledger_ids if ledger_id in last_two or ledger_id in open_ids]
 
@@ -340,7 +340,7 @@ def may_serve(*, list_written: bool) -> bool:
 
 
 def may_send_to_next(*, previous_confirmed: bool) -> bool:
-    """The next ledger gets its first entry only after the former's last is confirmed (decision F-30)."""
+    """The next ledger gets its first entry only after the former's last is confirmed."""
     return previous_confirmed
 
 

@@ -4,7 +4,7 @@ It has everything that a ledger's record has, and the term, the ranges (which te
 entries were given up), and the owner of the last take-over. The records of ordinary ledgers know nothing of it. Pure; the
 bytes are in `wire/stream_metadata.py`. Nothing uses streams yet.
 
-Source: `docs/formats/metadata.md`, "Streams"; protocol document (001), "Ledgers".
+Source: `docs/formats/metadata.md`, "Streams"; BookKeeper protocol, "Ledgers".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ is due, and tells that. Safety never rests on it; what a new reader sees does.
 A ledger waits from the first confirmation that no header has carried yet. The next add carries everything confirmed so
 far, so it ends the wait. A ledger that was told is forgotten until its LAC rises again.
 
-Source: guide (003), "Last Add Confirmed (LAC)".
+Source: Vanlightly's guide, "Last Add Confirmed (LAC)".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It must not know sockets, payloads, futures or the time. Inputs are methods; answers appear in `out`. Which input
 does what in which status: `writer_state.LEGAL`.
 
-Source: protocol document (001), "Writing to the ledger".
+Source: BookKeeper protocol, "Writing to the ledger".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class WriterMachine(EnsembleChange):
             NotWritingError: after close, fence or failure.
             MisuseError: an empty run.
 
-        Source: protocol document (001), "Writing to the ledger": "it is assigned an entry id the write quorum is
+        Source: BookKeeper protocol, "Writing to the ledger": "it is assigned an entry id the write quorum is
         calculated".
         """
         status = self.status
@@ -95,7 +95,7 @@ class WriterMachine(EnsembleChange):
             Ended for answers that end the writer; SendRun once more for a run that was damaged on its way; else as
             `bookie_lost`.
 
-        Source: protocol document (001): "The client will get a LedgerFenced error instead … LedgerFenced should be
+        Source: BookKeeper protocol: "The client will get a LedgerFenced error instead … LedgerFenced should be
         treated like a timeout".
         """
         if self.status not in (Status.WRITING, Status.CHANGING) or self.ensemble[slot] != bookie:

@@ -4,7 +4,7 @@ The verbs are in `closing.py`, `ensemble_change.py` and `writer.py`, each beside
 unit is the run: its acknowledgements are one mask of slots, because a slot answers for its whole share at once; the
 LAC moves by whole runs.
 
-Source: protocol document (001), "Writing to the ledger".
+Source: BookKeeper protocol, "Writing to the ledger".
 """
 
 from __future__ import annotations
@@ -270,8 +270,8 @@ class WriterState:
         Effects:
             Confirmed; SendExplicitLac when nothing is pending any more, because no later header carries the LAC.
 
-        Source: protocol document (001), "Writing to the ledger": "only if all entries with lower entry ids in the
-        ledger have already been acknowledged to the client".
+        Source: BookKeeper protocol, "Writing to the ledger": "only if all entries with lower entry ids in the ledger
+        have already been acknowledged to the client".
         """
         if self.status is Status.CHANGING and not self.rules.may_acknowledge_while_changing():
             return

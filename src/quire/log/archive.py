@@ -4,7 +4,7 @@ The file is plain Parquet, for every engine. Its footer carries a manifest with 
 row groups; the footer's digest is in the file's name and in the log's list. So a reader that knows the list checks the
 few bytes that it reads, and nothing that was changed, cut or swapped passes. Prose: `docs/formats/archive.md`.
 
-Source: spark.md 4.3, "archived segment", and section 6, job 3: "file name = log, offsets, digest".
+Source: docs/spark-jobs.md, "Archive"; docs/formats/archive.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ that long. In every case the deletion itself requires the list that was looked a
 Everything is looked up by what the ledger's own metadata says (`quire.log`); a short or failed listing shows less, so
 it deletes less.
 
-Source: design, "A log, and what a reader calls a position", last point; decision F-29: "collected after the grace time".
+Source: docs/decisions/019-paged-list.md; docs/spark-sink.md, "Garbage".
 """
 
 from __future__ import annotations

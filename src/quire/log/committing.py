@@ -1,6 +1,6 @@
 """Drives one `CommitMachine`: reads and swaps heads, recovers ledgers, deletes what is provably in no list.
 
-Source: spark.md 4.2; decisions F-11, F-34.
+Source: docs/spark-sink.md, "Exactly once: how"; docs/decisions/017-leader-epoch.md; docs/decisions/024-adoption.md.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ has none of the old ones. It is created where a reader begins, put-if-absent, an
 not needed to read. One reader at a time: who takes a cursor over is told apart by `holder`, and the former one's next
 move is refused.
 
-Source: spark.md 2.4 (the trap), 4.3, 5.2: "named position in the metadata store: holds the first offset, moves on
-commit".
+Source: docs/formats/log-list.md, "Cursors"; docs/spark.md, "Streams".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Advice only. That one writer at a time changes a log is the log's own work: fences, and the compare-and-swap of its list.
 An elector that is wrong, slow or of two minds costs time, never a record.
 
-Source: ledgers to logs (000), "Opening a log"; docs/protocol/log.md.
+Source: BookKeeper ledgers to logs, "Opening a log"; docs/protocol/log.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Keys: `log-names/<name>`, `logs/<log id>`, `log-pages/<log id>/<page>`; ids in hex. Of ledgers it knows the keys.
 
-Source: decisions F-12, F-29.
+Source: docs/decisions/018-log-ids.md; docs/decisions/019-paged-list.md.
 """
 
 from __future__ import annotations

@@ -307,7 +307,8 @@ class LogLeader:
     async def _back_off(self, attempt: int) -> None:
         """Step 1 again, after a pause; the election is asked when that is over, so that its answer is a new one.
 
-        Source: ledgers to logs (000), "Opening a log": "they should check that they are in fact still the leader".
+        Source: BookKeeper ledgers to logs, "Opening a log": "they should check that they are in fact still the
+        leader".
         """
         why = f"the list was lost to others {attempt} times in a row"
         if attempt < self._config.open_attempts_max:

@@ -3,7 +3,7 @@
 The only place of the log that calls the client. A batch ledger says so in its custom metadata, with the log's id, so
 that one that no list holds can be found and collected.
 
-Source: decision F-31; design, "A log, and what a reader calls a position".
+Source: docs/decisions/021-batch-header.md; docs/protocol/log.md.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LogLedgers:
         return reader
 
     async def recover(self, item: LogItem) -> LedgerSummary:
-        """Close an item's ledger and say what it holds: one read of its last entry (F-31)."""
+        """Close an item's ledger and say what it holds: one read of its last entry."""
         return await summary(await self.open(item, recover=True))
 
     async def delete(self, ledger_id: int) -> None:
@@ -180,7 +180,7 @@ async def entry_holding(reader: LedgerReader, record: int, records: int = 0) -> 
         records: how many offsets the ledger has, if that is known. Entries are much alike, so the first looks go where
             it would be if all were; should they not be, the rest is bisection.
 
-    Source: decision F-31: "Seek = binary search over first record numbers".
+    Source: docs/decisions/021-batch-header.md: a record is found by bisection over headers.
     """
     if record <= 0 or not is_batched(reader.metadata):
         return min(max(record, 0), reader.last_add_confirmed + 1)

@@ -4,7 +4,7 @@ The proof: everything that the head of one version names was looked through, and
 head still has that version. No list can take the ledger up afterwards, because a commit requires the records of the
 ledgers that it lists.
 
-Source: spark.md 4.2 "abort"; design, "A log, and what a reader calls a position", last point.
+Source: docs/spark-sink.md, "Exactly once: how": a deletion proves itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One log by name: create, lead, read, truncate, describe. Made by `QuireClient.log`.
 
-Source: design, "A log, and what a reader calls a position".
+Source: docs/protocol/log.md; docs/formats/log-list.md.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Log:
             RecoveryInconclusiveError: too few bookies answer to recover what is open.
             NotEnoughBookiesError: no new ledger can be made.
 
-        Source: ledgers to logs (000), "Opening a log".
+        Source: BookKeeper ledgers to logs, "Opening a log".
         """
         head = await self._head()
         holder = f"{self._client.chance.getrandbits(64):016x}"
@@ -428,7 +428,7 @@ class Log:
             ).commit()
 
     async def complete_items(self) -> int:
-        """Write into the list what ledgers hold that it calls open and that somebody else has closed (F-31).
+        """Write into the list what ledgers hold that it calls open and that another client has closed.
 
         Beside a living writer it changes nothing that the writer would not write itself.
 

@@ -1,6 +1,6 @@
 """Cuts a log into ranges of about equal bytes, in whole entries, for readers that share the work.
 
-Source: Spark reader, "planning by bytes": ranges come from the list; only where a ledger is cut is a header read.
+Source: docs/spark.md, "Options": splitBytes. Ranges come from the list. A header is read only where a ledger is cut.
 """
 
 from __future__ import annotations

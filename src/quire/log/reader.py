@@ -3,7 +3,7 @@
 A reader changes nothing, no fence and no metadata, unless it is asked to recover what is open. Of an open ledger it reads up to the last add confirmed; the next
 ledger begins only when this one is closed, so what a reader sees is a prefix of the log.
 
-Source: design, "A log, and what a reader calls a position"; decisions F-31, F-32.
+Source: docs/protocol/log.md; docs/decisions/021-batch-header.md; docs/decisions/022-truncation-intent.md.
 """
 
 from __future__ import annotations

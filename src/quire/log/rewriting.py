@@ -4,7 +4,7 @@ Copying moves batch entries as they are; only their headers count anew. The list
 by the records of the new ledgers, so that no collector has deleted one meanwhile. What left the list is deleted by the
 collector, after its grace time.
 
-Source: spark.md 6, job 1.
+Source: docs/spark-jobs.md, "Rewrite".
 """
 
 from __future__ import annotations

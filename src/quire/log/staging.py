@@ -3,7 +3,7 @@
 Each attempt of each task writes a ledger of its own and closes it. Its metadata says whose it is (`quire.staged`), so
 that one that never gets into a list can be found, judged by its query's mark, and deleted.
 
-Source: spark.md 4.1 "staged ledgers", 4.2 "write".
+Source: docs/spark-sink.md, "Exactly once: how".
 """
 
 from __future__ import annotations

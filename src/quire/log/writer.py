@@ -3,7 +3,7 @@
 What one loop turn brings becomes one batch entry; while the ledger is busy, what comes joins larger ones. An append
 is confirmed when its entry is, in order, across ledgers. No task and no await per record.
 
-Source: design, "A log, and what a reader calls a position"; decision F-30.
+Source: docs/protocol/log.md; docs/decisions/020-next-ledger-waits.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A bookie is registered under `bookies/available/` or, when it takes no writes, under `bookies/readonly/`; between the
 two it is in both for a moment, and counts as read-only.
 
-Source: metadata format of Apache BookKeeper, "Bookie registration".
+Source: BookKeeper source, `ZKRegistrationManager` and `BookieServiceInfoFormat`; docs/metadata.md, "Znodes".
 """
 
 from __future__ import annotations

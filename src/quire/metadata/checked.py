@@ -7,7 +7,7 @@ mark is still there. The key is under the checksum, so a value that turns up und
 A store of format 1 keeps values as they are. In one of format 2 every value that is written is sealed; one without
 either mark was written before the store was upgraded, and is read as it is.
 
-Source: `docs/formats/metadata.md`, "Checked values"; CRC-32C: RFC 3720, appendix B.4.
+Source: `docs/formats/metadata.md`, "Checked values"; RFC 3720, appendix B.4: CRC-32C.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a cluster's URI to its metadata store.
 
-Source: docs/metadata.md names the URIs: `sqlite:PATH`, `memory:NAME`, `zk://…`, `etcd://…`.
+Source: docs/metadata.md: the URIs `sqlite:PATH`, `memory:NAME`, `zk://…`, `etcd://…`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 | damage | every value has a checksum, in a store of format 2: `etcd_formats.py` |
 | ledger ids | the count of writes of one key: `etcd_ids.py` |
 
-Source: etcd v3 API; store.py has the promises.
+Source: etcd v3 API; `metadata/store.py` has the promises.
 """
 
 from __future__ import annotations

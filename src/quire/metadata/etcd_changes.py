@@ -5,7 +5,7 @@ anything else is asked: from then on the lost transaction cannot happen any more
 next transactions require the absence of the next fence. A fence ends after `FENCE_S`, far beyond what a server keeps
 a request for.
 
-Source: etcd v3 API, "Transaction"; store.py, promise 3.
+Source: etcd v3 API, "Transaction"; `metadata/store.py`, promise 3.
 """
 
 from __future__ import annotations

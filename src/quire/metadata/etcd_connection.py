@@ -4,7 +4,7 @@ What a lost answer means: a read, or anything that may happen twice, is sent aga
 and a server may still have it under way when this client reads; `etcd_changes.py` fences it off first. gRPC's own
 retries are switched off, so that nothing is sent twice unknown to us.
 
-Source: etcd v3 API; etcd 3.6, `rpctypes/error.go` for what each status means; gRPC, "Status codes", "Keepalive".
+Source: etcd v3 API; etcd source, `rpctypes/error.go`: what each status means; gRPC, "Status codes", "Keepalive".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The records of ledgers in a metadata store: one key a ledger, changed by compare-and-swap only.
 
-Source: protocol document (001), "Ledgers": the metadata of a ledger is kept in a store with compare-and-swap.
+Source: BookKeeper protocol, "Ledgers": the metadata of a ledger is kept in a store with compare-and-swap.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ processes some writer or reader may be at work at each attempt, so that the log 
 whenever the file is opened, and within a second of a commit, with the write lock held; in between SQLite's own way does
 it, at half the size, because a log that is written over needs no change of the file's size in each commit.
 
-Source: SQLite documentation, "Write-Ahead Logging", sections 2.3 and 6; "PRAGMA wal_checkpoint".
+Source: SQLite documentation, "Write-Ahead Logging", sections 2.3 and 6, "PRAGMA wal_checkpoint".
 """
 
 from __future__ import annotations

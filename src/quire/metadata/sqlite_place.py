@@ -1,6 +1,6 @@
 """Where a metadata file may lie, whether it is one, and what SQLite's errors about it mean to a caller.
 
-Source: SQLite documentation, "Result and Error Codes"; "File Locking And Concurrency": network filesystems.
+Source: SQLite documentation, "Result and Error Codes", "File Locking And Concurrency": network filesystems.
 """
 
 from __future__ import annotations

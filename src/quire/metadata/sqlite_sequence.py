@@ -9,7 +9,8 @@ It has two slots, written in turn; each is on the disk before the other is writt
 the one before. Slots are written under a lock on the file, read and compared first: a lower number never replaces a
 higher one of the same database. Who finds the lock taken comes back later.
 
-Source: `docs/formats/metadata.md`, "The sequence beside it"; flock(2): the lock ends with the descriptor.
+Source: `docs/formats/metadata.md`, "The sequence beside it"; Linux man-pages, flock(2): the lock ends with the
+descriptor.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ What every driver promises:
 5. A registration is visible until its owner closes it, dies, or does not move for the session's timeout. An owner that
    lives and lost it registers again by itself.
 
-Source: protocol document (001), "Metadata storage": what the protocol needs is compare-and-swap.
+Source: BookKeeper protocol, "Ledgers": metadata is kept "in a datastore which provides a compare-and-swap operation".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
 
 `Require(key, None)` has no ZooKeeper operation: the key is created and deleted in the multi-operation.
 
-Source: metadata format of Apache BookKeeper, "Checks for an own metadata driver".
+Source: BookKeeper source, `AbstractZkLedgerManager`; docs/metadata.md, "ZooKeeper".
 """
 
 from __future__ import annotations

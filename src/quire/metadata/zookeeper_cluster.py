@@ -6,7 +6,7 @@ formatted by another tool since has another id, and ledgers that ours name would
 
 What a crash can leave: a root without LAYOUT, which counts as hierarchical; `format` with `force` makes it anew.
 
-Source: metadata format of Apache BookKeeper, "Znodes under the root", "LAYOUT".
+Source: BookKeeper source, `ZKRegistrationManager`, `LedgerLayout`; docs/metadata.md, "Znodes".
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ given out if it lies above the number that a raise of the ids wrote down.
 Ids are raised by drawing the numbers in between, which holds for Java's clients too. Over a leap of more than
 `SHORT_LEAP_MAX` the ids go on as long ones instead: Java's clients that are running learn of that when they start again.
 
-Source: metadata format of Apache BookKeeper, "Ledger ids".
+Source: BookKeeper source, `ZkLedgerIdGenerator`, `LongZkLedgerIdGenerator`.
 """
 
 from __future__ import annotations

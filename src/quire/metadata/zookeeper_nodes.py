@@ -1,6 +1,6 @@
 """Making and removing znodes: their folders with them, and lost answers settled where that can be done.
 
-Source: metadata format of Apache BookKeeper, "Znodes under the root": full-path create and delete.
+Source: BookKeeper source, `ZkUtils`: full-path create and delete.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
 | credentials | a file with one line `digest:USER:PASSWORD` or `sasl:USER:PASSWORD` (DIGEST-MD5) |
 | tls_ca, tls_certificate, tls_key | files in PEM; with `tls_ca` the connection is TLS |
 
-Source: metadata format of Apache BookKeeper, "Metadata service URI".
+Source: BookKeeper source, `metadataServiceUri` in `AbstractConfiguration`; docs/metadata.md, "ZooKeeper".
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@
 
 Pure: knows no connection.
 
-Source: metadata format of Apache BookKeeper, "Znodes under the root", "LAYOUT", "Ledger paths";
-tests/vectors/ledger_paths.json, layout.json.
+Source: BookKeeper source, `HierarchicalLedgerManager`, `LongHierarchicalLedgerManager`, `FlatLedgerManager`,
+`LedgerLayout`; tests/vectors/ledger_paths.json; tests/vectors/layout.json.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A session's znodes end with it. On the first connection of a new session, and when somebody deleted one, it is made
 again, unless another owner has taken its place.
 
-Source: metadata format of Apache BookKeeper, "Bookie registration".
+Source: BookKeeper source, `ZKRegistrationManager`.
 """
 
 from __future__ import annotations

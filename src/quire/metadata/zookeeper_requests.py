@@ -8,7 +8,7 @@
 
 They need ZooKeeper 3.6 or later.
 
-Source: Apache ZooKeeper, zookeeper.jute and ZooDefs.OpCode.
+Source: ZooKeeper source, `zookeeper.jute`, `ZooDefs.OpCode`.
 """
 
 from __future__ import annotations

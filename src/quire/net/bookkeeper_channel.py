@@ -3,7 +3,7 @@
 What it is asked are the native protocol's requests, and so are the answers that it gives: runs go out as entries, ranges
 come back as runs. Frames wait here, not in the transport, once its buffer is full.
 
-Source: `docs/formats/bookkeeper-protocol.md`; layouts in `wire/v2.py` and `wire/v3.py`.
+Source: `docs/formats/bookkeeper-protocol.md`; `wire/v2.py`; `wire/v3.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the system is asked to do for a connection, at both ends: find out that the other end is gone, and say so.
 
-Source: Linux, tcp(7), "TCP_USER_TIMEOUT", "TCP_KEEPIDLE"; RFC 5482.
+Source: Linux man-pages, tcp(7): TCP_USER_TIMEOUT, TCP_KEEPIDLE; RFC 5482.
 """
 
 from __future__ import annotations

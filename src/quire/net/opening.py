@@ -2,7 +2,7 @@
 
 A bookie that cannot speak TLS is given up, never spoken to in clear; one that asks for no name gets none.
 
-Source: `docs/security.md`; Java's `PerChannelBookieClient` and `AuthHandler.ClientSideHandler`.
+Source: `docs/security.md`; BookKeeper source, `PerChannelBookieClient` and `AuthHandler.ClientSideHandler`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
 
 A bookie reads its section's `user_NAME` options, a client `username` and `password` of its own.
 
-Source: `docs/security.md`; the format is that of Java's `javax.security.auth.login.Configuration`.
+Source: `docs/security.md`; Java platform API, `javax.security.auth.login.Configuration`: the format.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What waits is known from the logs' lists, so nothing is read here. Each log gets
 all reach their ends together, and at least one record where the limit allows; a batch of no record, while some wait,
 would stop the stream. Pure.
 
-Source: spark.md 4.3, `latestOffset`; 10.6 for ledgers with gaps.
+Source: docs/spark.md, "Options": maxRecordsPerTrigger; docs/decisions/009-compaction.md: ledgers with gaps.
 """
 
 from __future__ import annotations

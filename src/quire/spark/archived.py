@@ -1,6 +1,6 @@
 """Reading what a log has archived: row groups of Parquet files in the place of entries, the same columns to Spark.
 
-Source: spark.md 4.3: "archived segment → Parquet row groups of the same offsets; same schema"; `docs/formats/archive.md`.
+Source: docs/spark-jobs.md, "Archive"; `docs/formats/archive.md`.
 """
 
 from __future__ import annotations

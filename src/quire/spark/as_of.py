@@ -8,7 +8,7 @@ without a schema of the user's, gets it when it is loaded, since Spark keeps the
 Spark also keeps a frame's plan for ever. So each task of a batch checks that its logs still have the ids of the plan: a log
 that was deleted and made again is an error and never the old log's records.
 
-Source: spark.md 1.1, 4.3.
+Source: docs/spark.md, "Frames and views".
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def read_options(
     Raises:
         SparkUseError: an option that cannot be meant, an end before its begin or behind the log's end, or no such log.
 
-    Source: spark.md 5.2; what Kafka's source calls `startingOffsets` and `endingOffsets`.
+    Source: docs/spark.md, "A part of a log"; Structured Streaming and Kafka: `startingOffsets`, `endingOffsets`.
     """
     given = {name: _text(value) for name, value in more.items() if value is not None}
     given["log"] = ",".join(logs)

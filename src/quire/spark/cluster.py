@@ -3,7 +3,7 @@
 Spark forks its Python workers and uses each for many tasks, so the client is cached under the process's id and never
 travels with a pickled reader.
 
-Source: spark.md 4.1, last row.
+Source: docs/spark.md, "Options": cluster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What commonly keeps Spark from reading and writing logs, looked at one thing after another, each with its remedy.
 
-Source: spark.md 1.5, 1.7 and 5.1.
+Source: docs/spark.md, "Jobs, and help"; Spark documentation.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Nothing is fenced and nothing is changed. A log's identity is its id, a ledger's its token: positions that were written
 down under another identity are of something else, whatever their numbers say.
 
-Source: spark.md 4.3, 5.1, 5.5; decisions F-12, F-29, F-33.
+Source: docs/spark.md, "A part of a log", "What is lost, and what is said"; docs/decisions/018-log-ids.md;
+docs/decisions/019-paged-list.md; docs/decisions/023-ledger-token.md.
 """
 
 from __future__ import annotations

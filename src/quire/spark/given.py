@@ -3,7 +3,7 @@
 What is shared by reading and writing: one error type, one way to say what a size, a count or a time looks like, and
 one check of names against the tables of both sides. This module must not know Spark, Arrow or a cluster.
 
-Source: spark.md 5.2, 5.3 and 5.5.
+Source: docs/spark.md, "Options"; docs/spark-sink.md, "Options".
 """
 
 from __future__ import annotations

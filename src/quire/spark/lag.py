@@ -5,7 +5,7 @@
 Spark's own progress holds where a batch ended and where the logs end; the difference is the lag. A Python source cannot
 report metrics of its own, a listener can.
 
-Source: spark.md 1.6, "custom metrics", and 5.8.
+Source: docs/spark.md, "Jobs, and help".
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def session(
     Raises:
         SparkUseError: no Java runtime is found, or both a master and a server are named.
 
-    Source: spark.md 1.5 and 5.1.
+    Source: docs/spark.md; Spark documentation.
     """
     if master and remote:
         raise SparkUseError("quire: name a master, or the Spark Connect server `remote`, not both.")
@@ -94,7 +94,7 @@ def register(spark: SparkSession) -> None:
     Needed where discovery does not find `pyspark_quire`, and where threads write that did not make the session.
     Discovery stops for every source, silently, when any other module named `pyspark_*` fails to import.
 
-    Source: spark.md 1.7.
+    Source: docs/spark.md; Spark documentation: discovery of modules named `pyspark_*`.
     """
     from quire.spark.source import QuireDataSource
 

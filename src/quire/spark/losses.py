@@ -3,7 +3,7 @@
 With `failOnDataLoss=false` a task steps over them, counts them and names their offsets in its log; otherwise it fails
 with the same facts. An outage fails the task in both cases, and Spark runs it again.
 
-Source: `core/losses.py`; spark.md 5.2, 5.5.
+Source: `core/losses.py`; docs/spark.md, "What is lost, and what is said".
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ def parse(given: Given, use: Use) -> ReadOptions:
     Raises:
         SparkUseError: for the first thing that is wrong, with the text of one sentence and its remedy.
 
-    Source: spark.md 5.2 and 5.5.
+    Source: docs/spark.md, "Options".
     """
     given.check_use(use)
     _check_twice(given)

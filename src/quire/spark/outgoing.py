@@ -3,7 +3,7 @@
 Spark hands a task Arrow batches in the frame's own schema. They become batches of the log's one schema
 (`wire/batch.py`), each of one log, and then batch entries. The module must not know ledgers or a cluster.
 
-Source: spark.md 5.3; design, "A log, and what a reader calls a position".
+Source: docs/spark-sink.md, "Columns"; docs/formats/batch-entry.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A task costs tens of milliseconds however little it reads, so small pieces share one and only a large piece is cut;
 pieces are cut between entries and keep their order. Pure: knows neither Spark nor a cluster.
 
-Source: spark.md 2.2.
+Source: docs/spark.md, "Options": splitBytes.
 """
 
 from __future__ import annotations

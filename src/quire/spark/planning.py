@@ -4,7 +4,8 @@ Only the list and the records of the ledgers in question are read, not the ledge
 asked of a ledger only where a wanted span begins or ends inside it. The end is fixed here, at what was confirmed, so
 one read is a consistent prefix of each log however long its tasks take.
 
-Source: spark.md 4.3; decisions F-29, F-31, F-32.
+Source: docs/spark.md, "A part of a log"; docs/decisions/019-paged-list.md; docs/decisions/021-batch-header.md;
+docs/decisions/022-truncation-intent.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Spark compares texts, so the order of keys never varies: logs by name. A log that is not named begins at its earliest
 record. Offsets are of the next record to read. Pure.
 
-Source: spark.md 1.1, "Offsets are dicts turned to JSON", and 4.3.
+Source: docs/spark.md, "Streams"; Spark documentation: offsets are dicts that become JSON.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ Up to Spark 4.3 the filters of one query stay in the data frame and apply to its
 of them unless Spark's version is known to be right (`quire.spark.versions`). Until then the options `startingOffsets`,
 `endingOffsets`, `startingTimestamp` and `endingTimestamp` say what to read.
 
-Spans are half-open, disjoint and ascending: `((0, 10), (20, 21))`. Source: spark.md 1.3 and 2.3.
+Spans are half-open, disjoint and ascending: `((0, 10), (20, 21))`. Source: docs/spark.md, "A part of a log"; Spark
+documentation: `pushFilters`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Spark makes a reader in a planner process on the driver, asks it for partitions,
 workers; of a stream one more reader lives in a process of its own and answers for offsets. They hold options and a
 schema, nothing of a cluster.
 
-Source: spark.md 1.1, 1.3.
+Source: docs/spark.md; Spark documentation: `DataSourceReader`.
 """
 
 from __future__ import annotations

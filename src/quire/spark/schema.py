@@ -1,7 +1,7 @@
 """The columns of the `quire` format, and the user's schema as a projection of them.
 
 Spark hands the schema of `.schema(...)` to the reader, which is the only column pruning that a Python data source
-has (spark.md 1.3). So a column that is left out is neither decoded nor copied.
+has. So a column that is left out is neither decoded nor copied.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLUMNS: Final[dict[str, DataType]] = {
     "timestampType": IntegerType(),
 }
 """Every column that a read can give. `partition` is 0, `topic` the log and `timestampType` 0, so that a job written
-for Kafka's source moves with a changed `format` line. Source: spark.md 5.4."""
+for Kafka's source moves with a changed `format` line."""
 
 DEFAULT_COLUMNS: Final = ("key", "value", "log", "offset", "timestamp")
 
@@ -131,7 +131,7 @@ def project(schema: StructType) -> Projection:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark checks a batch against: names, order, types, time zone UTC.
 
-    Source: spark.md 1.4.
+    Source: docs/spark.md, "Columns"; Spark documentation: `to_arrow_schema`.
     """
     return to_arrow_schema(schema, timezone="UTC")
 

@@ -4,7 +4,7 @@ The search looks at the headers of a few entries. One that is gone is stepped ov
 may hold wanted records, so it belongs to what is found, and the task that reads it says what is lost. An entry that is
 only out of reach ends the search.
 
-Source: decision F-31; `core/losses.py`.
+Source: docs/decisions/021-batch-header.md; `core/losses.py`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def first_since(client: QuireClient, reader: LedgerReader, first: int, las
     Headers carry the greatest time of the ledger so far, which never falls; whatever order records' own times have,
     nothing before the entry that raises it to `from_ms` is as late.
 
-    Source: decision F-31.
+    Source: docs/decisions/021-batch-header.md.
     """
     if not is_batched(reader.metadata):
         return first

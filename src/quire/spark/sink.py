@@ -7,7 +7,7 @@ finds its number there. So nothing that a task, a retry or a dead driver leaves 
 Spark builds a writer in a planner process, pickles it into the tasks, and builds another for each commit of a stream:
 everything travels in messages.
 
-Source: spark.md 1.1, 1.2, 4.2.
+Source: docs/spark-sink.md, "Exactly once: how"; Spark documentation: `DataSourceStreamArrowWriter`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Spark makes a `QuireDataSource` in a process of its own on the driver and asks i
 options are checked in the constructor, their values in `schema`, `reader` and their like: the shallowest places, so
 that a mistake reaches the user as one sentence.
 
-Source: spark.md 1.1, 5.
+Source: docs/spark.md; Spark documentation: `DataSource`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Between the sink and the cluster: logs that are written to, ledgers that are staged, the commit and the abort.
 
-Source: spark.md 4.2.
+Source: docs/spark-sink.md, "Exactly once: how".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One Spark task: read its pieces and yield Arrow batches.
 
-Source: spark.md 4.3.
+Source: docs/spark.md, "Options": rowsPerBatch.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ found all the same, as classes; a Python data source is known to a session only,
 second thread ends in "Failed to find the data source: quire". Reads are not concerned: Spark makes the session known for
 them. PySpark does what is done here itself, in `createDataFrame`.
 
-Source: Spark, `DataSource.lookupDataSource` and `SparkSession.createDataFrame`.
+Source: Spark documentation: `DataSource.lookupDataSource`, `SparkSession.createDataFrame`.
 """
 
 from __future__ import annotations

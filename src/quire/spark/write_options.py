@@ -2,7 +2,7 @@
 
 This module must not know Spark, Arrow or a cluster.
 
-Source: spark.md 5.3, 5.5.
+Source: docs/spark-sink.md, "Options".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Counter and evidence are in one file, written whole: whoever loses one loses both, and begins a new chain with no evidence.
 
-Source: `docs/formats/segment.md`, "The collector's file"; `core/garbage.py`.
+Source: docs/formats/fields.md, "storage/collector_file.py"; `core/garbage.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parts of runs: how much of one fits into an answer, and its body cut to that.
 
-Source: decision on single reads from runs; `docs/formats/run.md`.
+Source: docs/decisions/029-single-reads.md; `docs/formats/run.md`.
 """
 
 from __future__ import annotations

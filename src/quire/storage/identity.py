@@ -3,7 +3,7 @@
 A bookie's id is a name and the incarnation of its disk (`name.k7f3q`): a new or wiped directory is a new bookie, so
 nobody takes it for the one that held the entries. The file `VERSION` holds BookKeeper's cookie text.
 
-Source: `docs/formats/segment.md`, "The directory"; BookKeeper's cookie, layout version 5.
+Source: `docs/formats/segment.md`, "The directory"; BookKeeper source, `Cookie`: layout version 5.
 """
 
 from __future__ import annotations

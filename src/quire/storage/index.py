@@ -4,7 +4,7 @@ Within one segment an `IntervalMap` per (ledger, period, residues) keeps interva
 part that it overlaps and nothing else. Runs of different residues may overlap in ids without covering each other, and
 so may segments; `resolve` settles that at a lookup, by LSN. "No such entry" is said only when no interval holds the id.
 
-Source: decision on overlapping runs, `docs/formats/segment.md`, "LSN".
+Source: docs/decisions/025-overlapping-runs.md; `docs/formats/segment.md`, "LSN".
 """
 
 from __future__ import annotations

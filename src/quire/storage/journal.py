@@ -3,7 +3,8 @@
 Records are laid out at once in an aligned buffer at the place where they will stay. One group is on its way to the disk
 at a time. Nobody is told "stored" before the sync has returned, and after a failed write or sync nobody is, ever.
 
-Source: decisions on group headers and failed syncs, `docs/formats/segment.md`.
+Source: docs/decisions/026-torn-or-damaged.md; docs/decisions/027-failed-sync.md; `docs/formats/segment.md`, "Group
+header".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 All methods are called on one loop. What is put is visible to reads at once; "stored" comes later, in the order of the
 puts. It knows runs, ledgers and their facts, nothing of fragments, requests or peers.
 
-Source: `docs/formats/segment.md`; protocol 5.1 to 5.6.
+Source: `docs/formats/segment.md`; docs/protocol/bookie.md.
 """
 
 from __future__ import annotations

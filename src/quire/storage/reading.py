@@ -3,7 +3,7 @@
 What does not verify is read again from the disk itself, then it is damaged: answered as that and reported, never as
 "no such entry". What the disk does not give is unknown.
 
-Source: decisions on reads beside direct writes and on single reads from runs, `docs/formats/segment.md`.
+Source: docs/decisions/029-single-reads.md; `docs/formats/segment.md`.
 """
 
 from __future__ import annotations

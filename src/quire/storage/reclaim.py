@@ -4,7 +4,8 @@ The order makes a crash harmless at each step: state that only the segment holds
 when both are durable, and not before, the file may become a spare; only then may it be written to again. Tombstones that
 kept dead what it held go last. All of it is done in slices, between which anything may be put.
 
-Source: `docs/formats/segment.md`, "What a crash can leave", "Deleted ledgers"; decisions on live state and on recycling.
+Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does", "Deleted ledgers";
+docs/decisions/028-state-is-live.md.
 """
 
 from __future__ import annotations

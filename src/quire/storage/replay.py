@@ -1,7 +1,7 @@
 """Reading a segment's records in order, and naming what is wrong with them.
 
 It decides nothing about the bookie: it tells what it found, whose ledgers may have lost something, and whether the end
-is torn or damaged. Source: `docs/formats/segment.md`, "What a crash can leave".
+is torn or damaged. Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does".
 """
 
 from __future__ import annotations

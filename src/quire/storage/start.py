@@ -3,7 +3,8 @@
 Footers are read, segments without one are scanned. Whatever two records say, the higher LSN is right. Nothing is written
 here except the removal of leftovers; `LedgerStorage` writes down the suspicions before it serves.
 
-Source: `docs/formats/segment.md`, "What a crash can leave"; protocol 5.3, 5.6.
+Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does";
+docs/decisions/026-torn-or-damaged.md; docs/protocol/bookie.md, "After a loss".
 """
 
 from __future__ import annotations

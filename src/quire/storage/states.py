@@ -2,7 +2,7 @@
 
 State is live until superseded: the newest record of a ledger is the whole of its state, wherever it lies. A deleted ledger
 has a tombstone, which shrinks at its time (`tombstones.py`), and goes when nothing is left that it keeps dead.
-Source: `docs/formats/segment.md`, "Ledger state", "Deleted ledgers"; decision on segments that hold the only fence.
+Source: `docs/formats/segment.md`, "Ledger state", "Deleted ledgers"; docs/decisions/028-state-is-live.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Both concern as many ledgers as a segment holds. What has to be done on the loop
 done on the worker, a group of records at a time, so that groups are written in between. Until a segment is taken up its
 runs are found through its table; until it is read again, what its footer does not show is unknown.
 
-Source: `docs/formats/segment.md`, "Footer and trailer".
+Source: `docs/formats/segment.md`, "Footer and trailer of a sealed segment".
 """
 
 from __future__ import annotations

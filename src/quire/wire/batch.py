@@ -4,7 +4,7 @@ This file is the only one that knows the bytes; `docs/formats/batch-entry.md` is
 holds batch entries is said by its metadata (`quire.format` = `batch1`), never guessed from bytes. The module must
 not know ledgers, offsets of a log or the network, and it imports pyarrow only when the `arrow` codec is used.
 
-Source: decision F-31; design, "A log, and what a reader calls a position".
+Source: docs/formats/batch-entry.md; docs/decisions/021-batch-header.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A Java client connects to the first endpoint with protocol `bookie-rpc` and ignores properties it does not know; ours
 are found by the property `quire.native`. Knows nothing of stores and sessions.
 
-Source: metadata format of Apache BookKeeper, "Bookie registration"; tests/vectors/bookie_service_info.json.
+Source: BookKeeper source, `BookieServiceInfoFormat` in `DataFormats.proto`; tests/vectors/bookie_service_info.json.
 """
 
 from __future__ import annotations

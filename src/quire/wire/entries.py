@@ -3,7 +3,7 @@
 A run of small entries costs a reader mostly objects. Columns need one per entry, the payload; an `Entry` is made
 when somebody looks at one.
 
-Source: guide (003), "Reading from ledgers"; `docs/performance.md`.
+Source: Vanlightly's guide, "Reading from ledgers"; `docs/performance.md`.
 """
 
 from __future__ import annotations

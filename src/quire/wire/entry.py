@@ -13,7 +13,7 @@ The digest covers bytes 0..31 and the payload. Integers are big-endian and signe
 
 In a run of scheme 1, the origin term (8 bytes) and flags (4) follow the first 32 bytes, and the digest covers all 44.
 
-Source: overview (002), "Table 2: Entry fields"; `docs/formats/entry.md`.
+Source: BookKeeper overview, "Table 2: Entry fields"; `docs/formats/entry.md`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A field says who writes it and who reads it, since which version it is there, and what a program does that is older.
 Knows no format; each format's own file declares its layouts.
 
-Source: `docs/formats/README.md`, "Fields".
+Source: `docs/formats/fields.md`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Format 3 is a protobuf message with its length in front, format 2 the same message as text, format 1 plain lines. The
 format that was found is the one that is written; new ledgers get format 3. Knows nothing of stores and versions.
 
-Source: metadata format of Apache BookKeeper, "Ledger metadata"; tests/vectors/ledger_metadata.json.
+Source: BookKeeper source, `LedgerMetadataFormat` in `DataFormats.proto`, `LedgerMetadataSerDe`;
+tests/vectors/ledger_metadata.json.
 """
 
 from __future__ import annotations

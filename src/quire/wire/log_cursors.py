@@ -1,6 +1,7 @@
 """A cursor's record as bytes: protobuf, unknown fields carried over. Prose: `docs/formats/log-list.md`, "Cursors".
 
-Source: spark.md 5.2, "cursor"; decision F-29: unknown fields are preserved by every writer.
+Source: docs/formats/log-list.md, "Cursors"; docs/decisions/019-paged-list.md: unknown fields are kept by every
+writer.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Pages are named by what is in them, so two leaders that make the same page make one record, and a page under a name
 never changes. The module must not know stores. Prose: `docs/formats/log-list.md`.
 
-Source: decisions F-11, F-12, F-29.
+Source: docs/formats/log-list.md; docs/decisions/017-leader-epoch.md; docs/decisions/018-log-ids.md;
+docs/decisions/019-paged-list.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bodies of INFO: JSON objects, both ways; what they say is the bookie's business.
 
-Source: `docs/formats/native-protocol.md`, "INFO".
+Source: `docs/formats/native-protocol.md`, INFO.
 """
 
 from __future__ import annotations

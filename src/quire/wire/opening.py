@@ -3,7 +3,7 @@
 Column by column: what the interpreter would do for each entry is one call for all of them. Where anything does not
 fit, each entry is looked at by itself.
 
-Source: overview (002), "Table 2: Entry fields"; `docs/formats/entry.md`.
+Source: BookKeeper overview, "Table 2: Entry fields"; `docs/formats/entry.md`.
 """
 
 from __future__ import annotations

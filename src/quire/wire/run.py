@@ -285,7 +285,7 @@ class RunView:
         Raises:
             MalformedFrameError: an entry names another ledger or id, or is shorter than an entry's header.
 
-        Source: decision on inner and outer ids, `docs/formats/run.md`.
+        Source: docs/decisions/031-one-run-body.md; `docs/formats/run.md`.
         """
         start = RUN_HEADER_BYTES + 4 * self.count
         places = [(start, self.sizes[0], self.first)]

@@ -3,7 +3,7 @@
 Promises are folded from the marks of a recording: what was asked for (it may have happened) and what was answered (it
 must have). A bookie's answers are asked for as a reader and a writer would, through `bookie.ledgers`.
 
-Source: protocol document (001), "Closing a ledger as a reader"; `docs/crash-images.md`.
+Source: BookKeeper protocol, "Closing a ledger as a reader"; `docs/crash-images.md`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The steps are those of `bookie/ledgers.py`, with bits for entries. What was admitted waits in the journal, in order; a
 sync makes the oldest waiting record durable and lets its answer leave. A crash keeps the disk only.
 
-Source: protocol document (001), "Closing a ledger as a reader"; protocol reference 5.1 to 5.6.
+Source: BookKeeper protocol, "Closing a ledger as a reader"; docs/protocol/bookie.md.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class BookieDriver:
             listed: the record names this bookie in a fragment.
             closed: the record says CLOSED (a mutant looks at it).
 
-        Source: protocol reference 5.6; `bookie/server.py`.
+        Source: docs/protocol/bookie.md, "After a loss"; `bookie/server.py`.
         """
         state = state._replace(looking=False)
         if not listed or state.facts is not None:

@@ -1,6 +1,6 @@
 """One check: a world, its invariants, the search; what the command line and the tests call.
 
-Source: protocol reference 9 and 10.
+Source: docs/counterexamples.md, "All of them", "What must hold".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The mutants of a bookie's collector: one part of its proofs taken out of each.
 
-Source: protocol reference, "Short counterexamples", T4 and T6.
+Source: docs/protocol/collection.md, "What goes wrong without it".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The parts of a collector's world: its size, the metadata store, the bookie with its pass, and the state made of them.
 
-Source: protocol reference, "Short counterexamples", T4 and T6.
+Source: docs/protocol/collection.md.
 """
 
 from __future__ import annotations

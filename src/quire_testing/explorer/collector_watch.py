@@ -2,7 +2,7 @@
 
 Each of them is about a step, so the world notes what broke where it happens.
 
-Source: protocol reference, "Short counterexamples", T4 and T6.
+Source: docs/protocol/collection.md; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Left out, by decision:
   adds name no token, so nothing tells two of its ledgers apart, nor one of Java's from one of ours under its password;
 - a third restore: with three, within as many passes, a record can be found in a store that is no part of the chain.
 
-Source: protocol reference, "Short counterexamples", T4 and T6.
+Source: docs/protocol/collection.md, "A store that went back".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How large a world is explored and what may go wrong in it. A budget is part of a configuration's name.
 
-Source: protocol document (001), "Ledgers": E >= Qw >= Qa.
+Source: BookKeeper protocol, "Ledgers": E >= Qw >= Qa.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The mutants of a bookie's identity: one judgement of starts or of pauses taken out of each.
 
-Source: protocol reference, "Short counterexamples", T3.
+Source: docs/decisions/015-who-a-directory-is.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Left out, by decision, and said in `docs/formats/segment.md`:
 - bytes put back below a marker that stays (a disk's snapshot), younger than the last record of the boots;
 - a session that the store ends while its owner runs and cannot reach the store, and somebody starts a copy meanwhile.
 
-Source: protocol reference, "Short counterexamples", T3; `docs/decisions/015-who-a-directory-is.md`.
+Source: docs/decisions/015-who-a-directory-is.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A state costs about 70 bytes so, not 450 to 750. Two states of one fingerprint w
 states the chance that this happens anywhere is below one in ten thousand. There is no way back from a fingerprint, so
 a violation is looked for again with `explorer.explore`, which keeps the states.
 
-Source: checking reference 2, the nightly rows.
+Source: docs/decisions/006-explorer.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What must hold in every state of a ledger's world, by name.
 
-Source: protocol document (001), "Guarantees"; protocol reference 9.
+Source: BookKeeper protocol, "Guarantees"; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations

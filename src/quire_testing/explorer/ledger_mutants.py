@@ -1,6 +1,6 @@
 """The mutants of a ledger's writers, recoverers, readers and bookies.
 
-Source: protocol reference 10; docs/decisions.
+Source: docs/counterexamples.md, "All of them"; docs/decisions/README.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The mutants of the log: one fix of opening or rolling taken out of each.
 
-Source: protocol reference 10, X19 to X22 and X34; decisions F-10, F-30.
+Source: docs/counterexamples.md, "All of them"; docs/decisions/016-open-items-are-recovered.md;
+docs/decisions/020-next-ledger-waits.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The parts of a log's world: its size, its ledgers, its handles and truncations, and the state made of them.
 
-Source: ledgers to logs (000); protocol reference 7.
+Source: BookKeeper ledgers to logs; docs/protocol/log.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A truncation that is never heard of again is one whose steps are never taken. Its ledgers are deleted only after the
 list without them is written; whoever opens the log meanwhile finds them gone.
 
-Source: protocol reference 7.4; decision F-32.
+Source: docs/decisions/022-truncation-intent.md.
 """
 
 from __future__ import annotations

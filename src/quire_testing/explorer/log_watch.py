@@ -1,6 +1,6 @@
 """What must hold in every state of a log's world: L1 to L7, by the names and texts of `invariants.LOG_INVARIANTS`.
 
-Source: ledgers to logs (000); protocol reference 7.6.
+Source: BookKeeper ledgers to logs; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations

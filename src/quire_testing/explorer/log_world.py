@@ -4,7 +4,7 @@ Ledgers are as the ledger's world proves them: an add lands or is refused, a rec
 landed. What a handle asks for is carried out in any order, each request and each answer a step of its own; a swap whose
 answer is lost may land later, or never.
 
-Source: ledgers to logs (000); protocol reference 7.
+Source: BookKeeper ledgers to logs; docs/protocol/log.md.
 """
 
 from __future__ import annotations

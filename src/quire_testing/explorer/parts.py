@@ -118,7 +118,7 @@ ClientMove: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple
 def legal(old: LedgerMetadata, new: LedgerMetadata) -> bool:
     """Whether a swap is one that the protocol knows: state by state, and fragments only where they may change.
 
-    Source: protocol document (001), "Ledgers"; protocol reference 1.5.
+    Source: BookKeeper protocol, "Ledgers"; docs/protocol/README.md, "The ledger's record".
     """
     if old.state is LedgerState.OPEN:
         return new.state is not LedgerState.IN_RECOVERY or new.fragments == old.fragments

@@ -4,7 +4,7 @@ A reader asks and hears in one step. Nothing is lost by that: its questions chan
 next depends only on answers that it has, and an answer that comes late is one that was asked for late. A LAC, from
 whomever, may be believed; what a closed record says is final.
 
-Source: `client/reader.py`, whose handling of effects this repeats; guide (003), "Reading from ledgers".
+Source: `client/reader.py`, whose handling of effects this repeats; Vanlightly's guide, "Reading from ledgers".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The steps of the readers in a ledger's world.
 
-Source: guide (003), "Reading from ledgers".
+Source: Vanlightly's guide, "Reading from ledgers".
 """
 
 from __future__ import annotations

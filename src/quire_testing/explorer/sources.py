@@ -3,7 +3,7 @@
 A source is what can make a step of its own: one direction of one connection, a client, its questions to the store, a
 disk, a reader. All of them together are `World.successors` without the faults, which are asked for by kind.
 
-Source: checking reference 4.
+Source: docs/simulation.md, "Walks of the machines".
 """
 
 from __future__ import annotations

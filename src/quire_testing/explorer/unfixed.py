@@ -1,6 +1,6 @@
 """Machines and drivers with exactly one fix taken out, for the mutants that no single rule makes.
 
-Source: protocol reference 10.
+Source: docs/counterexamples.md, "All of them".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A state is a tuple of small numbers, one for each part: bookies, store, clients,
 store, budgets. A number names a part's state in a table; what a part does on an input is worked out once, by running
 its machine, and remembered. So millions of states of the world cost thousands of runs of the machines.
 
-Source: protocol document (001); protocol reference 2 to 5.
+Source: BookKeeper protocol; docs/protocol/README.md; docs/decisions/006-explorer.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A history is what clients asked for and were told, with what was seen at bookies and in the metadata store, in the order
 in which it happened. Nothing here knows what is right.
 
-Source: faults, section 3, first paragraph; docs/formats/history.md.
+Source: docs/formats/history.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It looks at each event once, in order, and gives each to the ledger, log, sink or register that it is about. What it keeps
 is a few bytes per entry and per event; a ledger that was deleted gives its share back.
 
-Source: faults, section 3.
+Source: docs/formats/history.md, "What is judged".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A field that is not in the table is refused, so that a misspelt one cannot pass as an absent one; `comment` and fields
 that begin with `x_` are free.
 
-Source: faults, section 3, first paragraph.
+Source: docs/formats/history.md, "Operations", "Notes".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariants 1 to 7. A ledger has one writer per term and write-once entries, so that no search is needed: each event is
 compared with what is known so far, and a little at the end.
 
-Source: faults, section 3, invariants 1 to 7; protocol, section 9, I1, I4, I5, I11, I12.
+Source: docs/formats/history.md, "What is judged": 1 to 7; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations

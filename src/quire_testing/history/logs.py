@@ -2,7 +2,7 @@
 
 Invariant 10. Offsets are write-once cells like a ledger's entries; the list is a register whose every value is known.
 
-Source: faults, section 3, invariant 10; protocol, section 7.6.
+Source: docs/formats/history.md, "What is judged": 10; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations

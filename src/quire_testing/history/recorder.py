@@ -3,7 +3,7 @@
 It knows no clock (it is handed one) and no file (a sink takes each line). A process that may be killed hands in a sink
 that writes at once: the invocation must be out before the request is.
 
-Source: faults, section 3, first paragraph; docs/formats/history.md.
+Source: docs/formats/history.md.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ have been the state there is all that has to be remembered. Operations of unknow
 
 It does not know what a register holds: a model says what an operation does to a state.
 
-Source: faults, section 3, second paragraph. J. Wing, C. Gong, "Testing and verifying concurrent objects", 1993;
-G. Lowe, "Testing for linearizability", 2017, section 3.
+Source: docs/formats/history.md, "What is judged": 12; Wing and Gong; Lowe, section 3.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariants 8 and 9. A conflict counts only up to the ledger's end, which may become known after the copy was seen, so that
 conflicts wait for the end of the history.
 
-Source: faults, section 3, invariants 8 and 9; protocol, section 9, I2, I3, G2, U2.
+Source: docs/formats/history.md, "What is judged": 8 and 9; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Invariant 11.
 
-Source: faults, section 3, invariant 11.
+Source: docs/formats/history.md, "What is judged": 11.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a judgement says: which invariants were looked at, how often, and each violation as a sentence.
 
-Source: faults, section 3, the list of invariants.
+Source: docs/formats/history.md, "What is judged".
 """
 
 from __future__ import annotations

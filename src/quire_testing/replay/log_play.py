@@ -1,6 +1,6 @@
 """Plays the steps of a log's schedule with the log's programs: each is one question answered, one add landed, one call.
 
-Source: checking reference, 1.4 and 3 (replay); docs/testing.md.
+Source: docs/testing.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

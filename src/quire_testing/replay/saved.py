@@ -8,7 +8,7 @@
 
 Steps that are not possible any more are left out: a fix makes some of them impossible, and what is left must break nothing.
 
-Source: issue 5 (transcripts); docs/testing.md.
+Source: docs/testing.md, "A failure that was saved".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many runs on several cores, what they have seen, and what is left of a failing one when faults are dropped.
 
-Source: checking reference 4; faults reference 4, R1.
+Source: docs/simulation.md; docs/testing.md, "The full rounds".
 """
 
 from __future__ import annotations

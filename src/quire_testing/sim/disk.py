@@ -2,7 +2,7 @@
 
 A disk outlives its process. A killed process leaves all that it wrote, a power loss does not. Faults are switches.
 
-Source: faults reference 2; `docs/formats/segment.md`, "What a crash can leave".
+Source: docs/simulation.md, "The world"; `docs/formats/segment.md`, "What a crash can leave, and what the start does".
 """
 
 from __future__ import annotations

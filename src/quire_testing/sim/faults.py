@@ -2,7 +2,7 @@
 
 A fault names who it strikes and how long it lasts; the world carries it out and heals it.
 
-Source: faults reference 2; checking reference 4.
+Source: docs/simulation.md, "The world".
 """
 
 from __future__ import annotations

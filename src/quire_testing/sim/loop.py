@@ -3,7 +3,7 @@
 Time stands still while code runs and jumps to the next event afterwards. Whatever a process schedules is its own: a
 crash forgets it, a pause keeps it until the process goes on. Nothing here knows of bookies, networks or disks.
 
-Source: checking reference 4; decision on simulation.
+Source: docs/simulation.md, "The world".
 """
 
 from __future__ import annotations

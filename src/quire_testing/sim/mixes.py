@@ -3,7 +3,7 @@
 Each run has a character of its own: one bookie slow for the whole run, one link almost dead, one client impatient.
 Uniform chance is weak; such "swarm" settings and links of unlike priority find more.
 
-Source: checking reference 4.
+Source: docs/simulation.md, "The world".
 """
 
 from __future__ import annotations

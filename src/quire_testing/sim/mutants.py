@@ -3,7 +3,7 @@
 The table of fixes is the explorer's (`quire_testing/explorer/mutants.py`); here it is said how each gets into whole programs:
 rules by construction, the writer's machine by `Machines`, the store's compare-and-swap by a store that does not compare.
 
-Source: protocol reference 10; checking reference 3, bar 7.
+Source: docs/counterexamples.md, "All of them"; docs/simulation.md, "Does it notice?".
 """
 
 from __future__ import annotations

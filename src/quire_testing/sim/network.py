@@ -4,7 +4,7 @@ What TCP promises is kept: the bytes of one connection arrive in order and none 
 it does not promise is made use of: a break loses a suffix, the ends learn of it at different times or by their own
 time-outs only, and a later connection may overtake what an earlier one still brings.
 
-Source: checking reference 1.3 and 4; faults reference 2.
+Source: docs/simulation.md, "The world".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One run: a seed, its world, its workload, the healing at the end, the last reads and scans, and the verdict.
 
-Source: checking reference 4; faults reference 3.
+Source: docs/simulation.md; docs/formats/history.md, "What is judged".
 """
 
 from __future__ import annotations

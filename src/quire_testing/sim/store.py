@@ -3,7 +3,7 @@
 The store itself is the in-memory one, which does every request in one moment; what is asked for happens even if nobody
 waits for it any more, as at a real server.
 
-Source: metadata store's promises (`quire/metadata/store.py`); faults reference 2, "metadata store".
+Source: `metadata/store.py`: the promises; docs/simulation.md, "The world".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many walks, and what is left of a failing one when every step that it does not need is left out.
 
-Source: checking reference 4 and 5.
+Source: docs/simulation.md, "Walks of the machines".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The mixes of the walks: which world, which budgets of faults, and what is drawn for one walk of it.
 
-Source: checking reference 4; issue 5 names the large world.
+Source: docs/simulation.md, "Walks of the machines".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the first that can make a step makes it, and at change points one source moves e
 client is slow for a whole walk, which uniform chance never gives. Faults come when the take-over begins, or anywhere. A
 walk begins behind a random number of entries that are everywhere already, and stops when nothing is left to decide.
 
-Source: checking reference 4.
+Source: docs/simulation.md, "Walks of the machines"; Burckhardt and others: priority schedules.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The histories are judged by what clients were told. Three invariants lie deeper 
 harmed: I7 (a recovery that reads has durable fences that cover), the full write set after a recovery, and which changes
 of a record are legal. A recovery's machine is the shipped one, looked at after each input.
 
-Source: protocol reference 1.5, 9 (I7) and 10 (X8).
+Source: docs/protocol/README.md, "The ledger's record"; docs/counterexamples.md, "What must hold": I7 and W.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every coroutine here is a user's program: it calls the public client and writes down what it asked for and was told.
 
-Source: faults reference 3; checking reference 4, "shape the workload around takeover".
+Source: docs/simulation.md, "The world": faults come around the take-over.
 """
 
 from __future__ import annotations

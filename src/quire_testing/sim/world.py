@@ -1,6 +1,6 @@
 """One simulated world: machines, a network, a store, the faults of this run, and the history of what clients were told.
 
-Source: checking reference 4; design, "Three programs run the same machines".
+Source: docs/simulation.md, "The world".
 """
 
 from __future__ import annotations

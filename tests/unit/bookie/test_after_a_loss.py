@@ -147,7 +147,7 @@ def test_a_record_that_cannot_be_read_refuses_its_own_ledger_only(tmp_path: Path
 
 
 def test_a_ledger_that_became_known_otherwise_is_asked_about_too(tmp_path: Path) -> None:
-    """Trace T2: the record names the bookie no more, and an explicit LAC makes the ledger known."""
+    """The record names the bookie no more, and an explicit LAC makes the ledger known."""
 
     async def work(at: World) -> None:
         who, records = access(1), LedgerStore(at.store)

@@ -473,7 +473,10 @@ def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) ->
 
 
 def test_what_a_recoverer_wrote_is_no_evidence_of_a_lac(tmp_path: Path) -> None:
-    """Decision F-19: headers of recovery adds may carry an advancing LAC (a Java recoverer's do); no reader may go by it."""
+    """Headers of recovery adds may carry an advancing LAC (a Java recoverer's do); no reader may go by it.
+
+    Source: docs/decisions/032-recovery-adds-and-the-lac.md.
+    """
 
     async def work(at: World) -> None:
         who = access(1)

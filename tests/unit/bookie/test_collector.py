@@ -86,7 +86,7 @@ def test_without_its_file_a_collector_finds_everything_anew(
         await at.forget_record(ledger_id)
         assert await at.passes(3) == 0
         assert at.unknown == [ledger_id]
-        assert ("found anew" in caplog.text) == (spoilt is not None)
+        assert ("gathered again" in caplog.text) == (spoilt is not None)
 
     with_bookie(tmp_path, scenario)
 
@@ -191,7 +191,7 @@ def test_a_store_that_went_back_is_held_against_and_accepted(
         assert await at.passes(4) == 0
         assert at.unknown == young
         at.server.attention.look()
-        assert caplog.text.count("deletes nothing: the store ") == 1
+        assert caplog.text.count("deletes no ledgers: the store ") == 1
         (held,) = await bookies_that_hold(at.store)
         assert held.why == at.server.collector.info()["holding"]
         await at.restart()

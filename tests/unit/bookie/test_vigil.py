@@ -326,7 +326,7 @@ def test_who_was_replaced_ends_and_says_so(how: str, tmp_path: Path) -> None:
         adding = asyncio.ensure_future(at.add(who, [1]))
         await asyncio.wait_for(ended.wait(), 20)
         assert isinstance(at.server.vigil.error, IdentityReplacedError)
-        assert "runs elsewhere as boot 9, this process is boot 1" in str(at.server.vigil.error)
+        assert "runs elsewhere as boot 9, and this process is boot 1" in str(at.server.vigil.error)
         late = asyncio.ensure_future(at.add(who, [2]))
         assert shown(await at.read(who, 0, 0)) == [0]
         assert not late.done()

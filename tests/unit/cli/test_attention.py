@@ -182,14 +182,14 @@ def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(3):
             at.sick.attention.look()
         assert lines(caplog, "damage in ", ".seg") == 5, "bounded"
-        assert lines(caplog, "3 more damages") == 1
+        assert lines(caplog, "3 more damaged places") == 1
         assert lines(caplog, "damage: 8 places", "What ends it: `quire ledger recover ID`") == 1, (
             "not for ever"
         )
-        await at.needs("damage", "8 places on its disk not as written", f"(ledger {at.ledger})")
+        await at.needs("damage", "8 places on the disk differ from what was written", f"(ledger {at.ledger})")
         assert "copied anew" in await at.quire("ledger", "recover", str(at.ledger))
         at.sick.attention.look()
-        assert lines(caplog, "over: damage") == 1
+        assert lines(caplog, "no longer the case: damage") == 1
         await at.well()
         await at.quire("ledger", "verify", str(at.ledger))
 
@@ -204,13 +204,14 @@ def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         at.sick.attention.look()
         at.sick.attention.look()
         assert (
-            lines(caplog, "read-only: its disk is full", "What ends it: delete ledgers or give it space") == 1
+            lines(caplog, "read-only: the disk is full", "What ends it: delete ledgers or add disk space")
+            == 1
         )
-        await at.needs("read-only", "its disk is full", "it goes on by itself")
+        await at.needs("read-only", "the disk is full", "the bookie continues by itself")
         at.files.error = 0
         at.sick.storage.check_space()
         at.sick.attention.look()
-        assert lines(caplog, "over: read-only") == 1
+        assert lines(caplog, "no longer the case: read-only") == 1
         await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
         await at.well()
 
@@ -223,8 +224,8 @@ def test_a_disk_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         while at.sick.storage.failure is None:
             await at.write(20, 10_000)
         at.sick.attention.look()
-        assert lines(caplog, "read-only: writing to", "What ends it: check the disk, then start") == 1
-        await at.needs("read-only", "Nothing more is acknowledged", "start the bookie again")
+        assert lines(caplog, "read-only: writing to", "What ends it: check the disk, then restart") == 1
+        await at.needs("read-only", "Nothing more is acknowledged", "restart the bookie")
         at.files.error = 0
         await at.restart()
         for ledger_id in list(at.sick.storage.limbo):
@@ -243,13 +244,20 @@ def test_limbo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         rot(server, at.ledger, runs[3].first, at=30)  # its header: which entries it had, nobody knows
         await at.start("b0")
         assert list(at.sick.storage.limbo) == [at.ledger]
-        assert lines(caplog, f"limbo: ledger {at.ledger}:", "What ends it: `quire ledger recover ID`") == 1
-        await at.needs("limbo", f"ledger {at.ledger}: something may be lost", "recover ID", others=True)
+        assert (
+            lines(
+                caplog,
+                f"limbo: the bookie may have lost entries of ledger {at.ledger},",
+                "What ends it: run `quire",
+            )
+            == 1
+        )
+        await at.needs("limbo", f"may have lost entries of ledger {at.ledger}", "recover ID", others=True)
         assert "may vouch for it again" in await at.quire("ledger", "recover", str(at.ledger))
         at.sick.attention.look()
-        assert lines(caplog, "over: limbo") == 1
+        assert lines(caplog, "no longer the case: limbo") == 1
         await at.quire("ledger", "verify", str(other))
-        await at.needs("damage", "a record's header does not verify", "until the bookie is started again")
+        await at.needs("damage", "a record's header does not verify", "until the bookie is restarted")
 
     with_cluster(tmp_path, scenario)
 
@@ -288,12 +296,19 @@ def test_a_held_collection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         await at.sick.store.delete(f"passes/{at.sick.bookie_id}")
         await at.sick.collector.collect()
         at.sick.attention.look()
-        assert lines(caplog, "held collection: deletes nothing", "What ends it: put the newest metadata") == 1
-        await at.needs("held collection", "deletes nothing: the store has no counter", "accept-store`")
+        assert (
+            lines(
+                caplog,
+                "held collection: the collector deletes no ledgers",
+                "What ends it: restore the newest metadata",
+            )
+            == 1
+        )
+        await at.needs("held collection", "deletes no ledgers: the store has no counter", "accept-store`")
         await at.quire("cluster", "accept-store", "--yes", "--no-wait")
         await at.sick.collector.collect()
         at.sick.attention.look()
-        assert lines(caplog, "over: held collection") == 1
+        assert lines(caplog, "no longer the case: held collection") == 1
         await at.well()
 
     with_cluster(tmp_path, scenario)
@@ -308,11 +323,11 @@ def test_a_failed_task(
 
         with monkeypatch.context() as patched:
             patched.setattr(at.sick.storage, "check_space", fail)
-            task = next(one for one in at.sick._tasks if one.get_name().startswith("look after"))
+            task = next(one for one in at.sick._tasks if one.get_name().startswith("supervise connections"))
             await asyncio.wait([task])
             await asyncio.sleep(0)
-        assert lines(caplog, "failed task: look after", "What ends it: start the bookie again") == 1
-        await at.needs("failed task", "a thing that nobody thought of", "start the bookie again")
+        assert lines(caplog, "failed task: supervise connections", "What ends it: restart the bookie") == 1
+        await at.needs("failed task", "a thing that nobody thought of", "restart the bookie")
         await at.restart()
         await at.well()
 
@@ -358,14 +373,21 @@ def test_a_lost_registration(
         at.sick.vigil.registration_gone()
         at.sick.attention.look()
         at.sick.attention.look()
-        assert lines(caplog, "lost registration: it holds adds", "What ends it: it goes on by itself") == 1
+        assert (
+            lines(
+                caplog,
+                "lost registration: the bookie holds adds",
+                "What ends it: the bookie continues by itself",
+            )
+            == 1
+        )
         await at.needs("lost registration", "has no registration of it", "when it is registered again")
         answers.set()
         async with asyncio.timeout(30):
             while at.sick.vigil.holding:
                 await asyncio.sleep(0.01)
         at.sick.attention.look()
-        assert lines(caplog, "over: lost registration") == 1
+        assert lines(caplog, "no longer the case: lost registration") == 1
         await at.well()
 
     with_cluster(tmp_path, scenario)
@@ -377,12 +399,12 @@ def test_a_slow_loop(
     async def scenario(at: Cluster) -> None:
         at.clock.more_ms += 4000
         async with asyncio.timeout(30):
-            while not lines(caplog, "slow loop: its loop stood still for"):
+            while not lines(caplog, "slow loop: the event loop was blocked for"):
                 await asyncio.sleep(0.01)
-        await at.needs("slow loop", "its loop stood still for ", "60 s without that")
+        await at.needs("slow loop", "the event loop was blocked for ", "60 s without a blocked loop")
         monkeypatch.setattr(conditions, "REMEMBERED_MS", 0)  # a minute goes by
         at.sick.attention.look()
-        assert lines(caplog, "over: slow loop") == 1
+        assert lines(caplog, "no longer the case: slow loop") == 1
         await at.well()
 
     with_cluster(tmp_path, scenario)
@@ -393,9 +415,9 @@ def test_a_bookie_that_is_down_or_silent(tmp_path: Path) -> None:
         server = at.sick._server
         assert server is not None
         server.close()
-        await at.needs("silent", "was asked how it is", "process runs")
+        await at.needs("silent", "the request for its state failed", "process runs")
         await at.stop("b0")
-        await at.needs("down", "it is not registered", "start it")
+        await at.needs("down", "the bookie is not registered", "start the bookie")
         await at.start("b0")
         await at.well()
 
@@ -408,7 +430,7 @@ def test_a_bookie_that_does_not_say_why_it_is_read_only(tmp_path: Path) -> None:
     async def scenario(at: Cluster) -> None:
         at.sick.ledgers.read_only = True
         await until_async(lambda: at.standing("b0", "read-only"), "it is registered as read-only")
-        await at.needs("read-only", "does not say why", "look into its log")
+        await at.needs("read-only", "reports no reason", "read the bookie's log")
         at.sick.ledgers.read_only = False
         await until_async(lambda: at.standing("b0", "up"), "it is registered as writable")
         await at.well()
@@ -431,7 +453,7 @@ def test_a_damage_without_a_ledger_is_told_until_the_next_start(
         async with asyncio.timeout(30):
             while at.sick._suspicious:
                 await asyncio.sleep(0.01)
-        await at.needs("damage", "the segment is missing", "until the bookie is started again", others=True)
+        await at.needs("damage", "the segment is missing", "until the bookie is restarted", others=True)
         await at.restart()
         for ledger_id in list(at.sick.storage.limbo):
             await at.quire("ledger", "recover", str(ledger_id))
@@ -443,8 +465,8 @@ def test_a_damage_without_a_ledger_is_told_until_the_next_start(
 def test_a_registration_that_is_late_is_told_as_such() -> None:
     for says, what in (
         ({"writable": True, "conditions": []}, "still registered as read-only"),
-        ({"writable": False, "conditions": []}, "does not say why"),
-        ({"disk": {}}, "does not say why"),
+        ({"writable": False, "conditions": []}, "reports no reason"),
+        ({"disk": {}}, "reports no reason"),
     ):
         assert what in conditions_of(says, writable=False)[0]["what"]
         assert conditions_of(says) == []

@@ -122,7 +122,7 @@ def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path
             for server in at.servers:  # as a backup has it that is older than the counters
                 await store.delete(f"passes/{server.bookie_id}")
             assert await at.passes() == 0
-            assert "deletes nothing: the store has no counter" in await at.quire("status", code=5)
+            assert "deletes no ledgers: the store has no counter" in await at.quire("status", code=5)
             assert {row["kept_as"] for row in await at.json("orphans")} == {"due", "unknown"}
 
             assert "give --yes" in await at.quire("accept-store", code=2)

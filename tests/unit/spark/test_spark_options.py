@@ -1,4 +1,7 @@
-"""Options: what is understood, and the sentence for what is not (spark.md 5.2, 5.5)."""
+"""Options: what is understood, and the sentence for what is not.
+
+Source: docs/spark.md, "Options".
+"""
 
 import pytest
 

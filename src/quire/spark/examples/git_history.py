@@ -9,7 +9,7 @@ server keeps, with an independent truth to compare with. `load` writes one recor
 them as a stream, turns them into keys and values, and writes another log, each record once however often it is killed;
 `tree` makes the table of paths that the log leads to.
 
-Source: spark.md 7, "git history as a namenode edit log".
+Source: docs/spark-guide.md, "A history as a log".
 """
 
 from __future__ import annotations

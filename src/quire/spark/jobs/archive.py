@@ -7,7 +7,7 @@ places. A later run of the job, after a grace time, compares each file with its 
 alone and the ledger is deleted. Each step can be cut off and done again; files that no list names are shown, and deleted
 on demand. Whoever reads the log through Spark sees no difference, and anything that reads Parquet can read the files.
 
-Source: spark.md 6, job 3.
+Source: docs/spark-jobs.md, "Archive".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ a refusal, so that a tombstone never goes before what it removes. What is left k
 Stopped anywhere, the job can be run again. It runs beside a leader and beside sinks: the last two ledgers of a list are
 not touched, nor is anything from a cursor on that holds the log back.
 
-Source: spark.md 6, job 1, `compact`; 10.6.
+Source: docs/spark-jobs.md, "Compact"; docs/decisions/009-compaction.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What jobs do with a log's list: find the log, and swap what they have copied into it.
 
-Source: spark.md 6, "Common form"; `log/rewriting.py`.
+Source: docs/spark-jobs.md; `log/rewriting.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ records are in it; Spark's own `_SUCCESS` says that it is whole. So a run that w
 takes for a snapshot, and a run with nothing new to read makes none. What is read is what came after the newest snapshot
 that still counts: one of this log, not later than what is asked for, and not from before records were compacted away.
 
-Source: spark.md 6, job 4.
+Source: docs/spark-jobs.md, "Materialise".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which records of a log say what is so now: of each key the newest one, worked out by Spark, kept as bitmaps.
 
-Source: spark.md 6, job 1, `compact`.
+Source: docs/spark-jobs.md, "Compact".
 """
 
 from __future__ import annotations

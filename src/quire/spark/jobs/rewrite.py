@@ -7,7 +7,7 @@ swaps the log's list when a round of copies is done: exactly the copied ledgers 
 What left the list stays readable until the collector's grace time is over, so that no reader is cut off. It can run
 beside a leader and beside sinks; a copy that was never listed is collected.
 
-Source: spark.md 6, job 1.
+Source: docs/spark-jobs.md, "Rewrite".
 """
 
 from __future__ import annotations

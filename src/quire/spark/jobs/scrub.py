@@ -6,7 +6,7 @@
 a bookie that does not answer should hold is "unknown", never "missing". The table has a row for each window and class
 of a bookie's share, and one for each thing that is wrong; a run that was stopped goes on where it stopped.
 
-Source: spark.md 6, job 2; decision F-06.
+Source: docs/spark-jobs.md, "Scrub and audit"; docs/decisions/026-torn-or-damaged.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ make it again. A round is: all writers append their next records; when these are
 them back from the bookies and compare. After the last round everything is read once more. A writer that is stopped, or
 whose bookies are, begins again where its log ends. So the job may run while machines are killed, and finds what that broke.
 
-Source: spark.md 6, job 5.
+Source: docs/spark-jobs.md, "Soak".
 """
 
 from __future__ import annotations

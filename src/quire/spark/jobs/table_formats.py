@@ -4,7 +4,7 @@ Nothing is copied. What a table should hold is compared with what it holds, so a
 is made good by the next one. The log's list, or the snapshot, stays what counts; the table is a view of it for whoever
 reads such tables. Each format needs its extra: `quire[delta]`, `quire[iceberg]`.
 
-Source: spark.md 1.8, "table formats must be reached from Python"; 6, job 3; 10.7.
+Source: docs/spark-jobs.md, "As Delta and Iceberg tables".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A job names its units by content, so that a second run of the same job knows them again. They run in rounds; each
 round's rows are appended to the table in one commit, so a job that was stopped has lost the round it was in, no more.
 
-Source: spark.md 6, "Common form".
+Source: docs/spark-jobs.md.
 """
 
 from __future__ import annotations

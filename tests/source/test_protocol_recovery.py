@@ -1,4 +1,7 @@
-"""Protocol document (001), what it says about closing a ledger as a reader. Each test cites the sentence it checks."""
+"""Fencing and recovery. Each test cites the sentence that it checks.
+
+Source: BookKeeper protocol, "Closing a ledger as a reader".
+"""
 
 from __future__ import annotations
 

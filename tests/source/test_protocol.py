@@ -1,6 +1,6 @@
-"""The sentences of the protocol document (001) about ledgers, write quorums, writing and closing as a writer.
+"""What the protocol says about ledgers, write quorums, writing and closing as a writer. Each test cites what it checks.
 
-Each test cites what it checks. Fencing and recovery: `test_protocol_document_001_recovery.py`.
+Source: BookKeeper protocol; tests/source/test_protocol_recovery.py: fencing and recovery.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The overview (002). Each test cites the sentence it checks."""
+"""Each test cites the sentence of the overview that it checks.
+
+Source: BookKeeper overview.
+"""
 
 from __future__ import annotations
 

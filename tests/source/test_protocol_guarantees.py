@@ -1,6 +1,6 @@
-"""Protocol document (001), what it promises, and the guide (003) on what bookies do: on real bookies in this process.
+"""What the protocol promises and what bookies do, on real bookies in this process. Each test cites its sentence.
 
-Each test cites the sentence it checks.
+Source: BookKeeper protocol, "Guarantees"; Vanlightly's guide.
 """
 
 from __future__ import annotations

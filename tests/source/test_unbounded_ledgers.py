@@ -1,6 +1,8 @@
-"""Unbounded ledgers (004), as far as Quire has them: fragments, and bookies that know terms. Each test cites a sentence.
+"""Unbounded ledgers, as far as Quire has them: fragments, and bookies that know terms. Each test cites a sentence.
 
 No client takes a term yet; take-overs, no-ops and truncation on bookies have their tests when they exist.
+
+Source: Vanlightly's unbounded ledgers.
 """
 
 from __future__ import annotations

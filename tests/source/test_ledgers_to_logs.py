@@ -1,4 +1,7 @@
-"""Ledgers to logs (000). Each test cites the sentence it checks."""
+"""Each test cites the sentence that it checks.
+
+Source: BookKeeper ledgers to logs.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,7 @@ def test_the_last_two_are_fenced() -> None:
     list." """
     assert RULES.ledgers_to_fence([1, 2, 3, 4], []) == [3, 4]
     assert RULES.ledgers_to_fence([1], [1]) == [1]
-    # And whatever the list calls open, wherever it stands (F-10).
+    # And whatever the list calls open, wherever it stands.
     assert RULES.ledgers_to_fence([1, 2, 3, 4], [2]) == [2, 3, 4]
 
 
@@ -287,7 +290,10 @@ def test_a_handle_that_does_not_lead_closes_nothing() -> None:
 
 
 def test_pages_are_named_by_their_content() -> None:
-    """Decision F-29: two leaders that make the same page make one; another content has another name."""
+    """Two leaders that make the same page make one; another content has another name.
+
+    Source: docs/decisions/019-paged-list.md.
+    """
     items = head_of(1, 2).items
     page = LogPage(b"\x05" * 16, 0, items)
     assert page_name(page) == page_name(LogPage(b"\x05" * 16, 0, items))

@@ -1,4 +1,7 @@
-"""The guide to the protocol (003). Each test cites the sentence it checks."""
+"""Each test cites the sentence of the guide that it checks.
+
+Source: Vanlightly's guide.
+"""
 
 from __future__ import annotations
 
