@@ -86,7 +86,7 @@ class FirstWords:
         self._lacs = 0
         self._away = False
         reads.listeners.append(self._heard)
-        ledgers.keep = self.keep
+        ledgers.introductions.keep = self.keep
         ledgers.introductions.wait = self.wait
         ledgers.introductions.seen = self._seen
 

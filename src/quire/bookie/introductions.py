@@ -9,14 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from quire.bookie.waiters import Asker
+from quire.bookie.waiters import Asker, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.rules import Introduction, Rules
 from quire.wire.native import Request
+from quire.wire.run import RunView
 
 Then: TypeAlias = Callable[[Answer], None]
 Again: TypeAlias = Callable[[], object]
+Keep: TypeAlias = Callable[[Request, RunView, Waiter, object], Answer]
 Wait: TypeAlias = Callable[[int, Again, Asker | None], bool]
 """Calls back when a ledger's record was read; False: it will not."""
 
@@ -30,18 +32,20 @@ class Introductions:
 
     Attributes:
         wait: has a request wait for its ledger's record; None where nobody reads records: there the first key counts.
+        keep: takes an add that nothing here decides, until a record does (`FirstWords`); else it is refused.
         seen: what can be told of a ledger at once, maybe of an older record. A record's key never changes, so it is enough
             to accept a ledger, and never to refuse one: its id may have come again. None: the record must be read.
         heard: of the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it may
             not.
     """
 
-    __slots__ = ("_known", "_rules", "heard", "seen", "wait")
+    __slots__ = ("_known", "_rules", "heard", "keep", "seen", "wait")
 
     def __init__(self, known: Callable[[int], BookieLedgerMachine | None], rules: Rules) -> None:
         self._known = known
         self._rules = rules
         self.wait: Wait | None = None
+        self.keep: Keep = lambda *_: Answer.READ_ONLY
         self.seen: Callable[[int], Introduction | None] = lambda _: None
         self.heard: dict[int, Introduction | Answer] = {}
 

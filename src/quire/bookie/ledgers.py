@@ -52,7 +52,6 @@ class Ledgers:
         told_lacs: takes the LACs of many ledgers, each as `explicit_lac` does one.
         flushing: a flush is under way, and `written` will be called after it.
         introductions: who may be the first to speak of a ledger.
-        keep: takes an add that nothing here decides, until a record does (`FirstWords`); else it is refused.
         store_is_trusted: whether what the metadata store says of records may settle a fence.
     """
 
@@ -73,7 +72,6 @@ class Ledgers:
         self.told_lacs = ToldLacs(
             self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.introductions
         )
-        self.keep: Callable[[Request, RunView, Waiter, object], Answer] = lambda *_: Answer.READ_ONLY
         self.store_is_trusted: Callable[[], bool] = lambda: True
         self._lost = storage.lost_without_name
         self._asked = AskedLedgers()
@@ -92,7 +90,7 @@ class Ledgers:
         """
         answer = self.admit(request, run, waiter, tag)
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
-        return self.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
+        return self.introductions.keep(request, run, waiter, tag) if answer is Answer.UNKNOWN else answer
 
     def admit(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> Answer:
         """As `add`, and UNKNOWN where the record must be read first: the run is neither taken nor refused."""
@@ -322,10 +320,6 @@ class Ledgers:
     def last_entry(self, ledger_id: int) -> int:
         """The highest entry that is here, -1 if none is."""
         return self._storage.last_entry(ledger_id)
-
-    def held(self, ledger_id: int) -> list[tuple[int, int, int, int]]:
-        """The intervals of entries that this bookie holds, damaged or not."""
-        return self._storage.held(ledger_id)
 
     def good(self, ledger_id: int) -> list[HeldInterval]:
         """The intervals of entries that this bookie holds and that are not known to be damaged."""

@@ -16,7 +16,6 @@ import logging
 import os
 import random
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from quire.bookie.admission import Admission
@@ -29,26 +28,25 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.connection import Connection
 from quire.bookie.cookies import compare_cookie, take_directory
 from quire.bookie.digest_types import DigestTypes
-from quire.bookie.first_words import FirstWords, introduction_of
+from quire.bookie.first_words import FirstWords
 from quire.bookie.freed_memory import FreedMemory
 from quire.bookie.garbage import GarbageCollector
 from quire.bookie.ledgers import Ledgers
+from quire.bookie.lost_ledgers import LostLedgers
 from quire.bookie.record_reads import RecordReads
 from quire.bookie.unread import UnreadAnswers
 from quire.bookie.vigil import Vigil
-from quire.bookie.waiters import WHEN_DURABLE, LateRefusalError, settle
+from quire.bookie.waiters import LateRefusalError
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import LedgerFacts
 from quire.core.boot import BootState
 from quire.core.descriptors import share_out
 from quire.core.errors import (
-    CorruptMetadataError,
     DiskFullError,
     MisuseError,
     QuireError,
     StorageError,
 )
-from quire.core.ids import BookieId, LedgerId
+from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
@@ -60,7 +58,7 @@ from quire.net.security import BookieKeys
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import bookie_service_info as service
-from quire.wire import ledger_metadata, native_hello, native_info
+from quire.wire import native_hello, native_info
 from quire.wire.entry import Buffer
 
 log = logging.getLogger(__name__)
@@ -142,7 +140,7 @@ class BookieServer:
         self._writers: set[ClientConnection] = set()
         self._pending_bytes = 0
         self._freed = FreedMemory(self.scratch, self.unread, self.receive_budget)
-        self._suspicious = False
+        self.lost: LostLedgers
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._address = ("", 0)
@@ -174,7 +172,7 @@ class BookieServer:
             self.boot = self.storage.boot
             self.ledgers = Ledgers(self.storage, self._send_answers, self._rules)
             self._look_up_records()
-            self._suspicious = self.storage.report.suspects_unknown
+            self.lost = self._make_search()
             self.collector = self._make_collector()
             self.ledgers.store_is_trusted = lambda: self.collector.trusts_store
             self.attention = self._make_attention()
@@ -194,9 +192,9 @@ class BookieServer:
             loop.create_task(self.collector.run(), name="collect deleted ledgers"),
             loop.create_task(self.vigil.run(), name="supervise the bookie's identity"),
         ]
-        if self._suspicious:
+        if self.lost.unknown:
             self._tasks.append(
-                loop.create_task(self._clear_suspicion(), name="put ledgers that may be lost in limbo")
+                loop.create_task(self.lost.search(), name="put ledgers that may be lost in limbo")
             )
         for task in self._tasks:
             self.attention.watch(task)
@@ -276,9 +274,12 @@ class BookieServer:
         machine |= {"chance": self._chance, "rules": self._rules}
         return GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
 
+    def _make_search(self) -> LostLedgers:
+        return LostLedgers(self.bookie_id, LedgerStore(self.store), self.storage, self.ledgers)
+
     def _make_attention(self) -> Attention:
         made = Attention(self.bookie_id, self.storage, self.collector, self.vigil, self.clock)
-        made.searching = lambda: self._suspicious
+        made.searching = lambda: self.lost.unknown
         return made
 
     async def _listen(self) -> None:
@@ -312,7 +313,7 @@ class BookieServer:
     def _writable(self) -> bool:
         """Whether it takes new entries; not while it does not know which ledgers it may have lost."""
         usable = self.storage.writable and self.storage.failure is None
-        return usable and not self.ledgers.read_only and not self._suspicious
+        return usable and not self.ledgers.read_only and not self.lost.unknown
 
     # --- looking after -------------------------------------------------------------------------------------------
 
@@ -366,52 +367,6 @@ class BookieServer:
             rules=self._rules,
         )
         self.digest_types = DigestTypes(self.record_reads)
-
-    async def _clear_suspicion(self) -> None:
-        """Name every ledger that this bookie may have lost all trace of; then others can be vouched for again.
-
-        Until this is done, a ledger that it has never heard of is answered "unknown".
-        """
-        ledgers = LedgerStore(self.store)
-        after: LedgerId | None = None
-        pause = 1.0
-        while True:
-            try:
-                page = await ledgers.page(after=after)
-            except QuireError as error:
-                log.warning(
-                    "the search for ledgers that may be lost failed: %s; the bookie tries again", error
-                )
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 60.0)
-                continue
-            if not page:
-                break
-            await asyncio.gather(*[self._suspect(ledger_id, found.value) for ledger_id, found in page])
-            after = page[-1][0]
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.storage.clear_suspicion(WHEN_DURABLE, partial(settle, done))
-        self.storage.flush()
-        await done
-        self._suspicious = False
-
-    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
-        """Doubt a ledger if its record names this bookie, or cannot be read: nobody knows whom that one names."""
-        if self.storage.facts(ledger_id) is not None:
-            return
-        facts = LedgerFacts(ledger_id)
-        try:
-            record = ledger_metadata.parse(value, ledger_id)
-            if not any(self.bookie_id in fragment.ensemble for fragment in record.fragments):
-                return
-            facts = LedgerFacts(ledger_id, *introduction_of(record))
-        except CorruptMetadataError as error:
-            log.warning(
-                "ledger %d gets no negative responses from bookie %s: %s", ledger_id, self.bookie_id, error
-            )
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ledgers.put_in_limbo(facts, partial(settle, done))
-        await done
 
     # --- for connections ---------------------------------------------------------------------------------------------
 

@@ -335,10 +335,7 @@ class Registration:
 
 
 class MetadataStore(ABC):
-    """One client's handle on a store; see the module's text for what it promises.
-
-    A handle belongs to the event loop that opened it and to the process that opened it; after a fork open another.
-    """
+    """One client's handle on a store, of one event loop and one process: see the module's text for what it promises."""
 
     @property
     @abstractmethod
@@ -482,8 +479,7 @@ class MetadataStore(ABC):
             above: from 0 to `RAISED_MAX`.
 
         Raises:
-            MisuseError: it is beyond these.
-            RefusedError: the cluster's layout has no ids above this one; nothing was changed.
+            MisuseError: it is beyond these. RefusedError: the cluster's layout has no ids above this one.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
 A mutant is a `Switches` that differs from what ships in one part. Nothing here is reached by production code. All of them
 stand in one table, `mutants.py`.
 
-Source: protocol reference 10; docs/decisions.
+Source: docs/counterexamples.md, "All of them"; docs/decisions/README.md.
 """
 
 from __future__ import annotations

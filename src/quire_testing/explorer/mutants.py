@@ -3,7 +3,7 @@
 The explorer finds each of them (`check.py`); the replays play their counterexamples, the walks and the simulator look for
 those that are in the machines and in the programs.
 
-Source: protocol reference 10; docs/decisions.
+Source: docs/counterexamples.md, "All of them"; docs/decisions/README.md.
 """
 
 from __future__ import annotations

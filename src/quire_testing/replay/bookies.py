@@ -76,7 +76,7 @@ class BookieProgram(BookieServer):
         self._look_up_records()
         # The explorer's bookies begin with the ledger's key: it asks for the record after a loss only.
         self.ledgers.introductions.wait = None
-        self._suspicious = self.storage.report.suspects_unknown
+        self.lost = self._make_search()
         self.vigil.never()
         self.collector = self._make_collector()
         self.attention = self._make_attention()
@@ -84,11 +84,11 @@ class BookieProgram(BookieServer):
     @property
     def suspicious(self) -> bool:
         """Whether it has still to look through the records for what it may have lost."""
-        return self._suspicious
+        return self.lost.unknown
 
     def clear_suspicion(self) -> asyncio.Task[None]:
         """What a start does in the background when everything may be lost."""
-        return asyncio.get_running_loop().create_task(self._clear_suspicion())
+        return asyncio.get_running_loop().create_task(self.lost.search())
 
 
 class Bookie:
@@ -363,7 +363,7 @@ class Bookie:
 
     def _held(self) -> int:
         bits = 0
-        for first, last, period, residues in self.server.ledgers.held(LEDGER):
+        for first, last, period, residues in self.server.storage.held(LEDGER):
             for entry_id in range(first, min(last, IDS_MAX) + 1):
                 bits |= (residues >> entry_id % period & 1) << entry_id
         return bits

@@ -11,11 +11,13 @@ from typing import Final
 
 from quire.bookie.found import Found
 from quire.bookie.ledgers import Ledgers
+from quire.bookie.lost_ledgers import LostLedgers
 from quire.bookie.waiters import NO_ASKER, Asker, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import LedgerState
+from quire.metadata.ledgers import LedgerStore
 from quire.wire import ledger_metadata, native_bodies, native_hello
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView
@@ -38,17 +40,24 @@ class UndoubtingBookie(BookieProgram):
         super().open(name, ledgers, served=served)
         states = self.storage._states
         states.suspicion = states.suspicion._replace(unknown=False)
-        self._suspicious = False
+        self.lost.unknown = False
+
+
+class LostOpenLedgers(LostLedgers):
+    """A search that takes closed ledgers for settled."""
+
+    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
+        if ledger_metadata.parse(value, ledger_id).state is LedgerState.CLOSED:
+            self._ledgers.record_read(ledger_id, settles=True)
+        else:
+            await super()._suspect(ledger_id, value)
 
 
 class BookieOfOpenLedgers(BookieProgram):
     """The text of the reference: closed ledgers are taken for settled."""
 
-    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
-        if ledger_metadata.parse(value, ledger_id).state is LedgerState.CLOSED:
-            self.ledgers.record_read(ledger_id, settles=True)
-        else:
-            await super()._suspect(ledger_id, value)
+    def _make_search(self) -> LostLedgers:
+        return LostOpenLedgers(self.bookie_id, LedgerStore(self.store), self.storage, self.ledgers)
 
 
 class LedgersThatLookFirst(StepLedgers):

@@ -279,13 +279,13 @@ def test_a_search_for_what_was_lost(
         monkeypatch.setattr(SqliteStore, "list", slowly)
         await at.start("b0")
         at.sick.attention.look()
-        assert lines(caplog, "read-only: it does not know yet", "What ends it: it goes on by itself") == 1
-        await at.needs("read-only", "which ledgers it may have lost", "metadata store answers", others=True)
+        assert lines(caplog, "read-only: the bookie does not know yet", "What ends it: the bookie continues") == 1
+        await at.needs("read-only", "which ledgers it may have lost", "metadata store responds", others=True)
         answers.set()
         await until_async(lambda: not at.sick.attention.searching())
         at.sick.attention.look()
-        assert lines(caplog, "over: read-only: it does not know yet") == 1
-        await at.needs("limbo", f"ledger {at.ledger}: something may be lost", "recover ID", others=True)
+        assert lines(caplog, "no longer the case: read-only: the bookie does not know yet") == 1
+        await at.needs("limbo", f"lost entries of ledger {at.ledger}", "recover ID", others=True)
 
     with_cluster(tmp_path, scenario)
 
@@ -451,7 +451,7 @@ def test_a_damage_without_a_ledger_is_told_until_the_next_start(
         await at.start("b0")
         assert lines(caplog, "damage in", "the segment is missing") == 1
         async with asyncio.timeout(30):
-            while at.sick._suspicious:
+            while at.sick.lost.unknown:
                 await asyncio.sleep(0.01)
         await at.needs("damage", "the segment is missing", "until the bookie is restarted", others=True)
         await at.restart()

@@ -1,0 +1,91 @@
+"""The search for ledgers of which a bookie may have lost every trace: it names them by the records of all ledgers.
+
+Source: `docs/protocol/bookie.md`, "After a loss".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Final
+
+from quire.bookie.first_words import introduction_of
+from quire.bookie.ledgers import Ledgers
+from quire.bookie.waiters import WHEN_DURABLE, settle
+from quire.core.bookie_ledger import LedgerFacts
+from quire.core.errors import CorruptMetadataError, QuireError
+from quire.core.ids import BookieId, LedgerId
+from quire.metadata.ledgers import LedgerStore
+from quire.storage.ledger_storage import LedgerStorage
+from quire.wire import ledger_metadata
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS_MAX: Final = 60.0
+
+
+class LostLedgers:
+    """The search of one bookie.
+
+    Args:
+        bookie_id: which records name it.
+        records: of all ledgers.
+        storage: its disk, which knows since its start whether ledgers may be lost without a trace.
+        ledgers: takes those that are named.
+
+    Attributes:
+        unknown: until the search has ended, a ledger that the bookie has never heard of is answered "unknown".
+    """
+
+    def __init__(
+        self, bookie_id: BookieId, records: LedgerStore, storage: LedgerStorage, ledgers: Ledgers
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._records = records
+        self._storage = storage
+        self._ledgers = ledgers
+        self.unknown = storage.report.suspects_unknown
+
+    async def search(self) -> None:
+        """Put every ledger in limbo that may be lost; then others can be vouched for again."""
+        after: LedgerId | None = None
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                page = await self._records.page(after=after)
+            except QuireError as error:
+                log.warning(
+                    "the search for ledgers that may be lost failed: %s; the bookie tries again", error
+                )
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+                continue
+            if not page:
+                break
+            await asyncio.gather(*[self._suspect(ledger_id, found.value) for ledger_id, found in page])
+            after = page[-1][0]
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._storage.clear_suspicion(WHEN_DURABLE, partial(settle, done))
+        self._storage.flush()
+        await done
+        self.unknown = False
+
+    async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
+        """Doubt a ledger if its record names this bookie, or cannot be read: nobody knows whom that one names."""
+        if self._storage.facts(ledger_id) is not None:
+            return
+        facts = LedgerFacts(ledger_id)
+        try:
+            record = ledger_metadata.parse(value, ledger_id)
+            if not any(self._bookie_id in fragment.ensemble for fragment in record.fragments):
+                return
+            facts = LedgerFacts(ledger_id, *introduction_of(record))
+        except CorruptMetadataError as error:
+            log.warning(
+                "ledger %d gets no negative responses from bookie %s: %s", ledger_id, self._bookie_id, error
+            )
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ledgers.put_in_limbo(facts, partial(settle, done))
+        await done
