@@ -24,7 +24,6 @@ from quire.client.range_read import open_runs
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.env.stepped import StepWorker
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemorySpace, MemoryStore
@@ -33,6 +32,7 @@ from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
+from quire_testing.kit.stepped import StepWorker
 from quire_testing.sim.loop import SECOND, ProcessLoop, Timeline
 from quire_testing.sim.network import Network, NetworkSettings
 from quire_testing.sim.programs import SimClock

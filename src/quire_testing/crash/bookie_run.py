@@ -21,16 +21,16 @@ from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.env.interfaces import Files
-from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import KIB, StorageConfig
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import RunView, encode_run
-from quire_testing.crash.memory import MemoryFiles
 from quire_testing.crash.promises import Event, Promises, Told, request
 from quire_testing.crash.recorder import RecordingFiles
+from quire_testing.kit.memory import MemoryFiles
+from quire_testing.kit.stepped import StepClock, StepWorker
 
 DIRECTORY = Path("/disk/bookie")
 NAME, CLUSTER = "b1", "cluster-1"
