@@ -86,7 +86,7 @@ lock: $(BOOTSTRAPPED)  ## compile requirements/*.in anew (UPGRADE=1 takes newer 
 	@$(TOOLS) lock
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) out build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) out build src/*.egg-info src/quire_testing/build src/quire_testing/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 # ------------------------------------------------------------------------------------------------ set-up
 WITH_JAVA = java=$$($(TOOLS) find-java) && export JAVA_HOME=$$(dirname $$(dirname $$(readlink -f $$java))) &&

@@ -10,12 +10,12 @@ from quire.core.errors import AlreadyExistsError, NoSuchLedgerError, RefusedErro
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, new_ledger
 from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
-from quire.env.stepped import StepClock
 from quire.metadata.keys import ledger_notes_key, tombstone_key
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.store import Require, VersionConflictError
 from quire.metadata.tombstones import ENDED_AT_ONCE
 from quire.wire.store_records import Tombstone
+from quire_testing.kit.stepped import StepClock
 
 NOTES = LedgerNotes(holes=(BookieHoles(BookieId("b"), (EntryRange(0, 9, 3, 0b101),)),))
 TOKEN = 2**63 + 5

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from quire.env.stepped import StepWorker
 from quire_testing.crash.bookie_run import BookieRun
 from quire_testing.crash.campaign import Campaign
 from quire_testing.crash.workloads import WORKLOADS
+from quire_testing.kit.stepped import StepWorker
 from support.crash_faults import ForgetfulFiles
 
 pytestmark = pytest.mark.long

@@ -19,11 +19,11 @@ from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.rules import RULES
-from quire.env.stepped import StepClock, StepWorker
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.native import Request
+from quire_testing.kit.stepped import StepClock, StepWorker
 from support.museum import incident, require
 from support.one_bookie import Denies, OneBookie, check_nothing_denied, filled, opened, recovered
 from support.storage_disk import (
@@ -34,7 +34,7 @@ from support.storage_disk import (
 def damage_last_run(files: FaultyFiles, storage: LedgerStorage, ledger_id: int) -> None:
     """Flip a bit in the entries of a ledger's last run."""
     record = next(r for r in storage.scan() if r.ledger_id == ledger_id and r.first == 50)
-    files.names_now[str(storage._files.path(record.segment))].data[record.offset + 700] ^= 4
+    files.nodes[str(storage._files.path(record.segment))].data[record.offset + 700] ^= 4
 
 
 @incident(

@@ -15,12 +15,12 @@ from quire.storage.footer_format import encode_trailer
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.reclaim import Reclaimer
 from quire.storage.segment_format import BLOCK_BYTES, place_seed
+from quire_testing.kit.disk import Stopped
 from support.museum import RedError, incident, require
 from support.one_bookie import KEY, Denies, OneBookie, check_nothing_denied, filled, opened
 from support.storage_disk import (
     SMALL,
     Answers,
-    Crashed,
     FaultyFile,
     FaultyFiles,
     make_run,
@@ -53,7 +53,7 @@ async def test_4607_a_footer_that_names_no_ledger(fault: bool) -> None:
     assert trailer is not None
     path = str(storage._files.path(1))
     storage.close(clean=True)
-    data = files.names_now[path].data
+    data = files.nodes[path].data
     data[trailer.directory_offset : trailer.directory_end] = bytes(
         trailer.directory_end - trailer.directory_offset
     )
@@ -182,7 +182,7 @@ async def test_3956_a_hole_in_the_middle(fault: bool) -> None:
     storage = filled(files)
     unsealed = max(storage.segments)
     record = next(r for r in storage.scan() if r.segment == unsealed and r.ledger_id == 1 and r.first >= 0)
-    files.names_now[str(storage._files.path(unsealed))].data[record.offset + 700] ^= 4
+    files.nodes[str(storage._files.path(unsealed))].data[record.offset + 700] ^= 4
     storage.close(clean=False)
     again = opened(files)
     bookie = OneBookie(Denies(again) if fault else again)
@@ -207,7 +207,7 @@ class NamedBeforeWritten(FaultyFiles):
 
     def open_to_write(self, path: Path, *, direct: bool) -> FaultyFile:
         super().open_to_write(path, direct=direct)
-        return LazyFile(self, self.names_now[str(path)], str(path), direct=direct)
+        return LazyFile(self, self.nodes[str(path)], str(path), direct=direct)
 
 
 @incident(
@@ -226,10 +226,10 @@ async def test_2485_a_name_without_a_header(fault: bool) -> None:
     for step in range(1, 70):
         for seed in range(3):
             files = kind(seed=100 * step + seed)
-            files.crash_at = step
+            files.stop_at = step
             try:
                 filled(files)
-            except Crashed:
+            except Stopped:
                 pass
             else:
                 return

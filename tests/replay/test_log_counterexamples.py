@@ -17,12 +17,10 @@ from quire_testing.explorer.log_world import LogWorld
 from quire_testing.explorer.mutants import OF_LOGS
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.switches import SHIPPED
-from quire_testing.replay.check import random_walk
+from quire_testing.replay.check import counterexample, from_transcript, random_walk
 from quire_testing.replay.log_handles import KeptLog
 from quire_testing.replay.log_replay import (
     LOG_WALKS,
-    log_counterexample,
-    log_from_transcript,
     replay_log,
 )
 from quire_testing.replay.play import ImpossibleStepError
@@ -38,12 +36,12 @@ QUICKLY_FOUND = ("X20-fence", "X20-swap", "X21")
 
 
 def saved(name):
-    return log_from_transcript(name, (GOLDEN / f"{name}.txt").read_text())
+    return from_transcript(name, (GOLDEN / f"{name}.txt").read_text())
 
 
 @pytest.mark.parametrize("name", OF_LOGS if FULL else QUICKLY_FOUND)
 def test_the_saved_counterexamples_are_the_explorers(name):
-    text = log_counterexample(name).text
+    text = counterexample(name).text
     if os.environ.get("QUIRE_GOLDEN_REWRITE") == "1":
         (GOLDEN / f"{name}.txt").write_text(text)
     assert text == (GOLDEN / f"{name}.txt").read_text()

@@ -24,7 +24,6 @@ from quire.client.range_read import open_runs
 from quire.core.answers import Answer
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType
-from quire.env.stepped import StepWorker
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.storage.config import StorageConfig
@@ -32,6 +31,8 @@ from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import checksum, encode_run
+from quire_testing.kit.stepped import StepWorker
+from quire_testing.kit.transport import MemoryTransport
 from quire_testing.sim.loop import SECOND, ProcessLoop, Timeline
 from quire_testing.sim.network import Network, NetworkSettings
 from quire_testing.sim.programs import SimClock
@@ -108,44 +109,18 @@ def version_of(data: bytes) -> int:
     return 2 if data and data[0] & VERSION_2 else 1
 
 
-class Line(asyncio.Transport):
+class Line(MemoryTransport):
     """One end of a connection whose other end is the test."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sent = bytearray()
-        self.closed = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default if name == "socket" else "the test"
 
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def write(self, data: Any) -> None:
+    def send(self, data: bytes) -> None:
         self.sent += data
-
-    def writelines(self, list_of_data: Any) -> None:
-        for part in list_of_data:
-            self.sent += part
-
-    def abort(self) -> None:
-        self.closed = True
-
-    def close(self) -> None:
-        self.closed = True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
 
 
 class StillWorld:

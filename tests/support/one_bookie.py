@@ -24,11 +24,11 @@ from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
-from quire.env.stepped import StepClock, StepWorker
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.reading import Held
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView
+from quire_testing.kit.stepped import StepClock, StepWorker
 from support.museum import require
 from support.storage_disk import (
     DIGEST,

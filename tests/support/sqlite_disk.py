@@ -22,18 +22,8 @@ from pathlib import Path
 
 import pytest
 
-from quire_testing.crash.operations import (
-    DIRECTORY,
-    Create,
-    Mark,
-    Recording,
-    Remove,
-    Resize,
-    Sync,
-    SyncDirectory,
-    Tree,
-    Write,
-)
+from quire_testing.crash.operations import Create, Mark, Recording, Remove, Resize, Sync, SyncDirectory, Write
+from quire_testing.kit.memory import DIRECTORY, Tree
 
 OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)  # SQLite keeps the name's address
 DELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)

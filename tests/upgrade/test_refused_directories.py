@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from quire.env.real import RealFiles
-from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import StorageConfig
 from quire.storage.identity import open_identity
 from quire.storage.ledger_storage import LedgerStorage
+from quire_testing.kit.stepped import StepClock, StepWorker
 from support.golden import BOOKIE, CLUSTER, FOLDER, unpack
 from support.old_programs import old_or_skip
 from support.upgrading_page import documented

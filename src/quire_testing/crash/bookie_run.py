@@ -21,16 +21,16 @@ from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.env.interfaces import Files
-from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import KIB, StorageConfig
 from quire.storage.identity import Identity, open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import RunView, encode_run
-from quire_testing.crash.memory import MemoryFiles
 from quire_testing.crash.promises import Event, Promises, Told, request
 from quire_testing.crash.recorder import RecordingFiles
+from quire_testing.kit.memory import MemoryFiles
+from quire_testing.kit.stepped import StepClock, StepWorker
 
 DIRECTORY = Path("/disk/bookie")
 NAME, CLUSTER = "b1", "cluster-1"
@@ -49,14 +49,19 @@ class TurnedLedgers(Ledgers):
 
 
 def open_storage(
-    files: Files, config: StorageConfig = SMALL, *, served: bool = False
+    files: Files,
+    config: StorageConfig = SMALL,
+    *,
+    served: bool = False,
+    worker: StepWorker | None = None,
+    seed: int = 7,
 ) -> tuple[Identity, LedgerStorage]:
     """Start a bookie's storage on some files, identity and all, as a process does; `served`: it has been up before."""
-    chance = random.Random(7)
+    chance = random.Random(seed)
     identity = open_identity(DIRECTORY, NAME, CLUSTER, files=files, chance=chance)
     storage = LedgerStorage.open(
-        DIRECTORY, config, identity, files=files, worker=StepWorker(), clock=StepClock(LONG_AGO_MS), chance=chance,
-        served=served,
+        DIRECTORY, config, identity, files=files, worker=worker or StepWorker(), clock=StepClock(LONG_AGO_MS),
+        chance=chance, served=served,
     )  # fmt: skip
     return identity, storage
 
@@ -121,12 +126,7 @@ class BookieRun:
     def start(self) -> None:
         """Start the bookie on what is there."""
         self.worker = self.make_worker()
-        chance = random.Random(self._salt)
-        identity = open_identity(DIRECTORY, NAME, CLUSTER, files=self._wrapped, chance=chance)
-        self.storage = LedgerStorage.open(
-            DIRECTORY, self.config, identity, files=self._wrapped, worker=self.worker, clock=StepClock(LONG_AGO_MS),
-            chance=chance,
-        )  # fmt: skip
+        identity, self.storage = open_storage(self._wrapped, self.config, worker=self.worker, seed=self._salt)
         self.ledgers = TurnedLedgers(self.storage, lambda: None)
         self.files.mark(Event(Told.BOOKIE, text=identity.bookie_id))
 

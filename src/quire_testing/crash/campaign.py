@@ -13,11 +13,11 @@ from quire.storage.config import StorageConfig
 from quire.storage.ledger_storage import LedgerStorage
 from quire_testing.crash.bookie_run import DIRECTORY, SMALL, BookieRun, TurnedLedgers, open_storage
 from quire_testing.crash.images import Image, ImageBuilder
-from quire_testing.crash.memory import MemoryFiles
 from quire_testing.crash.operations import Recording
 from quire_testing.crash.promises import BrokenPromiseError, Promises, entries_of
 from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.crash.workloads import Workload
+from quire_testing.kit.memory import MemoryFiles
 
 DEEPER = 3
 """Images of a start that are gone into, on each level."""

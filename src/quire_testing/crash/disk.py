@@ -14,7 +14,6 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from quire_testing.crash.operations import (
-    DIRECTORY,
     Create,
     FailedSync,
     MakeDirectory,
@@ -26,9 +25,9 @@ from quire_testing.crash.operations import (
     Resize,
     Sync,
     SyncDirectory,
-    Tree,
     Write,
 )
+from quire_testing.kit.memory import DIRECTORY, Tree
 
 SECTOR_BYTES = 512
 

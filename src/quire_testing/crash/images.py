@@ -17,17 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from quire_testing.crash.disk import SECTOR_BYTES, PendingDisk, PendingFile, renamed
-from quire_testing.crash.memory import MemoryFiles
-from quire_testing.crash.operations import (
-    DIRECTORY,
-    Mark,
-    NameChange,
-    Operation,
-    Recording,
-    Tree,
-    Write,
-    said,
-)
+from quire_testing.crash.operations import Mark, NameChange, Operation, Recording, Write, said
+from quire_testing.kit.memory import DIRECTORY, MemoryFiles, Tree
 
 ZEROS = bytes(SECTOR_BYTES)
 GARBAGE = random.Random(20261121).randbytes(SECTOR_BYTES)

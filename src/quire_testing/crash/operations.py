@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from quire_testing.kit.memory import Tree
+
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -93,22 +95,6 @@ class Mark:
 
 NameChange: TypeAlias = Create | MakeDirectory | Rename | Remove
 Operation: TypeAlias = Write | Resize | Sync | FailedSync | NameChange | SyncDirectory | Mark
-
-DIRECTORY = -1
-"""Stands for a file's number where a name is a directory's."""
-
-
-@dataclass(slots=True)
-class Tree:
-    """Names and contents at one moment, all of it on the disk.
-
-    Attributes:
-        names: path to file number; `DIRECTORY` for directories.
-        contents: file number to bytes.
-    """
-
-    names: dict[str, int] = field(default_factory=dict)
-    contents: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ import pytest
 
 from quire.env.interfaces import Files
 from quire_testing.crash.images import Image, ImageBuilder
-from quire_testing.crash.memory import MemoryFiles
 from quire_testing.crash.recorder import RecordingFiles
+from quire_testing.kit.memory import MemoryFiles
 
 Judge = Callable[[MemoryFiles, list[Any]], None]
 """Gets the files as a power cut left them, and what had been marked until then; asserts what must hold."""

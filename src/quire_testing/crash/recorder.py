@@ -12,7 +12,6 @@ from typing import Any
 
 from quire.env.interfaces import Buffer, File, Files, FileStamp, Lock
 from quire_testing.crash.operations import (
-    DIRECTORY,
     Create,
     FailedSync,
     MakeDirectory,
@@ -24,16 +23,10 @@ from quire_testing.crash.operations import (
     Resize,
     Sync,
     SyncDirectory,
-    Tree,
     Write,
 )
-
-
-class Stopped(BaseException):
-    """The process was killed at a chosen operation: what it wrote is in the page cache, synced or not.
-
-    No `Exception`: nothing in the program under test may handle it.
-    """
+from quire_testing.kit.disk import Stopped
+from quire_testing.kit.memory import DIRECTORY, Tree
 
 
 class RecordingFile:

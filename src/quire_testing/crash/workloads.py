@@ -13,7 +13,7 @@ from quire.storage.config import KIB, StorageConfig
 from quire.storage.identity import open_identity
 from quire.storage.rebuild import rebuild
 from quire_testing.crash.bookie_run import CLUSTER, DIRECTORY, NAME, SMALL, BookieRun
-from quire_testing.crash.recorder import Stopped
+from quire_testing.kit.disk import Stopped
 
 Work = Callable[[BookieRun], None]
 SIZES = (1, 100, 500, 1000, 3000, 4096, 9000, 20_000)

@@ -153,14 +153,20 @@ def check_mutant(name: str, *, only_named: bool = True, **limits: Any) -> Check:
     )
 
 
-def replay_mutant(name: str, text: str) -> Check:
+def replay_mutant(name: str, text: str, configuration: AnyConfiguration | None = None) -> Check:
     """Take the steps of a transcript in a mutant's world; its last state breaks the invariant or it does not.
+
+    Args:
+        name: the mutant's.
+        text: the transcript.
+        configuration: where; by default where the mutant shows.
 
     Raises:
         CannotReplayError: a step is not possible there.
     """
     mutant = MUTANTS[name]
-    setting = setting_of(mutant.configuration, mutant.switches, (mutant.violated,))
+    configuration = configuration or mutant.configuration
+    setting = setting_of(configuration, mutant.switches, (mutant.violated,))
     path = replayed(setting.world, exchanges(text))
     last = path[-1][1]
     violation = setting.violation_in(last)
@@ -168,4 +174,4 @@ def replay_mutant(name: str, text: str) -> Check:
         violation = setting.deadlock_in(last)
     result = Result(states=len(path), transitions=len(path) - 1, depth=len(path) - 1)
     result.path, result.violation = path, violation
-    return Check(setting.world, result, header_of(mutant.configuration, name))
+    return Check(setting.world, result, header_of(configuration, name))

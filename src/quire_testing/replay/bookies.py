@@ -21,7 +21,6 @@ from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Clock
-from quire.env.stepped import StepWorker
 from quire.metadata.memory import MemorySpace
 from quire.storage.config import StorageConfig
 from quire.storage.identity import Identity
@@ -31,7 +30,8 @@ from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView, checksum
 from quire_testing.explorer.bookies import KEY, LEDGER, BookieState, Disk
 from quire_testing.explorer.snapshot import frozen
-from quire_testing.replay.disk import MemoryFiles
+from quire_testing.kit.stepped import StepWorker
+from quire_testing.replay.disk import BookieFiles
 from quire_testing.replay.frames import Said, Sent
 from quire_testing.replay.network import Network
 from quire_testing.replay.stage import Stage, perform
@@ -129,7 +129,7 @@ class Bookie:
         self._clock = clock
         self._space = space
         self._server_kind, self._ledgers_kind = server, ledgers
-        self.files = MemoryFiles()
+        self.files = BookieFiles()
         self.fault: tuple[str, str] | None = None
         self.waiting: list[int | None] = []
         self.losses = 0

@@ -8,18 +8,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
+from quire_testing.explorer.check import check_mutant, replay_mutant
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.explorer import Result, explore
 from quire_testing.explorer.invariants import Watch
 from quire_testing.explorer.ledger_mutants import SPARE
-from quire_testing.explorer.mutant import Mutant
-from quire_testing.explorer.mutants import REPLAYED
-from quire_testing.explorer.story import exchanges, replayed, transcript
+from quire_testing.explorer.log_world import LogWorld
+from quire_testing.explorer.mutants import MUTANTS, OF_LOGS, REPLAYED, AnyMutant
+from quire_testing.explorer.story import transcript
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.symmetry import Symmetry
 from quire_testing.explorer.world import World
+from quire_testing.replay.log_replay import replay_log
 from quire_testing.replay.replay import Path, Played, replay
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 from quire_testing.replay.world import ProgramWorld
@@ -59,8 +61,8 @@ MakeStage = Callable[[ScriptedNetwork], Stage]
 class Counterexample:
     """A mutant's shortest way to its violation among those that the programs can walk."""
 
-    mutant: Mutant[Configuration]
-    world: World
+    mutant: AnyMutant
+    world: World | LogWorld
     result: Result
 
     @property
@@ -71,15 +73,27 @@ class Counterexample:
 
     def replay(self, stage: MakeStage = AsyncioStage) -> Played:
         """Play it with the mutant's programs: every step must be the explorer's."""
-        return replay(self.world, self.result.path, self.mutant.switches, [self.mutant.violated], stage=stage)
+        path, switches, named = self.result.path, self.mutant.switches, [self.mutant.violated]
+        if isinstance(self.world, LogWorld):
+            return replay_log(self.world, path, switches, named, stage=stage)
+        return replay(self.world, path, switches, named, stage=stage)
 
     def replay_shipped(self, stage: MakeStage = AsyncioStage) -> Played:
-        """Play it with the programs that ship, and ask all invariants; what they do not do is left out."""
-        return replay(self.world, self.result.path, SHIPPED, stage=stage, strict=False)
+        """Play it with the programs that ship, and ask all invariants; what they do not do is left out.
+
+        A log goes on to the end and is read.
+        """
+        path = self.result.path
+        if isinstance(self.world, LogWorld):
+            return replay_log(self.world, path, SHIPPED, stage=stage, strict=False, to_the_end=True)
+        return replay(self.world, path, SHIPPED, stage=stage, strict=False)
 
 
 def counterexample(name: str) -> Counterexample:
     """Find a mutant's counterexample."""
+    if name in OF_LOGS:
+        done = check_mutant(name)
+        return Counterexample(OF_LOGS[name], cast("LogWorld", done.world), done.result)
     mutant = REPLAYED[name]
     world = ProgramWorld(WHERE.get(name, mutant.configuration), mutant.switches)
     watch = Watch(world, [mutant.violated])
@@ -93,12 +107,8 @@ def from_transcript(name: str, text: str) -> Counterexample:
     Raises:
         CannotReplayError: it is not a way through that world.
     """
-    mutant = REPLAYED[name]
-    world = World(WHERE.get(name, mutant.configuration), mutant.switches)
-    path = replayed(world, exchanges(text))
-    watch = Watch(world, [mutant.violated])
-    violation = watch(path[-1][1]) or (None if world.successors(path[-1][1]) else watch.deadlock(path[-1][1]))
-    return Counterexample(mutant, world, Result(violation=violation, path=path))
+    done = replay_mutant(name, text, WHERE.get(name))
+    return Counterexample(MUTANTS[name], cast("World | LogWorld", done.world), done.result)
 
 
 def random_walk(world: World, chance: random.Random, steps_max: int = WALK_STEPS_MAX) -> Path:

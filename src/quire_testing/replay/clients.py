@@ -27,7 +27,6 @@ from quire.core.recovery import RecoveryMachine
 from quire.core.transcript import effect_line
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Hole
-from quire.env.stepped import StepClock
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
@@ -46,6 +45,7 @@ from quire_testing.explorer.clients import (
     with_fault,
 )
 from quire_testing.explorer.snapshot import clone
+from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER
 from quire_testing.replay.frames import Said
 from quire_testing.replay.network import Line, Network

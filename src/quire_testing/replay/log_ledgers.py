@@ -18,12 +18,12 @@ from quire.core.errors import LedgerClosedError, LedgerFencedError, NoSuchLedger
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import FORMAT_KEY, DigestType, LedgerMetadata, new_ledger
 from quire.env.interfaces import Chance
-from quire.env.stepped import StepClock
 from quire.metadata.store import MetadataStore
 from quire.wire.batch import FORMAT_BATCH1, BatchView
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 from quire_testing.explorer.log_parts import Ledger
+from quire_testing.kit.stepped import StepClock
 
 SINK = -1
 """Who owns what a sink made."""

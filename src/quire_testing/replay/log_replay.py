@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from quire.core.errors import CorruptMetadataError
 from quire.core.log import LogStatus
 from quire.core.log_list import LedgerSummary, LogItem
-from quire_testing.explorer.explorer import Result, explore
 from quire_testing.explorer.invariants import LOG_INVARIANTS, Violation
 from quire_testing.explorer.log_parts import Handle, LogConfiguration, LogState
 from quire_testing.explorer.log_watch import LogWatch
 from quire_testing.explorer.log_world import LogWorld
-from quire_testing.explorer.mutant import Mutant
-from quire_testing.explorer.mutants import OF_LOGS
 from quire_testing.explorer.parts import Label
 from quire_testing.explorer.snapshot import state_of
-from quire_testing.explorer.story import exchanges, replayed, transcript
-from quire_testing.explorer.switches import SHIPPED, Switches
+from quire_testing.explorer.switches import Switches
 from quire_testing.replay.log_handles import KeptLog, LogHandle, lines_of
 from quire_testing.replay.log_play import LogPlay
 from quire_testing.replay.log_truncations import LogTruncation
 from quire_testing.replay.play import ImpossibleStepError
 from quire_testing.replay.recording import DriverDiffersError
+from quire_testing.replay.replay import Played
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
 
 LogPath: TypeAlias = Sequence[tuple[Label | None, LogState]]
@@ -205,19 +202,14 @@ class LogComparison:
 
 
 @dataclass(slots=True)
-class LogPlayed:
-    """What came of a replay; the fields are those of `replay.Played`.
+class LogPlayed(Played):
+    """What came of a replay of a log.
 
     Attributes:
         rested: steps that were taken after the schedule, until nothing was left to do.
         read: what a reader of the log got at the end; None: it refused the list.
     """
 
-    violation: Violation | None = None
-    at: int = 0
-    steps: int = 0
-    skipped: list[str] = field(default_factory=list)
-    compared: int = 0
     rested: int = 0
     read: list[tuple[int, int]] | None = None
 
@@ -325,51 +317,7 @@ def _heeded(world: LogWorld, label: Label, before: LogState, after: LogState) ->
     return answers(after) > answers(before)
 
 
-# --- counterexamples --------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class LogCounterexample:
-    """A log mutant's shortest way to its violation among all: the programs walk it."""
-
-    mutant: Mutant[LogConfiguration]
-    world: LogWorld
-    result: Result
-
-    @property
-    def text(self) -> str:
-        """The way as a transcript."""
-        header = (self.world.configuration.name, f"mutant {self.mutant.name}: {self.mutant.what}")
-        return transcript(header, self.result.path, self.result.violation)
-
-    def replay(self, stage: MakeStage = AsyncioStage) -> LogPlayed:
-        """Play it with the mutant's programs: every step must be the explorer's."""
-        named = [self.mutant.violated]
-        return replay_log(self.world, self.result.path, self.mutant.switches, named, stage=stage)
-
-    def replay_shipped(self, stage: MakeStage = AsyncioStage) -> LogPlayed:
-        """Play it with what ships, then to the end, and ask all invariants; what the programs do not do is left out."""
-        return replay_log(self.world, self.result.path, SHIPPED, stage=stage, strict=False, to_the_end=True)
-
-
-def log_counterexample(name: str) -> LogCounterexample:
-    """Find a log mutant's counterexample."""
-    mutant = OF_LOGS[name]
-    world = LogWorld(mutant.configuration, mutant.switches)
-    return LogCounterexample(mutant, world, explore(world, LogWatch(world, (mutant.violated,))))
-
-
-def log_from_transcript(name: str, text: str) -> LogCounterexample:
-    """A counterexample from its transcript, in the explorer's whole world.
-
-    Raises:
-        CannotReplayError: it is not a way through that world.
-    """
-    mutant = OF_LOGS[name]
-    world = LogWorld(mutant.configuration, mutant.switches)
-    path = replayed(world, exchanges(text))
-    violation = LogWatch(world, (mutant.violated,))(path[-1][1])
-    return LogCounterexample(mutant, world, Result(violation=violation, path=path))
+# --- walks ------------------------------------------------------------------------------------------------------------
 
 
 LOG_WALKS: Final = (

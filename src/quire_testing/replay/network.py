@@ -6,15 +6,16 @@ The ends are the programs' own protocols (`net/channel.py`, `bookie/connection.p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from quire.net.channel import SIGN_OF_LIFE
 from quire.wire import native_hello
+from quire_testing.kit.transport import MemoryTransport
 from quire_testing.replay.frames import Said, Sent, answer_of, number_of, request_of
 
 
-class ScriptedTransport(asyncio.Transport):
+class ScriptedTransport(MemoryTransport):
     """One end of a connection."""
 
     def __init__(
@@ -24,42 +25,16 @@ class ScriptedTransport(asyncio.Transport):
         self.loop = loop
         self._written = written
         self._closed = closed
-        self._closing = False
         self.protocol: Any = None
 
-    def write(self, data: Any) -> None:
+    def send(self, data: bytes) -> None:
         """Bytes for the other end."""
-        if not self._closing:
-            self._written(bytes(data))
-
-    def writelines(self, list_of_data: Iterable[Any]) -> None:
-        """Bytes for the other end."""
-        self.write(b"".join(list_of_data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Everything is taken at once."""
-
-    def get_write_buffer_size(self) -> int:
-        """Everything is taken at once."""
-        return 0
-
-    def pause_reading(self) -> None:
-        """The schedule decides what is read."""
-
-    def resume_reading(self) -> None:
-        """The schedule decides what is read."""
-
-    def is_closing(self) -> bool:
-        """Whether this end has given up."""
-        return self._closing
+        if not self.closed:
+            self._written(data)
 
     def close(self) -> None:
-        """Give up."""
-        self.abort()
-
-    def abort(self) -> None:
-        """Give up."""
-        if not self._closing:
+        """Give up: both ends learn of it later."""
+        if not self.closed:
             self._closed()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
@@ -68,18 +43,12 @@ class ScriptedTransport(asyncio.Transport):
 
     def feed(self, data: bytes) -> None:
         """Bytes from the other end."""
-        protocol = self.protocol
-        while data and not self._closing:
-            buffer = protocol.get_buffer(len(data))
-            size = min(len(buffer), len(data))
-            buffer[:size] = data[:size]
-            protocol.buffer_updated(size)
-            data = data[size:]
+        self.give(self.protocol, data)
 
     def lose(self) -> None:
         """This end learns that the connection is over."""
-        if not self._closing:
-            self._closing = True
+        if not self.closed:
+            self.closed = True
             self.protocol.connection_lost(None)
 
 

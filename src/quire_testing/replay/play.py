@@ -20,7 +20,6 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import place_ledger, slots_for_absent
 from quire.core.transcript import record_text
-from quire.env.stepped import StepClock
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemorySpace, MemoryStore
 from quire.metadata.store import Delete, Put, VersionConflictError
@@ -31,6 +30,7 @@ from quire_testing.explorer.doubts import CLEARER
 from quire_testing.explorer.parts import Ask, Label, State, Store
 from quire_testing.explorer.switches import Switches
 from quire_testing.explorer.world import World
+from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER, Bookie
 from quire_testing.replay.clients import LOOK_MS, SILENT_MS, WAIT_MS, Program, Recoverer, ThenFirst, Writer
 from quire_testing.replay.frames import Said, Sent, plain

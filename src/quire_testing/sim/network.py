@@ -18,6 +18,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from quire_testing.kit.transport import MemoryTransport
 from quire_testing.sim.loop import MS, SECOND, ProcessLoop, Timeline
 
 WRITE_BUFFER_BYTES = 64 * 1024
@@ -253,12 +254,11 @@ class _Socket:
         return self.host, self.port
 
 
-class SimTransport(asyncio.Transport):
+class SimTransport(MemoryTransport):
     """One end of a connection.
 
     Attributes:
         peer: the other end.
-        closed: no more is sent or heard here.
         deaf: nothing that is sent here arrives any more, not even the end, and nobody is told.
     """
 
@@ -271,7 +271,6 @@ class SimTransport(asyncio.Transport):
         "_protocol",
         "_stalled",
         "_unread",
-        "closed",
         "deaf",
         "host",
         "link",
@@ -283,9 +282,9 @@ class SimTransport(asyncio.Transport):
     peer: SimTransport
 
     def __init__(self, network: Network, loop: ProcessLoop, host: str, other: str) -> None:
+        super().__init__()
         self.network, self.loop, self.host = network, loop, host
         self.link = network.link(other, host)
-        self.closed = False
         self.deaf = False
         self._protocol: Any = None
         # What is on its way here; None is the end of the stream.
@@ -315,23 +314,6 @@ class SimTransport(asyncio.Transport):
         """When to ask the writer to pause."""
         self._high = high or WRITE_BUFFER_BYTES
 
-    def is_closing(self) -> bool:
-        """Whether it is over."""
-        return self.closed
-
-    def get_write_buffer_size(self) -> int:
-        """Nothing waits at this end: what is sent is on its way."""
-        return 0
-
-    def write(self, data: Any) -> None:
-        """Send."""
-        if data:
-            self._send(bytes(data))
-
-    def writelines(self, list_of_data: Any) -> None:
-        """Send, in one chunk."""
-        self._send(b"".join(list_of_data))
-
     def pause_reading(self) -> None:
         """Take nothing for now."""
         self._paused = True
@@ -353,13 +335,10 @@ class SimTransport(asyncio.Transport):
             self.peer.arrive(None)
             self.loop.call_soon(self._tell_lost, None)
 
-    def abort(self) -> None:
-        """End it at once; what is on its way may be lost."""
-        self.close()
-
     # --- the way here ----------------------------------------------------------------------------------------------
 
-    def _send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Bytes for the other end."""
         if self.closed or not self.loop.alive or not data:
             return
         peer = self.peer
@@ -409,21 +388,11 @@ class SimTransport(asyncio.Transport):
                 continue
             self.network.saw(self, data)
             self._unread -= len(data)
-            self._give(data)
+            self.give(self._protocol, data)
         peer = self.peer
         if peer._stalled and self._unread <= peer._high // 2 and not peer.closed:  # noqa: SLF001
             peer._stalled = False  # noqa: SLF001
             peer.loop.deliver(peer._protocol.resume_writing)  # noqa: SLF001
-
-    def _give(self, data: bytes) -> None:
-        protocol = self._protocol
-        view = memoryview(data)
-        while view:
-            buffer = protocol.get_buffer(-1)
-            size = min(len(buffer), len(view))
-            buffer[:size] = view[:size]
-            protocol.buffer_updated(size)
-            view = view[size:]
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

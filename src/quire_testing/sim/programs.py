@@ -191,7 +191,7 @@ class SimBookie:
         around, self.lives = self._around, self.lives + 1
         loop = self.loop = self.disk.loop = around.new_loop(self.name)
         self.up, self.refused = False, ""
-        self.disk.kill_at = None
+        self.disk.stop_at = None
         self.disk.begin_life()
         loop.on_kill = self._died_by_itself
         self.store = around.new_store(loop, f"{self.name} {self.lives}")
@@ -234,7 +234,7 @@ class SimBookie:
             return
         self.loop.on_kill = None
         assert self._worker is not None
-        self.disk.kill_at = self.disk.operations + 1 + self.disk.chance.randrange(4)
+        self.disk.stop_at = self.disk.steps + 1 + self.disk.chance.randrange(4)
         self._worker.die()
         self.loop.kill()
         self._gone(power=power)

@@ -241,7 +241,7 @@ class World:
             bookie.slow = 1.0
             if bookie.loop.paused:
                 bookie.resume()
-            bookie.disk.fail_at = bookie.disk.kill_at = bookie.disk.space = bookie.disk.descriptors = None
+            bookie.disk.fail_at = bookie.disk.stop_at = bookie.disk.space = bookie.disk.descriptors = None
             storage = getattr(bookie.server, "storage", None)
             if bookie.alive and storage is not None and storage.failure is not None:
                 if is_shortage(storage.failure.__cause__):
@@ -268,7 +268,7 @@ class World:
             return partial(self._start, bookie)
         if kind is Kind.DIES_WRITING:
             assert bookie is not None
-            bookie.disk.kill_at = bookie.disk.operations + fault.amount
+            bookie.disk.stop_at = bookie.disk.steps + fault.amount
             return partial(self._start, bookie)
         if kind is Kind.KILL_CLIENT:
             if client is not None and client.loop.alive:
@@ -364,7 +364,7 @@ class World:
             disk.descriptors = disk.open_files + fault.amount
             return partial(setattr, disk, "descriptors", None)
         self.say(bookie.name, "disk fails")
-        disk.fail_at = disk.operations + 1
+        disk.fail_at = disk.steps + 1
         return partial(setattr, disk, "fail_at", None)
 
     # --- the end ---------------------------------------------------------------------------------------------------

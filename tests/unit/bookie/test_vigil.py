@@ -17,7 +17,6 @@ from quire.client.config import ClientConfig
 from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import IdentityReplacedError, WrongDirectoryError
-from quire.env.stepped import StepClock
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
@@ -25,6 +24,7 @@ from quire.metadata.store import Op
 from quire.storage.boot import MARKER_FILE
 from quire.storage.identity import COOKIE_FILE
 from quire.wire.store_records import Boot, decode_boot, encode_boot
+from quire_testing.kit.stepped import StepClock
 from support.small_cluster import small_cluster
 from support.waiting import until_async
 from unit.bookie.test_bookie_server import World, access, in_world

@@ -279,7 +279,10 @@ def test_a_search_for_what_was_lost(
         monkeypatch.setattr(SqliteStore, "list", slowly)
         await at.start("b0")
         at.sick.attention.look()
-        assert lines(caplog, "read-only: the bookie does not know yet", "What ends it: the bookie continues") == 1
+        assert (
+            lines(caplog, "read-only: the bookie does not know yet", "What ends it: the bookie continues")
+            == 1
+        )
         await at.needs("read-only", "which ledgers it may have lost", "metadata store responds", others=True)
         answers.set()
         await until_async(lambda: not at.sick.attention.searching())

@@ -11,12 +11,12 @@ from collections.abc import Callable
 import pytest
 
 from quire.core.bookie_ledger import LedgerFacts
-from quire.env.stepped import StepWorker
 from quire.storage.ledger_storage import LedgerStorage
+from quire_testing.kit.disk import Stopped
+from quire_testing.kit.stepped import StepWorker
 from support.rounds import rounds
 from support.storage_disk import (
     Answers,
-    Crashed,
     FaultyFiles,
     make_run,
     open_storage,
@@ -89,10 +89,10 @@ def check(storage: LedgerStorage, promise: Promise, pending_delete: set[int]) ->
 
 
 def crash_at(step: int, files: FaultyFiles, act: Callable[[], None]) -> bool:
-    files.crash_at = step
+    files.stop_at = step
     try:
         act()
-    except Crashed:
+    except Stopped:
         return True
     return False
 
@@ -117,10 +117,10 @@ def test_a_crash_at_each_operation_loses_nothing_acknowledged(direct: bool) -> N
         # A second crash while the start puts things right, then a third start.
         if step % 3 == 0:
             again = after.copy()
-            again.crash_at = 1 + step % 7
+            again.stop_at = 1 + step % 7
             try:
                 open_storage(again)
-            except Crashed:
+            except Stopped:
                 after = again.crash()
         storage = open_storage(after)
         check(storage, promise, {11})
@@ -146,8 +146,8 @@ def test_limbo_after_a_torn_write_survives_until_it_is_cleared() -> None:
             storage.put_facts(LedgerFacts(ledger_id, key=b"k" * 20), sink, None)
         settle(storage)
         put(storage, make_run(1, 0, 30), sink)
-        files.crash_at = files.steps + 1
-        with pytest.raises(Crashed):
+        files.stop_at = files.steps + 1
+        with pytest.raises(Stopped):
             storage.flush()
         after = files.crash()
         again = open_storage(after)

@@ -86,7 +86,7 @@ def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
     storage.kept.put(Kind.RECORD_COPY, 9, COPY)
     fill(storage, 1, sink)
     sequence, place = storage.kept._places[9][Kind.RECORD_COPY]
-    files.names_now[str(storage._files.path(sequence))].data[place.offset8 * 8 + 110] ^= 1
+    files.nodes[str(storage._files.path(sequence))].data[place.offset8 * 8 + 110] ^= 1
     assert storage.kept.read(Kind.RECORD_COPY, 9) is None
     assert [damage.ledger_id for damage in storage.damages.kept] == [9]
     reclaim(storage, 1, sink)
@@ -163,7 +163,7 @@ def test_a_loss_without_a_name_is_remembered_after_it_was_settled() -> None:
     fill(storage, 1, sink)
     storage.close(clean=False)
     lost = sorted(files.segments())[0]
-    del files.names_now[lost]
+    del files.nodes[lost]
     storage = open_storage(files)
     lost_at = storage._states.suspicion.lost_at
     assert lost_at == storage.started_lsn > 0

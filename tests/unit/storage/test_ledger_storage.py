@@ -12,11 +12,11 @@ import pytest
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import DiskFullError, MisuseError, StorageError
 from quire.env.real import RealClock, RealFiles, ThreadWorker
-from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import StorageConfig
 from quire.storage.identity import open_identity
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.run import RunView
+from quire_testing.kit.stepped import StepClock, StepWorker
 from support.storage_disk import (
     SMALL,
     Answers,
@@ -255,7 +255,7 @@ def test_little_of_a_long_run_is_read_without_reading_it_all() -> None:
     assert sum(reads) < 10_000
     # The entry rotted: the digest tells, the run is read and judged, the answer is unknown.
     path = files.segments()[0]
-    data = files.names_now[path].data
+    data = files.nodes[path].data
     data[data.index(b"/500") - 5] ^= 1
     assert read_all(storage, 1, 500, 501) == {500: None, 501: None}
 

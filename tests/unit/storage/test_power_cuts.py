@@ -15,8 +15,9 @@ from quire_testing.crash.campaign import Campaign
 from quire_testing.crash.images import ImageBuilder
 from quire_testing.crash.operations import Sync, SyncDirectory, Write
 from quire_testing.crash.promises import KEY
-from quire_testing.crash.recorder import RecordingFiles, Stopped
+from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.crash.workloads import ROLL_BYTES
+from quire_testing.kit.disk import Stopped
 
 
 def last_images(run: BookieRun, first_point: int, **counts: int) -> None:

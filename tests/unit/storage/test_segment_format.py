@@ -20,7 +20,7 @@ def test_worked_bytes_of_a_new_bookie() -> None:
     files = FaultyFiles()
     open_storage(files)
     (path,) = files.segments()
-    data = bytes(files.names_now[path].data)
+    data = bytes(files.nodes[path].data)
     header = form.decode_segment_header(data[:4096])
     assert (header.sequence, header.segment_bytes, header.recycled) == (1, 128 * 1024, False)
     assert (header.cluster_instance, header.bookie_id) == ("cluster-1", "b1.k7f3q")

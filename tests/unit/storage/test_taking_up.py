@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.ids import ID_MAX
-from quire.env.stepped import StepWorker
 from quire.storage.config import StorageConfig
 from quire.storage.footer_format import DirectoryEntry
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.stored_ledger import StoredLedger
+from quire_testing.kit.stepped import StepWorker
 from support.storage_disk import (
     SMALL,
     Answers,
@@ -182,7 +182,7 @@ def rotten(files: FaultyFiles, worker: StepWorker) -> tuple[LedgerStorage, int]:
     settle(storage)
     trailer = storage.segments[1].trailer
     assert trailer is not None
-    data = files.names_now[files.segments()[0]].data
+    data = files.nodes[files.segments()[0]].data
     for offset in range(trailer.rows_offset, trailer.directory_offset, 64):
         data[offset] ^= 1
     return storage, trailer.rows
@@ -237,7 +237,7 @@ def test_records_that_cannot_be_read_leave_what_they_hold_unknown() -> None:
     files, worker = FaultyFiles(), StepWorker()
     storage, _ = rotten(files, worker)
     assert storage.read(5, 0, 0, 1).unknown
-    files.names_now[files.segments()[0]].data[8192] ^= 1
+    files.nodes[files.segments()[0]].data[8192] ^= 1
     settle(storage)
     assert storage.damages.kept
     assert storage.suspects(12345), "a record that cannot be read may be of any ledger"

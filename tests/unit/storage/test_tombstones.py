@@ -10,10 +10,10 @@ import pytest
 from quire.bookie.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
-from quire.env.stepped import StepWorker
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_format import RECORD_HEADER_BYTES
 from quire.storage.segment_format import Kind as RecordKind
+from quire_testing.kit.stepped import StepWorker
 from support.one_bookie import KEY, OneBookie
 from support.storage_disk import (
     SMALL,
@@ -243,7 +243,7 @@ def test_the_loss_of_a_record_of_tombstones_puts_no_ledger_in_limbo(behind: bool
     if behind:
         make(storage, 4)
     storage.close(clean=False)
-    files.names_now[files.segments()[0]].data[record.offset + RECORD_HEADER_BYTES] ^= 1
+    files.nodes[files.segments()[0]].data[record.offset + RECORD_HEADER_BYTES] ^= 1
     storage = open_storage(files)
     assert len(storage.report.torn) == (not behind)
     assert [damage.what for damage in storage.damages.kept] == (

@@ -87,7 +87,7 @@ def test_nothing_is_wrong_with_a_disk_that_nobody_touched() -> None:
 
 def last_group(files: FaultyFiles) -> int:
     """Where the last group begins: the one with the entries of ledger 4."""
-    data = bytes(files.names_now[newest(files)].data)
+    data = bytes(files.nodes[newest(files)].data)
     return data.rindex(b"\xd1QGRP\r\n\x1a")
 
 
@@ -101,7 +101,7 @@ def test_the_last_group_cut_at_every_byte(how: str) -> None:
     chance = random.Random(5)
     for cut in range(start, end + 8, rounds(13, 1)):
         copy = files.copy()
-        node = copy.names_now[path]
+        node = copy.nodes[path]
         rest = len(node.data) - cut
         if how == "zeros":
             node.data[cut:] = bytes(rest)
@@ -136,7 +136,7 @@ def test_the_last_group_cut_at_every_byte(how: str) -> None:
 
 
 def flip(files: FaultyFiles, path: str, offset: int, bits: int = 1) -> None:
-    files.names_now[path].data[offset] ^= bits
+    files.nodes[path].data[offset] ^= bits
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -148,7 +148,7 @@ def test_a_flipped_bit_anywhere_is_never_a_denial(clean: bool) -> None:
     for number in range(rounds(150, 2000)):
         copy = files.copy()
         path = chance.choice(copy.segments())
-        offset = chance.randrange(4096, len(copy.names_now[path].data))
+        offset = chance.randrange(4096, len(copy.nodes[path].data))
         flip(copy, path, offset, 1 << chance.randrange(8))
         storage = open_storage(copy)
         unknown = judge(storage, ENTRIES | LAST)
@@ -226,7 +226,7 @@ def test_a_bad_footer_costs_a_scan_and_nothing_else() -> None:
     files = FaultyFiles()
     fill(files).close(clean=True)
     path = files.segments()[0]
-    size = len(files.names_now[path].data)
+    size = len(files.nodes[path].data)
     for offset in (size - 4096 + 20, size - 2 * 4096 + 10, size - 2 * 4096 + 300, size - 2 * 4096 + 900):
         copy = files.copy()
         flip(copy, path, offset)
@@ -266,7 +266,7 @@ def test_a_missing_segment_is_noticed() -> None:
     fill(files).close(clean=True)
     for path in files.segments():
         copy = files.copy()
-        del copy.names_now[path]
+        del copy.nodes[path]
         storage = open_storage(copy)
         judge(storage, ENTRIES | LAST)
         assert any(damage.file == path and "missing" in damage.what for damage in storage.damages.kept)
@@ -280,12 +280,12 @@ def test_an_old_copy_of_a_segment_is_noticed() -> None:
     sink = Answers()
     put(storage, make_run(1, 0, 9), sink)
     settle(storage)
-    old = bytes(files.names_now[files.segments()[0]].data)
+    old = bytes(files.nodes[files.segments()[0]].data)
     for first in range(10, 200, 10):
         put(storage, make_run(1, first, first + 9, payload=b"x" * 1000), sink)
         settle(storage)
     storage.close(clean=True)
-    files.names_now[files.segments()[0]].data[:] = old
+    files.nodes[files.segments()[0]].data[:] = old
     storage = open_storage(files)
     judge(storage, {(1, i): (b"x" * (100 if i < 10 else 1000)) + b"/%d" % i for i in range(200)})
     assert storage.suspects(99)
@@ -308,7 +308,7 @@ def test_swapped_files_and_foreign_segments_refuse_the_start() -> None:
     fill(files).close(clean=True)
     one, two = files.segments()[:2]
     swapped = files.copy()
-    swapped.names_now[one], swapped.names_now[two] = swapped.names_now[two], swapped.names_now[one]
+    swapped.nodes[one], swapped.nodes[two] = swapped.nodes[two], swapped.nodes[one]
     with pytest.raises(DamagedSegmentError, match="misplaced"):
         open_storage(swapped)
     with pytest.raises(WrongDirectoryError, match="belongs to bookie"):
@@ -353,12 +353,12 @@ def test_a_forged_group_inside_an_entry_is_not_taken_for_one() -> None:
     sink = Answers()
     put(storage, make_run(1, 0, 2), sink)
     settle(storage)
-    group = bytes(files.names_now[newest(files)].data[8192:12288])
+    group = bytes(files.nodes[newest(files)].data[8192:12288])
     put(storage, make_run(5, 0, 0, payload=group * 4), sink)
     settle(storage)
     put(storage, make_run(1, 3, 5), sink)
     settle(storage)
-    start = bytes(files.names_now[newest(files)].data).index(b"\xd1QGRP", 12288)
+    start = bytes(files.nodes[newest(files)].data).index(b"\xd1QGRP", 12288)
     storage.close(clean=False)
     flip(files, newest(files), start)
     again = open_storage(files)
@@ -372,7 +372,7 @@ def test_bytes_behind_a_clean_stop_are_a_start_that_was_cut() -> None:
     storage = fill(files)
     storage.close(clean=True)
     end = storage.segments[max(storage.segments)].data_end
-    files.names_now[newest(files)].data[end : end + 3] = b"abc"
+    files.nodes[newest(files)].data[end : end + 3] = b"abc"
     again = open_storage(files)
     assert not again.report.clean
     assert again.report.damages == []
@@ -446,7 +446,7 @@ def test_names_that_cannot_be_written_down_are_a_loss_without_a_name(monkeypatch
     storage.put_facts(LedgerFacts(9, key=b"k" * 20, fenced=True), sink, None)
     settle(storage)
     storage.close(clean=False)
-    node = files.names_now[newest(files)]
+    node = files.nodes[newest(files)]
     start = last_group(files)
     node.data[start + 1024 :] = bytes(len(node.data) - start - 1024)
     for clean in (False, True):
@@ -460,7 +460,7 @@ def test_names_that_cannot_be_written_down_are_a_loss_without_a_name(monkeypatch
 def test_a_loss_that_is_named_is_not_one_of_every_ledger() -> None:
     files = FaultyFiles()
     fill(files).close(clean=False)
-    node = files.names_now[newest(files)]
+    node = files.nodes[newest(files)]
     start = last_group(files)
     node.data[start + 1024 :] = bytes(len(node.data) - start - 1024)
     storage = open_storage(files)

@@ -1,7 +1,7 @@
 """Files in memory with the interface of the real ones, so that a restart on a crash image takes a millisecond.
 
 Contents are shared between copies until somebody writes. Direct writes and syncs do nothing here: what survives a power
-cut is the builder's business (`images.py`), which works from a recording.
+cut is decided elsewhere (`crash/images.py` from a recording, `kit/disk.py` from what was not synced).
 """
 
 from __future__ import annotations
@@ -9,10 +9,27 @@ from __future__ import annotations
 import errno
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from quire.env.interfaces import Buffer, FileStamp
-from quire_testing.crash.operations import DIRECTORY, Tree
+
+DIRECTORY = -1
+"""Stands for a file's number where a name is a directory's."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """Names and contents at one moment, all of it on the disk.
+
+    Attributes:
+        names: path to file number; `DIRECTORY` for directories.
+        contents: file number to bytes.
+    """
+
+    names: dict[str, int] = field(default_factory=dict)
+    contents: dict[int, bytes] = field(default_factory=dict)
 
 
 class MemoryNode:
@@ -65,13 +82,68 @@ class MemoryFile:
         """Nothing to do."""
 
 
-class _NoLock:
+class NoLock:
+    """A lock that nobody else can want."""
+
     def release(self) -> None:
         """Nobody else can be here."""
 
 
-class MemoryFiles:
-    """A file system in memory.
+N = TypeVar("N", bound=MemoryNode)
+
+
+class NamedFiles(Generic[N]):
+    """The questions of `Files`, answered from memory.
+
+    Args:
+        direct: what `writes_direct` says.
+
+    Attributes:
+        nodes: path to file.
+    """
+
+    def __init__(self, *, direct: bool = False) -> None:
+        self.nodes: dict[str, N] = {}
+        self.direct = direct
+
+    def _node(self, path: Path) -> N:
+        node = self.nodes.get(str(path))
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return node
+
+    def _children(self, directory: Path) -> Iterator[str]:
+        prefix = f"{directory}/"
+        return (path[len(prefix) :] for path in self.nodes if path.startswith(prefix))
+
+    def writes_direct(self, _directory: Path) -> tuple[bool, str]:
+        return self.direct, "memory"
+
+    def make_directory(self, path: Path) -> None:
+        """Directories are there."""
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(self._children(directory))
+
+    def exists(self, path: Path) -> bool:
+        return str(path) in self.nodes
+
+    def stamp(self, path: Path) -> FileStamp:
+        """A file is known by its name here: nothing copies a directory."""
+        return FileStamp(zlib.crc32(str(path).encode()), 0)
+
+    def read_whole(self, path: Path) -> bytes:
+        return bytes(self._node(path).data)
+
+    def read_uncached(self, path: Path, offset: int, size: int) -> bytes:
+        return bytes(self._node(path).data[offset : offset + size])
+
+    def forget_cached(self, path: Path) -> None:
+        """Nothing is cached."""
+
+
+class MemoryFiles(NamedFiles[MemoryNode]):
+    """A file system in memory, on which nothing goes wrong.
 
     Args:
         tree: what is there.
@@ -79,22 +151,20 @@ class MemoryFiles:
         capacity: bytes of all files together; beyond it `allocate` fails with ENOSPC. None: no limit.
 
     Attributes:
-        nodes: path to file.
         directories: their paths.
     """
 
     def __init__(
         self, tree: Tree | None = None, *, direct: bool = False, capacity: int | None = None
     ) -> None:
+        super().__init__(direct=direct)
         tree = tree or Tree()
-        self.nodes: dict[str, MemoryNode] = {}
         self.directories: set[str] = set()
         for path, file in tree.names.items():
             if file == DIRECTORY:
                 self.directories.add(path)
             else:
                 self.nodes[path] = MemoryNode(tree.contents[file])
-        self.direct = direct
         self.capacity = capacity
 
     def tree(self) -> Tree:
@@ -105,12 +175,6 @@ class MemoryFiles:
             made.contents[number] = bytes(node.data)
         return made
 
-    def _node(self, path: Path) -> MemoryNode:
-        node = self.nodes.get(str(path))
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        return node
-
     def _children(self, directory: Path) -> Iterator[str]:
         prefix = f"{directory}/"
         for path in (*self.nodes, *self.directories):
@@ -119,23 +183,11 @@ class MemoryFiles:
 
     # --- the interface
 
-    def writes_direct(self, _directory: Path) -> tuple[bool, str]:
-        return self.direct, "memory"
-
     def make_directory(self, path: Path) -> None:
         self.directories.update(str(one) for one in (path, *path.parents) if str(one) not in {"/", "."})
 
-    def names(self, directory: Path) -> list[str]:
-        return sorted(self._children(directory))
-
     def exists(self, path: Path) -> bool:
         return str(path) in self.nodes or str(path) in self.directories
-
-    def stamp(self, path: Path) -> FileStamp:
-        return FileStamp(zlib.crc32(str(path).encode()), 0)
-
-    def read_whole(self, path: Path) -> bytes:
-        return bytes(self._node(path).data)
 
     def write_whole(self, path: Path, data: bytes) -> None:
         self.nodes[str(path)] = MemoryNode(data)
@@ -155,12 +207,6 @@ class MemoryFiles:
     def open_to_write(self, path: Path, *, direct: bool) -> MemoryFile:  # noqa: ARG002 - the interface's
         return MemoryFile(self._node(path))
 
-    def read_uncached(self, path: Path, offset: int, size: int) -> bytes:
-        return bytes(self._node(path).data[offset : offset + size])
-
-    def forget_cached(self, path: Path) -> None:
-        """Nothing to do."""
-
     def rename(self, old: Path, new: Path) -> None:
         self.nodes[str(new)] = self._node(old)
         del self.nodes[str(old)]
@@ -172,6 +218,6 @@ class MemoryFiles:
     def sync_directory(self, directory: Path) -> None:
         """Nothing to do."""
 
-    def lock(self, path: Path) -> _NoLock:
+    def lock(self, path: Path) -> NoLock:
         self.nodes.setdefault(str(path), MemoryNode())
-        return _NoLock()
+        return NoLock()
