@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checked_where
 import exhibits
 import field_tables
 import gallery
@@ -368,10 +369,11 @@ KINDS: dict[str, Callable[..., str]] = {
     "invariants": gallery.invariants,
     "explored": gallery.explored,
     "sizes": sizes,
+    "checked": checked_where.table,
 }
 
 
-UNCHECKED = {"tests"}
+UNCHECKED = {"tests", "checked"}
 """Regions that every new test would make stale; only writing refreshes them."""
 
 

@@ -3,7 +3,7 @@
 Each is listed from the code that ships, or declared here, and fails when no world of the set comes to it; what cannot be
 come to stands here with its reason. And from every state a recovery can still be done without a further fault.
 
-Source: docs/testing.md, "What the explorer has seen"; docs/counterexamples.md, "What must hold".
+Source: docs/testing-figures.md, "What the explorer has seen"; docs/counterexamples.md, "What must hold".
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from support.rounds import keep_figures
 
 PINNED = json.loads((Path(__file__).parent / "pinned_counts.json").read_text())["mutants"]
 SECONDS = 60
-"""A bound against hanging; what they take of an idle core is a figure of `make full` (docs/testing.md)."""
+"""A bound against hanging; what they take of an idle core is a figure of `make full` (docs/testing-figures.md)."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)

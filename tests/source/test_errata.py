@@ -4,7 +4,7 @@ S1 and S8 are in the documents; S2, S5 and S6 in the public classic specificatio
 be told to mend them; S3 and S4 in the one of unbounded ledgers and guaranteed write quorums, which Quire does not have:
 their arithmetic is shown. S7 and S10 are what no specification looks at.
 
-Source: docs/testing.md, "The slips of the sources".
+Source: docs/testing-coverage.md, "The slips of the sources".
 """
 
 from __future__ import annotations

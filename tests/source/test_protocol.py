@@ -5,6 +5,10 @@ Source: BookKeeper protocol; tests/source/test_protocol_recovery.py: fencing and
 
 from __future__ import annotations
 
+import asyncio
+import struct
+from dataclasses import replace
+
 import pytest
 
 from quire.core.answers import Answer
@@ -15,12 +19,19 @@ from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
     MetadataConflictError,
+    MisuseError,
     OutcomeUnknownError,
 )
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.quorum import write_set
 from quire.core.writer import WriterMachine
+from quire.metadata.connect import open_store
+from quire.metadata.ledgers import PREFIX as LEDGERS
+from quire.metadata.ledgers import LedgerStore, ledger_key
+from quire.wire.entry import EntryDigest
+
+DIGEST = EntryDigest(DigestType.CRC32C, b"")
 
 
 def ledger(size=3, write=3, ack=2):
@@ -62,8 +73,37 @@ class Writer:
 # --- Ledgers ------------------------------------------------------------------------------------------------------
 
 
-def test_id_a_64bit_integer_unique_within_the_system():
-    assert ID_MAX == 2**63 - 1
+@pytest.mark.parametrize("ledger_id", [0, ID_MAX])
+def test_id_a_64bit_integer(ledger_id):
+    """A signed one, as Java's: where it is a key, in the record and in each entry, the first and the last fit."""
+    assert int(ledger_key(ledger_id).removeprefix(LEDGERS)) == ledger_id
+    sealed = DIGEST.seal(ledger_id, 0, -1, 0, [b"payload"])[0] + b"payload"
+    assert DIGEST.open(sealed, ledger_id, 0).ledger_id == ledger_id
+
+
+@pytest.mark.parametrize("no_id", [-1, ID_MAX + 1])
+def test_no_other_integer_is_an_id(no_id):
+    with pytest.raises(MisuseError):
+        ledger_key(no_id)
+    with pytest.raises(struct.error):  # nor is it as an unsigned one
+        DIGEST.seal(no_id % 2**64, 0, -1, 0, [b"payload"])
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_unique_within_the_system(kind, tmp_path):
+    """Two clients draw ids at one time, ledgers are deleted, and the store is opened again: no id comes twice."""
+    uri = {"memory": f"memory:{tmp_path}", "sqlite": f"sqlite:{tmp_path}/metadata.db"}[kind]
+
+    async def drawn():
+        async with await open_store(uri, create=True) as one, await open_store(uri) as other:
+            stores = [LedgerStore(one), LedgerStore(other)]
+            ids = await asyncio.gather(*(stores[number % 2].next_id() for number in range(40)))
+            version = await stores[0].create(replace(ledger(), ledger_id=max(ids)))
+            await stores[1].delete(max(ids), version)
+            return [*ids, await stores[0].next_id(), await stores[1].next_id()]
+
+    found = asyncio.run(drawn()) + asyncio.run(drawn())
+    assert len(set(found)) == len(found) == 84
 
 
 def test_when_creating_the_ledger_e_qw_qa_must_be_in_this_order():

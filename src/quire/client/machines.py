@@ -4,7 +4,7 @@ A check hands in machines with a rule swapped (`quire_testing/explorer/mutants.p
 are told and what they say (`quire_testing/replay/recording.py`). They are asked for once for each ledger; nothing on the way
 of an entry knows.
 
-Source: docs/decisions/006-explorer.md; docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/decisions/006-explorer.md; docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ outstanding, a bookie's LAC is the message's, every message is lost or delivered
 | Qw 2, Qa 1 | 285,773 | 982,019 | 28 |
 | Qw 2, Qa 2 | 1,795,149 | 6,965,623 (here 6,941,623) | 27 |
 
-Source: BookKeeper TLA+ specification; docs/testing.md, "The slips of the sources".
+Source: BookKeeper TLA+ specification; docs/testing-coverage.md, "The slips of the sources".
 """
 
 from __future__ import annotations

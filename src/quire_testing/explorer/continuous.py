@@ -1,6 +1,6 @@
 """The configurations that every change is explored in, completely, on as many cores as there are.
 
-Source: docs/testing.md, "What the explorer has seen".
+Source: docs/testing-figures.md, "What the explorer has seen".
 """
 
 from __future__ import annotations

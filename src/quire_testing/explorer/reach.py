@@ -3,7 +3,7 @@
 This is "possible", not "certain" (EF, not AF): cheap, and enough to catch a recovery that can never close. No further
 fault may be needed for it: steps that spend the budget of faults do not count as a way out.
 
-Source: docs/counterexamples.md, "What must hold": F1; docs/testing.md, "What the explorer has seen".
+Source: docs/counterexamples.md, "What must hold": F1; docs/testing-figures.md, "What the explorer has seen".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counterexamples of mutants, found where the programs can walk them, and random walks with what ships: all replayed.
 
-Source: docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

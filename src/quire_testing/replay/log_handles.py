@@ -1,6 +1,6 @@
 """One handle of a replay: the log's programs as they ship, over a metadata store and ledgers that wait for the schedule.
 
-Source: docs/testing.md.
+Source: docs/testing-coverage.md.
 """
 
 from __future__ import annotations

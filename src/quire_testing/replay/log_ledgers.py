@@ -3,7 +3,7 @@
 They stand where the client's writers and readers stand, and are as the ledger's world proves those: an add lands or is
 refused, a recovery closes what it fences at what has landed. The entries are the bytes that the log made.
 
-Source: BookKeeper ledgers to logs; docs/testing.md.
+Source: BookKeeper ledgers to logs; docs/testing-coverage.md.
 """
 
 from __future__ import annotations

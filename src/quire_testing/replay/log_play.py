@@ -1,6 +1,6 @@
 """Plays the steps of a log's schedule with the log's programs: each is one question answered, one add landed, one call.
 
-Source: docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

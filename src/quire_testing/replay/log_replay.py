@@ -3,7 +3,7 @@
 What is compared after each step: what the handle's machine said, word for word; the machines' states; what each handle
 waits for; its ledgers and appends; the list and its version; what landed and what callers were told.
 
-Source: docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One truncation of a replay: `Log.truncate` as it ships, over a metadata store and ledgers that wait for the schedule.
 
-Source: docs/decisions/022-truncation-intent.md; docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/decisions/022-truncation-intent.md; docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

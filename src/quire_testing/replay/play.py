@@ -4,7 +4,7 @@ Each step of the explorer is one thing done to a program: an answer that arrives
 disk that syncs, a connection that breaks. What the program said then must be what the explorer's client said, and the
 state of its machine the explorer's. After each step the explorer's invariants are asked of the programs' own state.
 
-Source: docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

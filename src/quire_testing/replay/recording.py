@@ -5,7 +5,7 @@ it costs nothing where it is not used. What was written down is judged without t
 told the same in the same order, must say the same. A driver that thinks for itself would show: by an input that the
 machine does not expect, or by an effect that was not carried out.
 
-Source: docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replays a counterexample: the explorer's steps done to the programs, compared and judged one by one.
 
-Source: docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

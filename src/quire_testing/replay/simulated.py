@@ -1,6 +1,6 @@
 """A replay in the simulator: each program is a process of it, on its timeline; the schedule is the network and the disks.
 
-Source: docs/testing.md, "Replay: the programs go where the explorer goes".
+Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
 
 from __future__ import annotations

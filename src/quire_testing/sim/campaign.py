@@ -1,6 +1,6 @@
 """Many runs on several cores, what they have seen, and what is left of a failing one when faults are dropped.
 
-Source: docs/simulation.md; docs/testing.md, "The full rounds".
+Source: docs/simulation.md; docs/testing-figures.md, "The full rounds".
 """
 
 from __future__ import annotations

@@ -1,0 +1,45 @@
+"""docs/testing-coverage.md: every machine and every format has tests, and the page names them all."""
+
+import re
+from pathlib import Path
+
+import checked_where
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/testing-coverage.md").read_text()
+MACHINES = checked_where.machines()
+FORMATS = checked_where.formats()
+EVERYWHERE = [*MACHINES, *FORMATS]
+
+
+def region(kind):
+    """The rows of a generated region."""
+    found = re.search(rf"<!-- generated: checked {kind} -->\n(.*?)<!-- end -->", PAGE, re.S)
+    return [line.split(" | ") for line in found[1].splitlines()[2:]]
+
+
+@pytest.mark.parametrize("checked", EVERYWHERE, ids=lambda checked: checked.name)
+def test_a_machine_or_a_format_has_tests(checked):
+    assert checked.tests, f"no test imports {checked.name}"
+
+
+def test_the_machines_that_decide_are_run_by_the_explorer():
+    """A sink's commit is explored by `tests/check`, in a world of `tests/support`; the others are tested alone."""
+    alone = {"CommitMachine", "FlushMachine", "MemoryPeakMachine", "SilenceMachine"}
+    assert {each.name for each in MACHINES if not each.proven_by} == alone
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("machines", MACHINES), ("formats", FORMATS)])
+def test_the_page_names_every_one(kind, expected):
+    assert [row[0].strip("| `") for row in region(kind)] == [each.name for each in expected], (
+        "run 'make docs'"
+    )
+
+
+def test_a_class_that_no_test_imports_has_none():
+    assert checked_where.proof_rooms("quire.core.writer.NoMachine") == ()
+    rows = {each.name: each.tests for each in MACHINES}
+    assert "unit/core/test_flush.py" in rows["FlushMachine"]
+    assert "golden/test_writer_golden.py" in rows["WriterMachine"]
+    assert "unit/core/test_flush.py" not in rows["WriterMachine"]
