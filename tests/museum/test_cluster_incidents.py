@@ -267,10 +267,10 @@ class PastTls(V2Channel):
 
     def _send_waiting(self) -> None:
         if self._ready and self._waiting and isinstance(self._socket, asyncio.WriteTransport):
-            asked, data = self._waiting[0]
+            asked, data, size, sink = self._waiting[0]
             self._socket.write(data[:4])
-            self._waiting[0] = (asked, data[4:])
-            self._unsent[asked.sink] -= 4
+            self._waiting[0] = (asked, data[4:], size - 4, sink)
+            self._unsent[sink] -= 4
         super()._send_waiting()
 
 

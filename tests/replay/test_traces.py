@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_fresh_machines_say_what_the_clients_machines_said(tmp_path):
         async with small_cluster(tmp_path, bookies=5) as cluster:
             clients = [await cluster.client(IMPATIENT) for _ in range(2)]
             for client in clients:
-                client.machines = recorder.machines
+                client.context = replace(client.context, machines=recorder.machines)
             run = Run(cluster, *clients, chance)
             for _ in range(rounds(8, 200)):
                 await asyncio.gather(*(run.ledger() for _ in range(10)), run.outage())

@@ -117,6 +117,6 @@ def test_old_versions_of_tls_are_not_spoken(tmp_path, keys):
             (server,) = cluster.servers.values()
             assert server.keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
             client = await cluster.client(ClientConfig(security=keys.of_client()))
-            assert client.bookies._channels._keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
+            assert client.bookies._channels._context.keys.context().minimum_version == ssl.TLSVersion.TLSv1_2
 
     run("uvloop", work())

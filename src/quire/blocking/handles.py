@@ -84,6 +84,17 @@ def iterated(
     return call
 
 
+def shown(original: Callable[[Any], R]) -> R:
+    """The property of the same name, which waits for nothing."""
+    read = cast("property", original).fget
+    assert read is not None
+
+    def get(self: Handle[Any]) -> R:
+        return cast("R", read(self._inner))
+
+    return cast("R", property(get, doc=read.__doc__))
+
+
 class Appending(Closing[H]):
     """A writer: what was submitted goes before everything that ends or waits."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 
-from quire.blocking.handles import Appending, Handle, awaited, handed_out, iterated
-from quire.core.ids import LedgerId
+from quire.blocking.handles import Appending, Handle, awaited, handed_out, iterated, shown
 from quire.log.log import Log as AsyncLog
 from quire.log.writer import LogWriter as AsyncLogWriter
 
@@ -19,6 +18,9 @@ class LogWriter(Appending[AsyncLogWriter]):
     append = awaited(AsyncLogWriter.append)
     append_many = awaited(AsyncLogWriter.append_many)
     roll = awaited(AsyncLogWriter.roll)
+    epoch = shown(AsyncLogWriter.epoch)
+    end_offset = shown(AsyncLogWriter.end_offset)
+    ledger_id = shown(AsyncLogWriter.ledger_id)
 
     def append_nowait(
         self,
@@ -38,21 +40,6 @@ class LogWriter(Appending[AsyncLogWriter]):
     def name(self) -> str:
         """The log's name."""
         return self._inner.name
-
-    @property
-    def epoch(self) -> int:
-        """The leader epoch of this writer."""
-        return self._inner.epoch
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last record of this writer that is confirmed."""
-        return self._inner.end_offset
-
-    @property
-    def ledger_id(self) -> LedgerId | None:
-        """The ledger that takes records now; None while the next one is awaited."""
-        return self._inner.ledger_id
 
 
 class Log(Handle[AsyncLog]):

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from quire.core.descriptors import Entry, Shares, admit
 
-if TYPE_CHECKING:
-    from quire.bookie.client_connection import ClientConnection
+
+class Newcomer(Protocol):
+    """A connection that may have to go."""
+
+    def make_room(self) -> None:
+        """There are too many that have asked nothing, and this is the oldest of them."""
 
 
-class Admission:
+C = TypeVar("C", bound=Newcomer)
+
+
+class Admission(Generic[C]):
     """The connections of one bookie.
 
     Args:
@@ -23,12 +30,12 @@ class Admission:
     """
 
     def __init__(self, shares: Shares, say: Callable[..., None]) -> None:
-        self.connections: dict[ClientConnection, None] = {}
+        self.connections: dict[C, None] = {}
         self._shares = shares
         self._say = say
-        self._newcomers: dict[ClientConnection, None] = {}
+        self._newcomers: dict[C, None] = {}
 
-    def admit(self, connection: ClientConnection) -> bool:
+    def admit(self, connection: C) -> bool:
         """A client came; False when there are too many already."""
         entry = admit(self._shares, len(self.connections), len(self._newcomers))
         if entry is Entry.REFUSED:
@@ -41,11 +48,11 @@ class Admission:
         self.connections[connection] = self._newcomers[connection] = None
         return True
 
-    def has_asked(self, connection: ClientConnection) -> None:
+    def has_asked(self, connection: C) -> None:
         """A client has shown who it is, where that is asked, and made a request: it is no newcomer any more."""
         self._newcomers.pop(connection, None)
 
-    def leave(self, connection: ClientConnection) -> None:
+    def leave(self, connection: C) -> None:
         """A client is gone, or about to be."""
         self.connections.pop(connection, None)
         self._newcomers.pop(connection, None)

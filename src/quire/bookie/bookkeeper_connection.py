@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from quire.bookie.bookkeeper_adds import AddCollector, Adder, AddGroup
 from quire.bookie.bookkeeper_lookup import Lookup, as_request
 from quire.bookie.bookkeeper_v3 import V3Requests
-from quire.bookie.client_connection import ClientConnection
+from quire.bookie.client_connection import ClientConnection, Serving
 from quire.bookie.opening import BookKeeperDoor
 from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
@@ -26,9 +26,6 @@ from quire.wire import add_columns, bookkeeper, too_long, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 
-if TYPE_CHECKING:
-    from quire.bookie.server import BookieServer
-
 _V2_ADD_BYTES_MIN: Final = v2.ADD_ENTRY_AT + v2.IDS.size
 
 
@@ -37,7 +34,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
 
     told_bytes = too_long.HEAD_BYTES
 
-    def __init__(self, server: BookieServer) -> None:
+    def __init__(self, server: Serving) -> None:
         super().__init__(server, server.config.frame_limits.bookkeeper)
         self._is_v2 = False
         self._chunks: deque[tuple[Buffer, Sequence[int]]] = deque()
@@ -55,7 +52,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         )
         self._added = False
         self._showing = False
-        self._door = BookKeeperDoor(self, server.keys) if server.keys is not None else None
+        self._door = BookKeeperDoor(self, self, server.keys) if server.keys is not None else None
         if self._door is not None:
             self.__dict__["serve"] = self._door.serve
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from quire.bookie.bookkeeper_adds import AddCollector, Adder
 from quire.bookie.bookkeeper_lookup import Lookup, as_request
+from quire.bookie.client_connection import Serving
 from quire.bookie.polls import Polls
 from quire.bookie.waiters import Asker
 from quire.core.answers import Answer
@@ -19,9 +20,6 @@ from quire.wire import bookkeeper, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-
-if TYPE_CHECKING:
-    from quire.bookie.server import BookieServer
 
 Then: TypeAlias = Callable[[Answer], None]
 _WITHOUT_VERSION: Final = frozenset({pb.AUTH, pb.START_TLS})
@@ -42,7 +40,7 @@ class V3Requests:
 
     def __init__(
         self,
-        server: BookieServer,
+        server: Serving,
         lookup: Lookup,
         send: Callable[[list[Buffer]], None],
         there: Callable[[], bool],

@@ -10,19 +10,26 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from quire.bookie.admission import Admission
+from quire.bookie.config import BookieConfig
+from quire.bookie.digest_types import DigestTypes
+from quire.bookie.ledgers import Ledgers
 from quire.bookie.polls import Polls
+from quire.bookie.unread import UnreadAnswers
+from quire.bookie.vigil import Vigil
 from quire.bookie.waiters import Asker
 from quire.core.answers import Answer
-from quire.core.errors import MalformedFrameError
-from quire.net.framing import FrameProtocol
+from quire.core.errors import MalformedFrameError, StorageError
+from quire.core.ids import BookieId
+from quire.env.interfaces import Clock
+from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.net.security import BookieKeys
 from quire.net.tls import explain
+from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import OPTION
-
-if TYPE_CHECKING:
-    from quire.bookie.server import BookieServer
 
 WRITE_BUFFER_BYTES = 256 * 1024
 WRITE_BUFFER_LOW_BYTES = 192 * 1024
@@ -30,10 +37,57 @@ WAITING_BYTES_MAX = 1024 * 1024
 """While the bookie holds, a connection with more requests that wait is not read."""
 
 
+class Serving(Protocol):
+    """What connections need of their bookie; `BookieServer` is one."""
+
+    bookie_id: BookieId
+    cluster_instance: str
+    boot: int
+    config: BookieConfig
+    clock: Clock
+    keys: BookieKeys | None
+    scratch: Scratch
+    receive_budget: ReceiveBudget
+    unread: UnreadAnswers
+    admission: Admission[ClientConnection]
+    ledgers: Ledgers
+    storage: LedgerStorage
+    digest_types: DigestTypes
+    vigil: Vigil
+    holding: bool
+
+    def connected(self, connection: ClientConnection) -> bool:
+        """A client came; False when there are too many already."""
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        """A client is gone."""
+
+    def ended(self, text: str, *args: object) -> None:
+        """One line for a connection that is refused, or ends because of what its client did."""
+
+    def put(self, connection: ClientConnection) -> None:
+        """A connection has put entries."""
+
+    def answering(self, connection: ClientConnection) -> None:
+        """A connection has answers to send."""
+
+    def admitted(self, size: int) -> None:
+        """So many bytes are on their way to the disk."""
+
+    def settled(self, size: int) -> None:
+        """So many bytes are there, or failed."""
+
+    def answer_for(self, error: StorageError) -> Answer:
+        """The answer to an add that could not be stored."""
+
+    def answer_info(self, body: Buffer) -> dict[str, Any]:
+        """What the bookie says of itself."""
+
+
 class ClientConnection(FrameProtocol, Asker):
     """A client's connection. Subclasses say what its requests are in `has_requests` and `_work`."""
 
-    def __init__(self, server: BookieServer, frame_bytes_max: int) -> None:
+    def __init__(self, server: Serving, frame_bytes_max: int) -> None:
         super().__init__(server.scratch, server.receive_budget, frame_bytes_max)
         self._server = server
         self._ledgers = server.ledgers

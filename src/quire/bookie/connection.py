@@ -11,10 +11,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quire.bookie.bookkeeper_connection import BookKeeperConnection
-from quire.bookie.client_connection import WAITING_BYTES_MAX, ClientConnection
+from quire.bookie.client_connection import WAITING_BYTES_MAX, ClientConnection, Serving
 from quire.bookie.opening import NativeDoor
 from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
@@ -28,9 +28,6 @@ from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import SCHEME_PLAIN, RunView
-
-if TYPE_CHECKING:
-    from quire.bookie.server import BookieServer
 
 BOOKKEEPER_FIRST_BYTES = 0x80
 """A length of V2 or V3 begins with a byte below this, a hello does not."""
@@ -64,7 +61,7 @@ class Connection(ClientConnection):
 
     told_bytes = native.REQUEST_BYTES
 
-    def __init__(self, server: BookieServer) -> None:
+    def __init__(self, server: Serving) -> None:
         super().__init__(server, server.config.frame_limits.native)
         self._requests: deque[memoryview] = deque()
         self._held: list[memoryview] = []

@@ -8,8 +8,9 @@ Source: docs/security.md; BookKeeper source, `BookieRequestProcessor` (START_TLS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from quire.bookie.client_connection import ClientConnection
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError
 from quire.net.sasl import PLUGIN, SaslServer
@@ -17,10 +18,6 @@ from quire.net.security import BookieKeys
 from quire.wire import bookkeeper, native_hello, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-
-if TYPE_CHECKING:
-    from quire.bookie.bookkeeper_connection import BookKeeperConnection
-    from quire.bookie.client_connection import ClientConnection
 
 _TLS_ONLY: Final = "this bookie accepts only TLS connections: give the client its CA ([tls] ca)"
 _NAMES_ONLY: Final = (
@@ -87,11 +84,27 @@ class NativeDoor(_Door):
         return "" if hello.auth_scheme == PLUGIN else _NAMES_ONLY, native_hello.AUTHENTICATE
 
 
+class Waiting(Protocol):
+    """A connection behind a door, besides what every `ClientConnection` has."""
+
+    def let_in(self) -> None:
+        """The client has done all that is asked."""
+
+    def serve(self, data: Buffer, starts: Sequence[int]) -> int:
+        """Serve frames; how many were served."""
+
+    def answer(self, buffers: list[Buffer]) -> None:
+        """Send an answer."""
+
+    def shut(self) -> None:
+        """End the connection."""
+
+
 class BookKeeperDoor(_Door):
     """V2 and V3: START_TLS and AUTH, until a request comes that is served, or refused as a Java bookie does it."""
 
-    def __init__(self, connection: BookKeeperConnection, keys: BookieKeys) -> None:
-        super().__init__(connection, keys)
+    def __init__(self, client: ClientConnection, connection: Waiting, keys: BookieKeys) -> None:
+        super().__init__(client, keys)
         self._connection = connection
         self._is_v2 = False
         self._told = False

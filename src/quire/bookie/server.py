@@ -134,7 +134,7 @@ class BookieServer:
             config.connections_max,
             config.storage.open_files_max,
         )
-        self.admission = Admission(self._shares, self.ended)
+        self.admission: Admission[ClientConnection] = Admission(self._shares, self.ended)
         self._connections = self.admission.connections
         self._answering: list[ClientConnection] = []
         self._writers: set[ClientConnection] = set()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from quire.bookie.client_connection import ClientConnection
+from typing import Final
 
 SHARE: Final = 8
 """One more answer takes at most this part of what is left."""
@@ -29,11 +26,11 @@ class UnreadAnswers:
     def __init__(self, bytes_max: int, read_bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._read_bytes_max = read_bytes_max
-        self._waiting: dict[ClientConnection, int] = {}
+        self._waiting: dict[object, int] = {}
         self._taken = 0
         self.answer_bytes_max = read_bytes_max
 
-    def wait(self, connection: ClientConnection, size: int) -> None:
+    def wait(self, connection: object, size: int) -> None:
         """So many bytes wait for a client to read; it is served no more until it has."""
         self.done(connection)
         self._waiting[connection] = size
@@ -45,7 +42,7 @@ class UnreadAnswers:
         """How many bytes wait for clients to read them."""
         return self._taken
 
-    def done(self, connection: ClientConnection) -> None:
+    def done(self, connection: object) -> None:
         """It has read them, or is gone."""
         size = self._waiting.pop(connection, 0)
         if size:

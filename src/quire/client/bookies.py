@@ -21,7 +21,8 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, QuireError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
-from quire.net.channel import Channel, Shape, unreachable
+from quire.net.channel import Channel
+from quire.net.client_channel import Shape, unreachable
 from quire.net.keepalive import keep_alive
 from quire.net.security import ClientKeys, ClientSecurity
 from quire.wire import native, native_bodies

@@ -10,8 +10,8 @@ from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.channel import Channel
+from quire.net.client_channel import ChannelContext
 from quire.net.framing import ReceiveBudget, Scratch
-from quire.net.run_frames import RunEncoder
 from quire.net.security import ClientKeys
 from quire.net.v2_channel import V2Channel
 from quire.net.v3_channel import V3Channel
@@ -49,19 +49,16 @@ class Channels:
         connect: Callable[[BookieId, AnyChannel], Coroutine[Any, Any, None]],
     ) -> None:
         self._cluster_instance = cluster_instance
-        self._scratch = Scratch()
-        self._budget = ReceiveBudget(receive_budget_bytes)
-        self._encoder = RunEncoder()
+        self._context = ChannelContext(Scratch(), ReceiveBudget(receive_budget_bytes), limits, keys)
         self.limits = limits
         self._protocol = protocol
         self._protocol_of = dict(protocol_of)
-        self._keys = keys
         self._connect = connect
         self.connecting: set[asyncio.Task[None]] = set()
 
     def frame(self, size: int) -> memoryview:
         """Memory for what is received or read; the caller's until the last view of it is gone."""
-        return self._scratch.frame(size)
+        return self._context.scratch.frame(size)
 
     def _protocol_for(self, info: BookieInfo | None) -> str:
         """What is spoken with a bookie; "" is our own protocol."""
@@ -78,42 +75,14 @@ class Channels:
         """A connection to a bookie, not connected yet; `info` is None while it is not known to be registered."""
         protocol = self._protocol_for(info)
         if not protocol:
-            return Channel(
-                bookie,
-                self._cluster_instance,
-                scratch=self._scratch,
-                budget=self._budget,
-                ended=ended,
-                keys=self._keys,
-                frame_bytes_max=self.limits.native,
-            )
+            return Channel(bookie, self._cluster_instance, self._context, ended)
         if not protocol.endswith("v2"):
-            return self._v3(bookie, ended)
-        return V2Channel(
-            bookie,
-            scratch=self._scratch,
-            budget=self._budget,
-            encoder=self._encoder,
-            ended=ended,
-            beside=lambda: self._make_beside(bookie),
-            keys=self._keys,
-            frame_bytes_max=self.limits.bookkeeper,
-        )
-
-    def _v3(self, bookie: BookieId, ended: Callable[[BookKeeperChannel, str], None]) -> V3Channel:
-        return V3Channel(
-            bookie,
-            scratch=self._scratch,
-            budget=self._budget,
-            encoder=self._encoder,
-            ended=ended,
-            keys=self._keys,
-            frame_bytes_max=self.limits.bookkeeper,
-        )
+            return V3Channel(bookie, self._context, ended)
+        return V2Channel(bookie, self._context, ended, lambda: self._make_beside(bookie))
 
     def _make_beside(self, bookie: BookieId) -> V3Channel:
         """A V3 connection for what V2 cannot say; it lives and dies with the V2 one."""
-        channel = self._v3(bookie, _beside_ended)
+        channel = V3Channel(bookie, self._context, _beside_ended)
         task = asyncio.get_running_loop().create_task(self._connect(bookie, channel))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)

@@ -17,15 +17,14 @@ from typing import Self
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
 from quire.client.creating import place, shape_of
-from quire.client.lac_frames import LacFrames
 from quire.client.machines import SHIPPED, Machines
 from quire.client.reader import LedgerReader
 from quire.client.recovery import LedgerRecovery
 from quire.client.repair import LedgerReport, LedgerVerifier, LimboClearing, LimboReport
 from quire.client.reused import reused_id
 from quire.client.writer import LedgerWriter
-from quire.client.writer_driver import ticks_for
 from quire.core.answers import Answer
 from quire.core.effects import RecoveryClosed, RecoveryFailed, RecoveryInconclusive
 from quire.core.errors import (
@@ -40,7 +39,6 @@ from quire.core.errors import (
 )
 from quire.core.ids import NO_ENTRY, BookieId, LedgerId
 from quire.core.ledger_metadata import TOKEN_KEY, DigestType, LedgerMetadata, LedgerState, new_ledger
-from quire.core.placement import Quarantine
 from quire.env.interfaces import Chance, Clock
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.ledgers import LedgerStore
@@ -97,12 +95,9 @@ class Client:
         self.clock = clock
         self.chance = chance
         self.config = config or ClientConfig()
-        self.machines = machines
-        self._quarantine = Quarantine(self.config.quarantine_ms)
-        self._ticks = ticks_for(self.config)
-        self._lacs = LacFrames(bookies, self.config)
+        self.context = ClientContext.of(bookies, self.ledger_store, clock, chance, self.config, machines)
         # A bookie that was away and has registered anew is no longer the one that failed.
-        bookies.on_return = self._quarantine.forgive
+        bookies.on_return = self.context.quarantine.forgive
         self._background: dict[asyncio.Task[None], None] = {}
 
     # --- ledgers -------------------------------------------------------------------------------------------------
@@ -146,7 +141,7 @@ class Client:
         for key, value in (custom or {}).items():
             _check_bytes(f"custom metadata {key!r}", value)
         for _ in range(_IDS_TRIED_MAX):
-            quarantined = self._quarantine.bookies(self.clock.now_ms())
+            quarantined = self.context.quarantine.bookies(self.clock.now_ms())
             placed = await place(shape, self.bookies, self.chance, quarantined)
             token = self.chance.getrandbits(64) | 1
             record = new_ledger(
@@ -165,21 +160,7 @@ class Client:
                 version = await self.ledger_store.create(record)
             except AlreadyExistsError:
                 continue
-            return LedgerWriter(
-                record,
-                version,
-                LedgerAccess.of(record),
-                self.bookies,
-                self.ledger_store,
-                self.clock,
-                self.chance,
-                self.config,
-                self._quarantine,
-                self._ticks,
-                self.machines,
-                placed.absent,
-                self._lacs,
-            )
+            return LedgerWriter(record, version, LedgerAccess.of(record), self.context, placed.absent)
         msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
         raise AlreadyExistsError(msg)
 
@@ -246,9 +227,8 @@ class Client:
                 raise MisuseError(msg, ledger_id=ledger_id)
             result, recovered = await self._recover(record, version, access, ignored)
             record, version = result.record, result.version
-        limbo = await LimboClearing(
-            self._reader(record, version, access), access, self.bookies, self.ledger_store, self.config
-        ).clear()
+        reader = self._reader(record, version, access)
+        limbo = await LimboClearing(reader, access, self.context).clear()
         return RecoveryReport(record, already_closed, recovered, limbo)
 
     async def delete_ledger(self, ledger_id: int, *, fence: bool = True) -> None:
@@ -294,7 +274,7 @@ class Client:
         """Read every copy of every entry up to the last confirmed one and compare them. Changes nothing."""
         reader = await self.open_ledger(ledger_id, password, recover=False)
         access = LedgerAccess.of(reader.metadata)
-        report = await LedgerVerifier(reader, access, self.bookies, self.config).verify()
+        report = await LedgerVerifier(reader, access, self.context).verify()
         _, notes, _ = await self.ledger_store.read_with_notes(ledger_id)
         report.recorded = [
             (hole.bookie, part.first, part.last) for hole in notes.holes for part in hole.ranges
@@ -320,10 +300,7 @@ class Client:
             record,
             version,
             access,
-            self.bookies,
-            self.ledger_store,
-            self.clock,
-            self.config,
+            self.context,
             recovering=lambda reader: self._recover_for(reader, access),
         )
 
@@ -345,18 +322,7 @@ class Client:
     ) -> tuple[RecoveryClosed, int]:
         deadline_ms = self.clock.now_ms() + self.config.recovery_patience_ms
         while True:
-            recovery = LedgerRecovery(
-                record,
-                version,
-                access,
-                self.bookies,
-                self.ledger_store,
-                self.clock,
-                self.chance,
-                self.config,
-                self.machines,
-                ignored_lacs,
-            )
+            recovery = LedgerRecovery(record, version, access, self.context, ignored_lacs)
             result = await recovery.run()
             if isinstance(result, RecoveryClosed):
                 return result, recovery.recovered
@@ -380,7 +346,7 @@ class Client:
 
     async def _clear_limbo(self, reader: LedgerReader, access: LedgerAccess) -> None:
         try:
-            report = await LimboClearing(reader, access, self.bookies, self.ledger_store, self.config).clear()
+            report = await LimboClearing(reader, access, self.context).clear()
         except QuireError as error:
             log.warning("clearing limbo failed, `quire ledger recover` tries again: %s", error)
             return
@@ -395,7 +361,7 @@ class Client:
         What was appended is confirmed first, and sent to every bookie; one that acknowledges nothing for
         `ClientConfig.flush_ms` is given up, and what it lacks of acknowledged entries stands in the ledger's record.
         """
-        writers = self._ticks.unfinished
+        writers = self.context.ticks.unfinished
         if writers:
             bound_ms = self.config.add_timeout_ms + self.config.metadata_timeout_ms
             with contextlib.suppress(TimeoutError):
@@ -407,7 +373,7 @@ class Client:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._lacs.close()
+        self.context.lacs.close()
         await self.bookies.close()
         await self.store.close()
 

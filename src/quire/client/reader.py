@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
-from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
 from quire.client.held_polls import HeldPolls, RecordChanges
 from quire.client.lac_read import quorum_lac, trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
@@ -38,8 +37,6 @@ from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
 from quire.core.losses import proves_loss
 from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
-from quire.env.interfaces import Clock
-from quire.metadata.ledgers import LedgerStore
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 
@@ -68,10 +65,7 @@ class LedgerReader:
         record: LedgerMetadata,
         version: int,
         access: LedgerAccess,
-        bookies: BookieClient,
-        ledgers: LedgerStore,
-        clock: Clock,
-        config: ClientConfig,
+        context: ClientContext,
         *,
         turn: int = 0,
         lac: int = NO_ENTRY,
@@ -79,7 +73,9 @@ class LedgerReader:
     ) -> None:
         self._record, self._version = record, version
         self._access = access
-        self._bookies, self._ledgers, self._clock, self._config = bookies, ledgers, clock, config
+        self._bookies, self._ledgers = context.bookies, context.ledgers
+        self._clock, self._config = context.clock, context.config
+        config = self._config
         self._settings = ReadSettings(
             config.read_bytes_max, config.read_timeout_ms, config.speculative_read_ms
         )

@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient
-from quire.client.config import ClientConfig
+from quire.client.bookies import AddSink
+from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
 from quire.client.lac_read import trusted_lac
-from quire.client.machines import SHIPPED, Machines
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.client.replies import ReadReply
 from quire.core.answers import Answer
@@ -41,8 +40,6 @@ from quire.core.ids import BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
-from quire.env.interfaces import Chance, Clock
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
 
@@ -61,12 +58,7 @@ class LedgerRecovery(AddSink):
         record: the ledger's record.
         version: its version in the store.
         access: what bookies want to know; the password was compared before.
-        bookies: connections.
-        ledgers: the metadata store.
-        clock: time.
-        chance: chooses among spare bookies.
-        config: the client's settings.
-        machines: makes the machine.
+        context: what it shares with the client's other handles.
         ignored_lacs: bookies whose LAC is not believed.
 
     Attributes:
@@ -79,18 +71,13 @@ class LedgerRecovery(AddSink):
         record: LedgerMetadata,
         version: int,
         access: LedgerAccess,
-        bookies: BookieClient,
-        ledgers: LedgerStore,
-        clock: Clock,
-        chance: Chance,
-        config: ClientConfig,
-        machines: Machines = SHIPPED,
+        context: ClientContext,
         ignored_lacs: Collection[BookieId] = (),
     ) -> None:
         self._record = record
-        self._access, self._bookies, self._ledgers = access, bookies, ledgers
-        self._clock, self._chance, self._config = clock, chance, config
-        self._machine = machines.recovery(record, version)
+        self._access, self._bookies, self._ledgers = access, context.bookies, context.ledgers
+        self._clock, self._chance, self._config = context.clock, context.chance, context.config
+        self._machine = context.machines.recovery(record, version)
         self._ignored_lacs = ignored_lacs
         self._loop = asyncio.get_running_loop()
         self._result: asyncio.Future[RecoveryResult] = self._loop.create_future()

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import AddSink, BookieClient
-from quire.client.config import ClientConfig
+from quire.client.bookies import AddSink
+from quire.client.context import ClientContext
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
 from quire.client.reader import LedgerReader
@@ -25,7 +25,6 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, write_set
 from quire.core.reader import told_through
 from quire.core.rules import RULES
-from quire.metadata.ledgers import LedgerStore
 from quire.wire.entry import Entry
 from quire.wire.run import ids_in
 
@@ -103,15 +102,15 @@ class LedgerVerifier:
 
     Args:
         reader: a reader of the ledger; its LAC is how far to look.
+        access: names ledger, key and digest.
+        context: what it shares with the client's other handles.
     """
 
-    def __init__(
-        self, reader: LedgerReader, access: LedgerAccess, bookies: BookieClient, config: ClientConfig
-    ) -> None:
+    def __init__(self, reader: LedgerReader, access: LedgerAccess, context: ClientContext) -> None:
         self._record = reader.metadata
         self._last = reader.last_add_confirmed
         self._closed = reader.closed
-        self._access, self._bookies, self._config = access, bookies, config
+        self._access, self._bookies, self._config = access, context.bookies, context.config
         self._hung: set[BookieId] = set()
 
     async def verify(self) -> LedgerReport:
@@ -250,22 +249,13 @@ class LimboClearing(AddSink):
     Args:
         reader: of the closed ledger.
         access: names ledger, key and digest.
-        bookies: the way to the bookies.
-        records: where the record is read after the filling.
-        config: time-outs and sizes.
+        context: what it shares with the client's other handles.
     """
 
-    def __init__(
-        self,
-        reader: LedgerReader,
-        access: LedgerAccess,
-        bookies: BookieClient,
-        records: LedgerStore,
-        config: ClientConfig,
-    ) -> None:
+    def __init__(self, reader: LedgerReader, access: LedgerAccess, context: ClientContext) -> None:
         assert reader.closed, "what a bookie should hold is decided only when the ledger is closed"
-        self._reader, self._access, self._bookies, self._config = reader, access, bookies, config
-        self._records = records
+        self._reader, self._access = reader, access
+        self._bookies, self._config, self._records = context.bookies, context.config, context.ledgers
         self._answered: dict[object, asyncio.Future[Answer]] = {}
 
     async def clear(self) -> LimboReport:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.net.channel import Shape
+from quire.net.client_channel import Shape
 from quire.wire import native_bodies, native_hello, native_info
 from quire.wire.native import AnswerFrame
 from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS, WHOLE_LIST

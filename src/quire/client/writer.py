@@ -18,13 +18,9 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
-from quire.client.config import ClientConfig
-from quire.client.lac_frames import LacFrames
-from quire.client.machines import SHIPPED, Machines
+from quire.client.context import ClientContext
 from quire.client.outgoing import HeldRun
 from quire.client.run_sealer import sealer_of
-from quire.client.ticks import Ticks
 from quire.client.writer_end import WriterEnd
 from quire.core import effects as e
 from quire.core.errors import (
@@ -36,10 +32,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.placement import Quarantine
 from quire.core.writer_state import Status
-from quire.env.interfaces import Chance, Clock
-from quire.metadata.ledgers import LedgerStore
 from quire.wire.frame_limits import OPTION
 
 log = logging.getLogger(__name__)
@@ -60,16 +53,8 @@ class LedgerWriter(WriterEnd):
         record: the record as created.
         version: its version in the metadata store.
         access: what the ledger's bookies want to be told.
-        bookies: connections and registrations.
-        ledgers: the ledgers' records.
-        clock: monotonic time.
-        chance: draws replacements.
-        config: sizes and times.
-        quarantine: bookies that failed lately; shared by the writers of a client.
-        ticks: their timer, shared too.
-        machines: makes the machine.
+        context: what it shares with the client's other handles.
         absent: slots whose bookies were away when the ledger was created.
-        lacs: tells their LACs together, shared too.
     """
 
     __slots__ = (
@@ -95,19 +80,11 @@ class LedgerWriter(WriterEnd):
         record: LedgerMetadata,
         version: int,
         access: LedgerAccess,
-        bookies: BookieClient,
-        ledgers: LedgerStore,
-        clock: Clock,
-        chance: Chance,
-        config: ClientConfig,
-        quarantine: Quarantine | None = None,
-        ticks: Ticks | None = None,
-        machines: Machines = SHIPPED,
+        context: ClientContext,
         absent: Sequence[int] = (),
-        lacs: LacFrames | None = None,
     ) -> None:
-        shared = (quarantine, ticks, machines, absent, lacs)
-        super().__init__(record, version, access, bookies, ledgers, clock, chance, config, *shared)
+        super().__init__(record, version, access, context, absent)
+        config = context.config
         self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future

@@ -17,14 +17,11 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from quire.client.access import LedgerAccess
-from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
 from quire.client.flushing import LedgerFlush
-from quire.client.lac_frames import LacFrames
 from quire.client.lac_news import LacNews
-from quire.client.machines import SHIPPED, Machines
 from quire.client.outgoing import Outgoing, Place
-from quire.client.ticks import Ticks
 from quire.client.window import ByteWindow
 from quire.core import effects as e
 from quire.core.answers import Answer
@@ -37,10 +34,8 @@ from quire.core.errors import (
 from quire.core.holes import holes_of_runs, joined
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.placement import Quarantine, choose_replacements
+from quire.core.placement import choose_replacements
 from quire.core.writer_state import Hole, Status, WriterLimits
-from quire.env.interfaces import Chance, Clock
-from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import KeyMissingError, VersionConflictError
 
 log = logging.getLogger(__name__)
@@ -57,11 +52,6 @@ def _limits_of(config: ClientConfig) -> WriterLimits:
     )
 
 
-def ticks_for(config: ClientConfig) -> Ticks:
-    """The timer of a client's writers."""
-    return Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms)
-
-
 class WriterDriver(ABC):
     """Performs the effects of one writer machine.
 
@@ -69,16 +59,8 @@ class WriterDriver(ABC):
         record: the record as created.
         version: its version in the metadata store.
         access: what the ledger's bookies want to be told.
-        bookies: connections and registrations.
-        ledgers: the ledgers' records.
-        clock: monotonic time.
-        chance: draws replacements.
-        config: sizes and times.
-        quarantine: bookies that failed lately; shared by the writers of a client.
-        ticks: their timer, shared too.
-        machines: makes the machine.
+        context: what it shares with the client's other handles.
         absent: slots whose bookies were away when the ledger was created.
-        lacs: tells their LACs together, shared too.
     """
 
     # Slots, and one table of handlers for all: a client may have tens of thousands of writers, most of them idle.
@@ -111,31 +93,21 @@ class WriterDriver(ABC):
         record: LedgerMetadata,
         version: int,
         access: LedgerAccess,
-        bookies: BookieClient,
-        ledgers: LedgerStore,
-        clock: Clock,
-        chance: Chance,
-        config: ClientConfig,
-        quarantine: Quarantine | None = None,
-        ticks: Ticks | None = None,
-        machines: Machines = SHIPPED,
+        context: ClientContext,
         absent: Sequence[int] = (),
-        lacs: LacFrames | None = None,
     ) -> None:
-        self._machine = machines.writer(record, version, _limits_of(config))
+        config = self._config = context.config
+        self._machine = context.machines.writer(record, version, _limits_of(config))
         self._access = access
-        self._bookies = bookies
-        self._ledgers = ledgers
-        self._clock = clock
-        self._chance = chance
-        self._config = config
-        self._quarantine = quarantine or Quarantine(config.quarantine_ms)
+        self._bookies, self._ledgers = context.bookies, context.ledgers
+        self._clock, self._chance = context.clock, context.chance
+        self._quarantine, self._ticks, self._lacs = context.quarantine, context.ticks, context.lacs
         self._loop = asyncio.get_running_loop()
         self._window = ByteWindow(config.window_bytes_max)
-        self._outgoing = Outgoing(access, bookies, self._window, config, self._machine.ensemble, self, clock)
+        self._outgoing = Outgoing(
+            access, self._bookies, self._window, config, self._machine.ensemble, self, self._clock
+        )
         self._timer: asyncio.TimerHandle | None = None
-        self._ticks = ticks or ticks_for(config)
-        self._lacs = lacs or LacFrames(bookies, config)
         self._ticking = False
         self._doubted: tuple[int | None, int] = (None, 0)  # the LAC at the last such choice, its pause
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -144,7 +116,7 @@ class WriterDriver(ABC):
         self._recorded: tuple[Hole, ...] = ()  # what the ledger's record says of `holes`
         self._flush: LedgerFlush | None = None  # from the end on
         if absent:
-            self._machine.began_without(absent, clock.now_ms())
+            self._machine.began_without(absent, self._clock.now_ms())
             self._perform()
 
     @property

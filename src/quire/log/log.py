@@ -297,8 +297,21 @@ class Log:
     async def plan(
         self, start: int | None = None, end: int | None = None, split_bytes: int = 64 << 20
     ) -> list[LogRange]:
-        """See `quire.log.plan.plan`."""
-        return await plan(self, start, end, split_bytes)
+        """The ranges that together hold the records from `start` to `end`.
+
+        Args:
+            start: the first offset; None is the log's start.
+            end: the offset behind the last; None is what is confirmed now.
+            split_bytes: about so many bytes in a range.
+
+        Raises:
+            TrimmedError, PastEndError: as a read from there.
+        """
+        about = await self.describe()
+        first = about.start_offset if start is None else start
+        self.check_start(about, first)
+        last = about.end_offset if end is None else min(end, about.end_offset)
+        return await plan(about.items, first, last, split_bytes, self.open_item)
 
     async def open_item(self, item: ItemDescription) -> LedgerReader:
         """A reader of one ledger of the log, which changes nothing."""

@@ -6,55 +6,50 @@ Source: docs/spark.md, "Options": splitBytes. Ranges come from the list. A heade
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
 
+from quire.client.reader import LedgerReader
 from quire.core.errors import MisuseError
 from quire.log.ledgers import entries_between, read_one
-from quire.log.records import LogRange
-
-if TYPE_CHECKING:
-    from quire.client.reader import LedgerReader
-    from quire.log.log import Log
-    from quire.log.records import ItemDescription
+from quire.log.records import ItemDescription, LogRange
 
 READS_AT_ONCE = 16
+OpenItem: TypeAlias = Callable[[ItemDescription], Awaitable[LedgerReader]]
 
 
 async def plan(
-    log: Log, start: int | None = None, end: int | None = None, split_bytes: int = 64 << 20
+    items: Iterable[ItemDescription], start: int, end: int, split_bytes: int, open_item: OpenItem
 ) -> list[LogRange]:
     """The ranges that together hold the records from `start` to `end`.
 
     Args:
-        log: which.
-        start: the first offset; None is the log's start.
-        end: the offset behind the last; None is what is confirmed now.
+        items: the log's ledgers.
+        start: the first offset.
+        end: the offset behind the last.
         split_bytes: about so many bytes in a range.
-
-    Raises:
-        TrimmedError, PastEndError: as a read from there.
+        open_item: makes a reader of a ledger.
     """
     if split_bytes < 1:
         msg = f"split_bytes is at least 1, got {split_bytes}"
         raise MisuseError(msg)
-    about = await log.describe()
-    first = about.start_offset if start is None else start
-    log.check_start(about, first)
-    last = about.end_offset if end is None else min(end, about.end_offset)
     gate = asyncio.Semaphore(READS_AT_ONCE)
-    items = [
-        item for item in about.items if item.next_offset > first and item.first_offset < last and item.count
-    ]
-    parts = await asyncio.gather(*(_cut(log, item, first, last, split_bytes, gate) for item in items))
+    wanted = [item for item in items if item.next_offset > start and item.first_offset < end and item.count]
+    parts = await asyncio.gather(*(_cut(open_item, item, start, end, split_bytes, gate) for item in wanted))
     return [each for part in parts for each in part]
 
 
 async def _cut(
-    log: Log, item: ItemDescription, start: int, end: int, split_bytes: int, gate: asyncio.Semaphore
+    open_item: OpenItem,
+    item: ItemDescription,
+    start: int,
+    end: int,
+    split_bytes: int,
+    gate: asyncio.Semaphore,
 ) -> list[LogRange]:
     """One ledger's ranges. Entries at the cuts are bisected or read once, for their offsets."""
     async with gate:
-        reader = await log.open_item(item)
+        reader = await open_item(item)
         last_entry = int(reader.last_add_confirmed) if item.last_entry is None else item.last_entry
         zero, records = item.first_offset, item.next_offset - item.first_offset
         low, high = await entries_between(reader, start - zero, end - zero, records, last_entry)

@@ -59,7 +59,11 @@ class HeldRegistrations(dict[str, Registration]):
         if name in self and name not in self._checks:
             check = asyncio.get_running_loop().create_task(self.check(name), name=f"look after {name}")
             self._checks[name] = check
-            check.add_done_callback(lambda _: self._checks.pop(name, None))
+            check.add_done_callback(lambda done: self._over(name, done))
+
+    def _over(self, name: str, check: asyncio.Task[None]) -> None:
+        if self._checks.get(name) is check:  # else the name has been taken back meanwhile, or registered anew
+            del self._checks[name]
 
     async def check(self, name: str) -> None:
         """Restore it, or say why that is not possible now."""

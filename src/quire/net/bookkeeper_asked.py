@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
+from quire.net.client_channel import AnswerSink
 from quire.net.run_frames import RunFrames
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.bookkeeper import run_shapes
@@ -23,13 +24,6 @@ AHEAD_MAX: Final = 256
 NEGATIVES_MAX: Final = 64
 """After so many ids in a row that are not there, a range ends early: what follows is hardly there either."""
 _NEGATIVES: Final = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
-
-
-class AnswerSink(Protocol):
-    """Whoever sent a request and gets its one answer."""
-
-    def answered(self, tag: object, frame: native.AnswerFrame) -> None:
-        """The answer to the request with this tag."""
 
 
 class Sender(Protocol):

@@ -9,43 +9,33 @@ Source: `docs/formats/bookkeeper-protocol.md`; `wire/v2.py`; `wire/v3.py`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.silence import Silence, SilenceMachine
-from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked
+from quire.net.bookkeeper_asked import Asked, LacAsked, RangeAsked, RunAsked
 from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.net.channel import SILENT, WRITE_BUFFER_BYTES, Shape, refuse_to_send, too_long_for
-from quire.net.framing import ReceiveBudget, Scratch
-from quire.net.opening import BookKeeperOpening, why_it_ended
+from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel, Shape
+from quire.net.opening import BookKeeperOpening
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
-from quire.net.security import ClientKeys
 from quire.wire import native, native_bodies, native_hello
-from quire.wire.bookkeeper import FRAME_BYTES_MAX
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import BOOKKEEPER_ROOM
 from quire.wire.native import Flag, Kind
 
 
-class BookKeeperChannel(BookKeeperFrames):
-    """A connection that is being made, is up, or has ended. Subclasses know the frames.
+class BookKeeperChannel(ClientChannel, BookKeeperFrames):
+    """A connection in V2 or V3. Subclasses know the frames.
 
     Args:
         meant: the bookie that should be at the other end; BookKeeper's protocols have no way to ask.
         runs: those that will be on their way.
-        ended: called once, when the connection is lost.
-        keys: certificates and a password, if there are any.
-        frame_bytes_max: longest frame that is sent; a little more is taken.
+        context, ended: see `ClientChannel`. A little more is taken than is sent.
 
     Attributes:
-        host: where the bookie is, for its certificate; set before the connection is made.
         was_ready: it has been open for requests, and the bookie has answered.
-        was_refused: one side does not take the other, which no waiting will change.
         version: how the answers made here are laid out: as native ones of version 1, which know as little of terms.
     """
 
@@ -55,33 +45,17 @@ class BookKeeperChannel(BookKeeperFrames):
     def __init__(
         self,
         meant: BookieId,
-        *,
-        scratch: Scratch,
-        budget: ReceiveBudget,
+        context: ChannelContext,
         runs: RunsExpected,
         ended: Callable[[BookKeeperChannel, str], None],
-        keys: ClientKeys | None = None,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         # An entry that came in the longest frame of V2 is longer in a batch of V2, and in V3.
-        super().__init__(scratch, budget, frame_bytes_max + BOOKKEEPER_ROOM)
-        self._sent_bytes_max = frame_bytes_max
-        self._keys = keys
-        self._opening: BookKeeperOpening | None = None
-        self.host = ""
-        self.was_ready = False
-        self.was_refused = False
-        self.meant = meant
+        longest = context.limits.bookkeeper
+        taken = longest + BOOKKEEPER_ROOM
+        super().__init__(meant, context, ended, sent_bytes_max=longest, taken_bytes_max=taken)
+        self._encoder = context.encoder
         self.runs = runs
-        self._ended = ended
-        self._ready = False
-        self._paused = False
-        self._reason = ""
         self._asked: dict[Asked, None] = {}
-        self._waiting: deque[tuple[Asked, bytes]] = deque()
-        self._unsent: dict[AnswerSink, int] = {}
-        self._silence = SilenceMachine()
-        self.closed = False
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -158,7 +132,7 @@ class BookKeeperChannel(BookKeeperFrames):
         if kind is Kind.ADD:
             frames = self.frames_of(body[0], key, recovery=recovery)
             if len(frames.data) > self._sent_bytes_max and len(frames.ids) == 1:
-                refuse_to_send(self.meant, len(frames.data), self._sent_bytes_max, sink, tag)
+                self._refuse_to_send(len(frames.data), sink, tag)
                 return True
             asked = RunAsked(self, sink, tag, deadline, frames)
             self._asked[asked] = None
@@ -210,8 +184,7 @@ class BookKeeperChannel(BookKeeperFrames):
             assert self.transport is not None
             self.transport.write(data)
             return
-        self._waiting.append((asked, data))
-        self._unsent[asked.sink] = self._unsent.get(asked.sink, 0) + len(data)
+        self._wait((asked, data, len(data), asked.sink))
 
     def finished(self, asked: Asked) -> None:
         """A request has its answer, or is given up."""
@@ -222,66 +195,29 @@ class BookKeeperChannel(BookKeeperFrames):
             else:
                 self.forget(asked)
 
-    def unsent_bytes(self, sink: AnswerSink) -> int:
-        """Bytes of this sink's requests that have not been given to the transport yet."""
-        return self._unsent.get(sink, 0)
-
     def drop(self, sink: AnswerSink) -> None:
         """Forget this sink's requests: those not sent never will be, and no answer reaches it any more."""
-        if self._unsent.pop(sink, 0):
-            self._waiting = deque(waiting for waiting in self._waiting if waiting[0].sink is not sink)
+        self._no_longer_waits(sink)
         for asked in [asked for asked in self._asked if asked.sink is sink]:
             asked.done = True
             self._silence.given_up(int(1000 * asked.deadline))
             self.finished(asked)
 
-    def expire(self, now: float) -> None:
-        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool.
+    def _late(self, now: float) -> Sequence[Asked]:
+        return [asked for asked in self._asked if asked.deadline <= now]
 
-        A connection over which nothing comes any more is closed; these protocols have no question for a sign of life.
-        """
-        late = [asked for asked in self._asked if asked.deadline <= now]
-        heard, self.heard = self.heard, False
-        silence = self._silence.look(int(1000 * now), heard=heard, expired=bool(late))
-        if late:
-            self._time_out(late)
-        if silence is Silence.SILENT:
-            self._reason = self._reason or SILENT
-            self.close()
-
-    def _time_out(self, late: Sequence[Asked]) -> None:
-        expired = set(late)
-        waiting, self._waiting = self._waiting, deque()
-        self._unsent.clear()
-        for asked, data in waiting:
-            if asked not in expired:
-                self._waiting.append((asked, data))
-                self._unsent[asked.sink] = self._unsent.get(asked.sink, 0) + len(data)
-        for asked in late:
-            asked.finish(Answer.TIMED_OUT)
+    def _timed_out(self, request: Asked) -> None:
+        request.finish(Answer.TIMED_OUT)
 
     # --- the connection ------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """End the connection; what is outstanding is answered UNREACHABLE."""
-        if self.transport is not None:
-            self.transport.abort()
-        else:
-            self.end(self._reason or "closed")
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        assert self.transport is not None
-        if self.closed:
-            self.transport.abort()
-            return
-        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+    def _say_first(self) -> None:
         if self._keys is None:
             self.opened()
             return
-        self._opening = BookKeeperOpening(self, self._keys, is_v2=self.is_v2)
+        opening = self._opening = BookKeeperOpening(self, self._keys, is_v2=self.is_v2)
         if not self._ready:
-            self.__dict__["frames_received"] = self._opening.frames_received
+            self.__dict__["frames_received"] = opening.frames_received
 
     # --- for the opening -------------------------------------------------------------------------------------------
 
@@ -290,24 +226,9 @@ class BookKeeperChannel(BookKeeperFrames):
         """Whether the handshake has begun, or is over."""
         return self._upgrading is not None
 
-    def begin_over(self, keys: ClientKeys) -> None:
-        """Begin TLS."""
-        self.begin_tls(keys.context(), server_side=False, seconds=keys.opening_seconds, host=self.host)
-
-    def secured(self, transport: asyncio.Transport) -> None:
-        super().secured(transport)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        assert self._opening is not None
-        self._opening.secured()
-
     def opened(self) -> None:
-        """Requests may go out, and what comes are their answers."""
-        if self._opening is not None:
-            self._opening.over()
-            self._opening = None
         self.__dict__["frames_received"] = self.first_received
-        self._ready = True
-        self._send_waiting()
+        super().opened()
 
     def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
         """The first answers: only now is it sure that the bookie takes this client (TLS 1.3 does not say)."""
@@ -315,56 +236,21 @@ class BookKeeperChannel(BookKeeperFrames):
         self.was_ready = True
         self.frames_received(data, starts)
 
-    def refuse(self, reason: str) -> None:
-        """This bookie does not speak to us, or we not to it."""
-        self.was_refused = True
-        self._reason = self._reason or reason
-        if self.transport is not None:
-            self.transport.abort()
-
     # --- its end ---------------------------------------------------------------------------------------------------
 
-    def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
-        self.was_refused = True  # one side does not take the other, which `troubles` tells
-        raise too_long_for(self.meant, size, self._sent_bytes_max)
-
-    def broken(self, error: MalformedFrameError) -> None:
-        self._reason = error.message
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._send_waiting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        opening = self._keys is not None and not self.was_ready
-        self.was_refused = self.was_refused or opening
-        self.end(self._reason or why_it_ended(exc, opening=opening))
+    @property
+    def _is_opening(self) -> bool:
+        return self._keys is not None and not self.was_ready
 
     def end(self, reason: str) -> None:
-        """The connection is over, or was never made: answer everything UNREACHABLE."""
         if self.closed:
             return
-        self.closed = True
-        self._ready = False
-        if self._opening is not None:
-            self._opening.over()
-        self._waiting.clear()
-        self._unsent.clear()
-        self._ended(self, reason)
+        self._over(reason)
         for asked in list(self._asked):
             asked.finish(Answer.UNREACHABLE)
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._paused and self._ready:
-            asked, data = self._waiting.popleft()
-            left = self._unsent[asked.sink] - len(data)
-            if left:
-                self._unsent[asked.sink] = left
-            else:
-                del self._unsent[asked.sink]
+            _, data, _, _ = self._next_waiting()
             assert self.transport is not None
             self.transport.write(data)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError
@@ -22,10 +22,6 @@ from quire.wire.entry import Buffer
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
-if TYPE_CHECKING:
-    from quire.net.bookkeeper_channel import BookKeeperChannel
-    from quire.net.channel import Channel
-
 _FIRST_TXN_ID: Final = 1 << 40
 """Far from the numbers of requests: an answer to the opening that comes late is nobody's."""
 _NO_TLS: Final = "it speaks no TLS, and this client speaks nothing else: give the bookie a certificate, or take tls away here"
@@ -35,6 +31,42 @@ _NOT_TAKEN: Final = (
 _LATE: Final = "it did not answer in time while the connection was being opened; a Java bookie is silent when a password is wrong"
 WANTS_A_NAME: Final = "it serves nobody whom it does not know: give this client TLS, or a user and a password, as the bookie asks (over V2 it may also know the ledger under another key)"
 _ENDED: Final = "it ended the connection before it was open: does it ask for a certificate or a password? its log says why"
+
+
+class Opened(Protocol):
+    """A channel that is being opened."""
+
+    def refuse(self, reason: str) -> None:
+        """It cannot be opened."""
+
+    def begin_over(self, keys: ClientKeys) -> None:
+        """Begin TLS."""
+
+    def opened(self) -> None:
+        """All is said."""
+
+
+class OpenedNative(Opened, Protocol):
+    """A channel of our own protocol that is being opened."""
+
+    def hello(self, auth_scheme: str = "") -> native_hello.Hello:
+        """What this client says first."""
+
+    def write_hello(self, hello: native_hello.Hello) -> None:
+        """Send it."""
+
+    def ask_at_once(self, kind: Kind, body: bytes, sink: NativeOpening) -> None:
+        """Send a request of the opening."""
+
+
+class OpenedBookKeeper(Opened, Protocol):
+    """A channel of V2 or V3 that is being opened."""
+
+    transport: asyncio.Transport | None
+
+    @property
+    def upgrading(self) -> bool:
+        """Whether TLS has begun."""
 
 
 class _Opening:
@@ -72,7 +104,7 @@ class _Opening:
 class NativeOpening(_Opening):
     """The opening of our own protocol: a hello that asks for TLS, the hello, AUTH requests."""
 
-    def __init__(self, channel: Channel, keys: ClientKeys) -> None:
+    def __init__(self, channel: OpenedNative, keys: ClientKeys) -> None:
         super().__init__(keys, channel.refuse)
         self._channel = channel
         self._asks_tls = keys.wants_tls
@@ -124,7 +156,7 @@ class BookKeeperOpening(_Opening):
         is_v2: whether AUTH goes in V2's frames.
     """
 
-    def __init__(self, channel: BookKeeperChannel, keys: ClientKeys, *, is_v2: bool) -> None:
+    def __init__(self, channel: OpenedBookKeeper, keys: ClientKeys, *, is_v2: bool) -> None:
         super().__init__(keys, channel.refuse)
         self._channel = channel
         self._is_v2 = is_v2

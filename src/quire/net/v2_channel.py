@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, header_lac
+from quire.net.bookkeeper_asked import Asked, LacAsked, RangeAsked, header_lac
 from quire.net.bookkeeper_channel import BookKeeperChannel
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.client_channel import AnswerSink, ChannelContext
 from quire.net.opening import WANTS_A_NAME
-from quire.net.run_frames import RunEncoder, RunFrames
+from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
-from quire.net.security import ClientKeys
 from quire.net.v3_channel import V3Channel
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
@@ -29,7 +28,6 @@ class V2Channel(BookKeeperChannel):
     """A connection over V2.
 
     Args:
-        encoder: makes frames of runs, for all connections.
         beside: makes the V3 connection to the same bookie; called when it is needed.
     """
 
@@ -38,26 +36,11 @@ class V2Channel(BookKeeperChannel):
     def __init__(
         self,
         meant: BookieId,
-        *,
-        scratch: Scratch,
-        budget: ReceiveBudget,
-        encoder: RunEncoder,
+        context: ChannelContext,
         ended: Callable[[BookKeeperChannel, str], None],
         beside: Callable[[], V3Channel],
-        keys: ClientKeys | None = None,
-        frame_bytes_max: int = bookkeeper.FRAME_BYTES_MAX,
     ) -> None:
-        runs = RunsExpected(v2_ledger_of, v2_place_of)
-        super().__init__(
-            meant,
-            scratch=scratch,
-            budget=budget,
-            runs=runs,
-            ended=ended,
-            keys=keys,
-            frame_bytes_max=frame_bytes_max,
-        )
-        self._encoder = encoder
+        super().__init__(meant, context, RunsExpected(v2_ledger_of, v2_place_of), ended)
         self._make_beside = beside
         self._beside: V3Channel | None = None
         self._expected: dict[tuple[int, int, int], list[Asked]] = {}

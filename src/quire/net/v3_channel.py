@@ -9,11 +9,10 @@ from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import Asked, LacAsked, PlainAsked, RangeAsked
 from quire.net.bookkeeper_channel import BookKeeperChannel
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.client_channel import ChannelContext
 from quire.net.opening import WANTS_A_NAME
-from quire.net.run_frames import RunEncoder, RunFrames
+from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of
-from quire.net.security import ClientKeys
 from quire.wire import bookkeeper, native_bodies, native_hello, native_info, v3
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Kind
@@ -26,36 +25,17 @@ _AFTER_A_POLL_SECONDS: Final = 5.0
 
 
 class V3Channel(BookKeeperChannel):
-    """A connection over V3.
-
-    Args:
-        encoder: makes frames of runs, for all connections.
-    """
+    """A connection over V3."""
 
     is_v2 = False
 
     def __init__(
         self,
         meant: BookieId,
-        *,
-        scratch: Scratch,
-        budget: ReceiveBudget,
-        encoder: RunEncoder,
+        context: ChannelContext,
         ended: Callable[[BookKeeperChannel, str], None],
-        keys: ClientKeys | None = None,
-        frame_bytes_max: int = bookkeeper.FRAME_BYTES_MAX,
     ) -> None:
-        runs = RunsExpected(v3.ledger_of_add_answer, v3_place_of)
-        super().__init__(
-            meant,
-            scratch=scratch,
-            budget=budget,
-            runs=runs,
-            ended=ended,
-            keys=keys,
-            frame_bytes_max=frame_bytes_max,
-        )
-        self._encoder = encoder
+        super().__init__(meant, context, RunsExpected(v3.ledger_of_add_answer, v3_place_of), ended)
         self._last_run_txn = 0
         self._expected: dict[int, tuple[Asked, int]] = {}
 

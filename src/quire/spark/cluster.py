@@ -111,17 +111,7 @@ def reader_of(client: QuireClient, record: LedgerMetadata, last_entry: int, repl
         replica: which of an entry's bookies to ask first.
     """
     access = LedgerAccess.of(record)
-    return LedgerReader(
-        record,
-        0,
-        access,
-        client.bookies,
-        client.ledger_store,
-        client.clock,
-        client.config,
-        turn=replica,
-        lac=last_entry,
-    )
+    return LedgerReader(record, 0, access, client.context, turn=replica, lac=last_entry)
 
 
 async def lost_of(client: QuireClient, record: LedgerMetadata, first: int, last: int) -> LostEntries:

@@ -1,6 +1,6 @@
 """A disk on which things go wrong: what was not synced is lost or torn by a loss of power, and faults are switches.
 
-Source: `docs/formats/segment.md`, "What a crash can leave".
+Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does".
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
 from quire.client.outgoing import Place
 from quire.client.recovery import LedgerRecovery
 from quire.client.writer import LedgerWriter
@@ -293,13 +294,15 @@ class Writer(Program):
                 record,
                 version,
                 LedgerAccess.of(record),
-                self.bookies,
-                self.ledgers,
-                clock,
-                FirstOfAll(),
-                replace(BY_STEPS, quorum_wait_ms=WAIT_MS if self.driver.configuration.waits else 0),
-                machines=self.recorder.machines,
-                absent=list(absent),
+                ClientContext.of(
+                    self.bookies,
+                    self.ledgers,
+                    clock,
+                    FirstOfAll(),
+                    replace(BY_STEPS, quorum_wait_ms=WAIT_MS if self.driver.configuration.waits else 0),
+                    self.recorder.machines,
+                ),
+                list(absent),
             )
         )
         log = self.recorder.logs[-1]
@@ -363,12 +366,14 @@ class Recoverer(Program):
                 record,
                 version,
                 LedgerAccess.of(record),
-                self.bookies,
-                self.ledgers,
-                StepClock(),
-                FirstOfAll(),
-                BY_STEPS,
-                self.recorder.machines,
+                ClientContext.of(
+                    self.bookies,
+                    self.ledgers,
+                    StepClock(),
+                    FirstOfAll(),
+                    BY_STEPS,
+                    self.recorder.machines,
+                ),
             )
             self._seen = 0
             machine: RecoveryMachine = self.recorder.logs[-1].made()

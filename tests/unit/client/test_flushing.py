@@ -6,11 +6,13 @@ import asyncio
 import functools
 import random
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
 from quire.client.ticks import Ticks
 from quire.client.writer import LedgerWriter
 from quire.core.errors import MetadataUnknownError, NotWritingError, QuorumLostError
@@ -69,18 +71,9 @@ class World:
         version = await self.ledgers.create(record)
         self.store.writes = 0
         self.ticks = Ticks(5, 10_000)
-        return LedgerWriter(
-            record,
-            version,
-            LedgerAccess.of(record),
-            self.bookies,
-            self.ledgers,
-            RealClock(),
-            random.Random(1),
-            config,
-            self.quarantine,
-            self.ticks,
-        )
+        context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), config)
+        context = replace(context, quarantine=self.quarantine, ticks=self.ticks)
+        return LedgerWriter(record, version, LedgerAccess.of(record), context)
 
     async def recorded(self, ledger):
         """(state, [(bookie, first, last)]) as the store has it."""

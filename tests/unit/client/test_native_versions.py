@@ -13,6 +13,7 @@ from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.net.channel import Channel
+from quire.net.client_channel import ChannelContext
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Kind
@@ -220,9 +221,8 @@ class Sender:
 
 
 def test_what_is_not_laid_out_yet_waits_expires_and_is_dropped_like_the_rest() -> None:
-    channel = Channel(
-        BookieId("b1"), "", scratch=Scratch(), budget=ReceiveBudget(1 << 20), ended=lambda *_: None
-    )
+    context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
+    channel = Channel(BookieId("b1"), "", context, lambda *_: None)
     one, other = Sender(), Sender()
     channel.ask(Kind.READ, shapes.read(0, 9, 100), one, "late", deadline=1.0)
     channel.ask(Kind.READ, shapes.read(0, 9, 100), other, "dropped", deadline=9.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,15 +53,7 @@ async def test_a_reader_that_changes_nothing_refuses_to_recover(tmp_path: Path) 
         client = await cluster.client()
         writer = await client.create_ledger()
         record, version = await client.ledger_store.read(writer.ledger_id)
-        reader = LedgerReader(
-            record,
-            version,
-            LedgerAccess.of(record),
-            client.bookies,
-            client.ledger_store,
-            client.clock,
-            client.config,
-        )
+        reader = LedgerReader(record, version, LedgerAccess.of(record), client.context)
         with pytest.raises(MisuseError, match="recover_ledger"):
             _ = [entry async for entry in reader.read(recover=True)]
         await writer.close()
@@ -69,7 +62,7 @@ async def test_a_reader_that_changes_nothing_refuses_to_recover(tmp_path: Path) 
 def test_a_read_of_a_log_that_recovers_finds_it_too(tmp_path: Path) -> None:
     async def work(at) -> None:
         log = await at.made()
-        at.client.config = UNTOLD
+        at.client.context = replace(at.client.context, config=UNTOLD)
         writer = await log.open_writer()
         for number in range(3):
             assert await writer.append(b"%d" % number) == number

@@ -12,6 +12,7 @@ import pytest
 
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
 from quire.client.writer import LedgerWriter
 from quire.core.errors import (
     LedgerClosedError,
@@ -59,9 +60,8 @@ class Cluster:
         )
         version = await self.ledgers.create(record)
         access = LedgerAccess.of(record)
-        return LedgerWriter(
-            record, version, access, self.bookies, self.ledgers, RealClock(), random.Random(1), config
-        )
+        context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), config)
+        return LedgerWriter(record, version, access, context)
 
 
 @asynccontextmanager

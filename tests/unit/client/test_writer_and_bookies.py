@@ -14,6 +14,7 @@ from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.config import ClientConfig
+from quire.client.context import ClientContext
 from quire.client.writer import LedgerWriter
 from quire.core.answers import Answer
 from quire.core.errors import LedgerFencedError
@@ -68,16 +69,8 @@ class Cluster:
             password=b"secret",
         )
         version = await self.ledgers.create(record)
-        return LedgerWriter(
-            record,
-            version,
-            LedgerAccess.of(record),
-            self.bookies,
-            self.ledgers,
-            RealClock(),
-            random.Random(1),
-            CONFIG,
-        )
+        context = ClientContext.of(self.bookies, self.ledgers, RealClock(), random.Random(1), CONFIG)
+        return LedgerWriter(record, version, LedgerAccess.of(record), context)
 
     async def copies(self, record, access, entry):
         """On how many bookies of its recorded write set an entry is, with a digest that fits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from quire.client.config import ClientConfig
@@ -16,7 +17,8 @@ def test_the_ledger_behind_one_whose_end_is_not_known_has_no_offsets_yet(tmp_pat
     """A roll stopped between its switch and its close: the last add confirmed of the first ledger lags behind."""
 
     async def work(at: World) -> None:
-        at.client.config = ClientConfig(explicit_lac_after_ms=3_600_000)
+        silent = ClientConfig(explicit_lac_after_ms=3_600_000)
+        at.client.context = replace(at.client.context, config=silent)
         log = await at.made()
         heads, ledgers = LogHeads(at.store), LogLedgers(at.client)
         log_id = await heads.find("orders")

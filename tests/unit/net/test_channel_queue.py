@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.core.answers import Answer
 from quire.core.silence import SILENT_MS
 from quire.net.channel import Channel
+from quire.net.client_channel import ChannelContext
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.wire import native
 from quire.wire.native import Kind
@@ -24,7 +25,8 @@ class Sender:
 
 
 def channel():
-    return Channel("b1", "", scratch=Scratch(), budget=ReceiveBudget(1 << 20), ended=lambda *_: None)
+    context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
+    return Channel("b1", "", context, lambda *_: None)
 
 
 def send(queue, sender, count, deadline=1.0):

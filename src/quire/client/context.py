@@ -1,0 +1,58 @@
+"""What every handle of one client shares, handed to each as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from quire.client.bookies import BookieClient
+from quire.client.config import ClientConfig
+from quire.client.lac_frames import LacFrames
+from quire.client.machines import SHIPPED, Machines
+from quire.client.ticks import Ticks
+from quire.core.placement import Quarantine
+from quire.env.interfaces import Chance, Clock
+from quire.metadata.ledgers import LedgerStore
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """What the writers, readers and recoveries of one client share.
+
+    Attributes:
+        bookies: connections and registrations.
+        ledgers: the ledgers' records.
+        clock: monotonic time.
+        chance: draws replacements.
+        config: sizes and times.
+        machines: makes the machines of writers and recoveries.
+        quarantine: bookies that failed lately.
+        ticks: the writers' timer.
+        lacs: tells their LACs together.
+    """
+
+    bookies: BookieClient
+    ledgers: LedgerStore
+    clock: Clock
+    chance: Chance
+    config: ClientConfig
+    machines: Machines
+    quarantine: Quarantine
+    ticks: Ticks
+    lacs: LacFrames
+
+    @classmethod
+    def of(
+        cls,
+        bookies: BookieClient,
+        ledgers: LedgerStore,
+        clock: Clock,
+        chance: Chance,
+        config: ClientConfig,
+        machines: Machines = SHIPPED,
+    ) -> Self:
+        """A client's context, with a quarantine, a timer and LAC frames of its own."""
+        quarantine = Quarantine(config.quarantine_ms)
+        ticks = Ticks(config.slow_after_ms / 2, config.explicit_lac_after_ms)
+        lacs = LacFrames(bookies, config)
+        return cls(bookies, ledgers, clock, chance, config, machines, quarantine, ticks, lacs)
