@@ -263,7 +263,7 @@ class LimboClearing(AddSink):
         records: LedgerStore,
         config: ClientConfig,
     ) -> None:
-        assert reader.closed, "what a bookie should hold is decided only when the ledger is closed"
+        assert reader.closed, "which entries a bookie should hold is known only when the ledger is closed"
         self._reader, self._access, self._bookies, self._config = reader, access, bookies, config
         self._records = records
         self._answered: dict[object, asyncio.Future[Answer]] = {}
@@ -299,7 +299,10 @@ class LimboClearing(AddSink):
                 if RULES.may_end_doubt(filled, record, bookie):
                     break
             else:
-                msg = f"ledger {record.ledger_id} changes, or it is not decided yet which entries the bookie should hold"
+                msg = (
+                    f"the record of ledger {record.ledger_id} changed, or it is not known yet which "
+                    "entries the bookie should hold"
+                )
                 raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
         except QuireError as error:
             report.left[bookie] = str(error)
@@ -308,7 +311,7 @@ class LimboClearing(AddSink):
         if answer is Answer.OK:
             report.cleared.append(bookie)
         else:
-            report.left[bookie] = f"it does not leave limbo: {answer.name}"
+            report.left[bookie] = f"the bookie did not end limbo: {answer.name}"
 
     async def _refill(self, bookie: BookieId, record: LedgerMetadata, report: LimboReport) -> None:
         try:
@@ -322,7 +325,7 @@ class LimboClearing(AddSink):
         """Copy what a bookie lacks of its share of a record; returns how many entries that were."""
         answer, intervals = await self._bookies.list_entries(bookie, self._access)
         if answer is not Answer.OK:
-            msg = f"it does not list its entries: {answer.name}"
+            msg = f"the bookie did not list its entries: {answer.name}"
             raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
         copied = 0
         for first, last, residues in lacking(record, bookie, intervals):

@@ -165,7 +165,9 @@ class ReplicaCheck:
             first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
         )
         if through < first:
-            found.append(Finding(first, last, Verdict.UNKNOWN, "it says nothing of them"))
+            found.append(
+                Finding(first, last, Verdict.UNKNOWN, "the bookie's response does not cover these entries")
+            )
             return last + 1
         if entries:
             good.append(entries)

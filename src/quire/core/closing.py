@@ -49,7 +49,8 @@ class Closing(WriterState):
             raise self._not_writing("closed")
         if legality is Legality.ACTS:
             msg = (
-                f"ledger {self.record.ledger_id} was closed by its own handle before this entry was confirmed"
+                f"ledger {self.record.ledger_id} was closed by its own handle before this entry was "
+                "acknowledged"
             )
             self._fail_pending(Problem(LedgerClosedError, msg))
             self._begin_close()
@@ -61,14 +62,17 @@ class Closing(WriterState):
             Failed for what is pending.
         """
         if LEGAL["abandon"][self.status] is Legality.ACTS:
-            msg = f"ledger {self.record.ledger_id} was abandoned before this entry was confirmed; a recovery decides"
+            msg = (
+                f"ledger {self.record.ledger_id} was abandoned before this entry was acknowledged; "
+                "a recovery determines whether it is in the ledger"
+            )
             self._fail_pending(Problem(LedgerClosedError, msg))
             self._stop(Status.ABANDONED)
 
     def _not_writing(self, what: str) -> NotWritingError:
         why = f": {self.problem.message}" if self.problem else ""
         msg = (
-            f"ledger {self.record.ledger_id} cannot be {what} by this handle, it is {self.status.value}{why}"
+            f"ledger {self.record.ledger_id} cannot be {what} by this handle; it is {self.status.value}{why}"
         )
         return NotWritingError(msg, ledger_id=self.record.ledger_id)
 
@@ -122,11 +126,11 @@ class Closing(WriterState):
         elif outcome is CloseOutcome.SUCCESS:
             self._close_done()
         elif outcome is CloseOutcome.FENCED:
-            msg = f"ledger {ledger_id} is being recovered by another client, which decides where it ends"
+            msg = f"ledger {ledger_id} is being recovered by another client, which determines its last entry"
             self._close_failed(Problem(LedgerFencedError, msg))
         else:
             msg = (
-                f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client, "
+                f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client; "
                 f"this writer's last acknowledged entry is {self.lac}"
             )
             self._close_failed(Problem(MetadataConflictError, msg))
@@ -155,8 +159,8 @@ class Closing(WriterState):
     def _store_is_silent(self) -> None:
         """Too many requests to the store stayed unanswered: end without touching the record."""
         msg = (
-            f"the metadata store did not answer {self._attempts} requests for ledger {self.record.ledger_id}; "
-            "open the ledger when it is back: that recovers it"
+            f"the metadata store did not respond to {self._attempts} requests for ledger "
+            f"{self.record.ledger_id}; open the ledger when the store is back, which recovers it"
         )
         problem = Problem(MetadataUnknownError, msg)
         if self.status is Status.CLOSING:

@@ -65,7 +65,10 @@ def share_out(limit: int, connections_max: int, files_max: int) -> Shares:
         MisuseError: there are too few for a bookie.
     """
     if limit < LEAST:
-        msg = f"this process may open {limit} files and connections, a bookie needs {LEAST} at least: raise it (ulimit -n)"
+        msg = (
+            f"this process may open {limit} files and connections, and a bookie needs at least "
+            f"{LEAST}: raise the limit (ulimit -n)"
+        )
         raise MisuseError(msg, limit=limit)
     queue = min(QUEUE_MAX, limit // 8)
     rest = limit - OWN - queue

@@ -237,7 +237,10 @@ class EnsembleChange(Closing):
             return
         ledger_id = self.record.ledger_id
         if self.record.state is LedgerState.IN_RECOVERY:
-            msg = f"ledger {ledger_id} is being recovered by another client; unconfirmed entries may or may not be in it"
+            msg = (
+                f"ledger {ledger_id} is being recovered by another client; unacknowledged entries "
+                "may or may not be in it"
+            )
             self._end(Problem(LedgerFencedError, msg), close=False)
         else:
             msg = f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client"
@@ -320,7 +323,8 @@ class EnsembleChange(Closing):
         bookies = ", ".join(self.ensemble[slot] for slot in missing)
         late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
         msg = (
-            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: {bookies} "
-            f"failed{late} and no other bookie is there; start bookies and create a new ledger"
+            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: "
+            f"{bookies} failed{late} and no other bookie can replace them; start bookies and create a "
+            "new ledger"
         )
         return Problem(QuorumLostError, msg)

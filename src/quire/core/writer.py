@@ -135,10 +135,13 @@ class WriterMachine(EnsembleChange):
         if outcome is AddOutcome.DELETED and self.lac == NO_ENTRY:
             outcome = AddOutcome.REUSED
         if outcome is AddOutcome.FENCED:
-            msg = f"{where}, another client recovers it; unconfirmed entries may or may not be in it, open it to see"
+            msg = (
+                f"{where}, another client recovers it; unacknowledged entries may or may not be in "
+                "it, open it to see"
+            )
             self._end(Problem(LedgerFencedError, msg), close=False)
         elif outcome is AddOutcome.SUPERSEDED:
-            msg = f"{where}, another writer has a newer term; unconfirmed entries may or may not be in it"
+            msg = f"{where}, another writer has a newer term; unacknowledged entries may or may not be in it"
             self._end(Problem(TermSupersededError, msg), close=False)
         elif outcome is AddOutcome.REUSED:
             self._end(Problem(LedgerIdReusedError, self._reused(where, answer)), close=True)
@@ -147,20 +150,20 @@ class WriterMachine(EnsembleChange):
             self._end(Problem(LedgerClosedError, msg), close=False)
         elif answer is Answer.UNAUTHORISED:
             self._end(
-                Problem(WrongPasswordError, f"{where}, it knows the ledger under another password"),
+                Problem(WrongPasswordError, f"{where}, the bookie has the ledger with another password"),
                 close=True,
             )
         else:
-            self._end(Problem(MisuseError, f"{where}, it does not take such a request"), close=True)
+            self._end(Problem(MisuseError, f"{where}, the bookie does not accept such a request"), close=True)
 
     def _reused(self, where: str, answer: Answer) -> str:
-        held = "it still holds that one's entries"
+        held = "the bookie still holds entries of that ledger"
         if answer is Answer.DELETED:
-            held = "it keeps that one as deleted (or another client has deleted this one just now)"
+            held = "the bookie keeps a tombstone of that ledger (or another client has just deleted this one)"
         return (
-            f"{where}: id {self.record.ledger_id} was used before by another ledger, and {held}; make the ledger again, it"
-            " gets another id; if the metadata store was restored from a backup, see docs/metadata.md, 'Restoring a"
-            " backup'"
+            f"{where}: id {self.record.ledger_id} was used before by another ledger, and {held}; "
+            "create the ledger again, which gives it another id; if the metadata store was restored "
+            "from a backup, see docs/metadata.md, 'Restoring a backup'"
         )
 
     # --- answers of the metadata store, one at a time ----------------------------------------------------------------

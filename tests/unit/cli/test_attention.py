@@ -353,7 +353,9 @@ def test_a_lost_registration(
             )
             == 1
         )
-        await at.needs("lost registration", "has no registration of it", "when it is registered again")
+        await at.needs(
+            "lost registration", "has no registration of this bookie", "when it is registered again"
+        )
         answers.set()
         async with asyncio.timeout(30):
             while at.sick.vigil.holding:

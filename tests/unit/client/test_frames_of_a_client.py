@@ -98,7 +98,7 @@ def test_more_than_v2_and_v3_carry_goes_to_bookies_of_ours_alone(tmp_path: Path)
                         written = ledger.ledger_id
                     else:
                         with pytest.raises(
-                            MisuseError, match=r"V2 or V3, which b1.* speak: 5252896 is the most"
+                            MisuseError, match=r"V2 or V3, the protocol of b1.*: the limit is 5252896"
                         ):
                             await ledger.append(bytes(size))
                         await ledger.append(b"the writer lives on")

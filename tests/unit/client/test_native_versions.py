@@ -193,7 +193,7 @@ def test_pages_out_of_order_are_an_error(
 
 def test_a_page_of_another_ledger_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     assert listed(PAGES, ledger_id=5) == (Answer.ERROR, [])
-    assert f"of ledger 5 came for ledger {LEDGER}" in caplog.text
+    assert f"of ledger 5, but ledger {LEDGER}" in caplog.text
 
 
 def test_a_list_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
