@@ -152,7 +152,7 @@ async def test_every_entry_is_read_whatever_one_bookie_says(
             if name in REFUSED:
                 # One line for the connection, however many responses lie.
                 [line] = caplog.messages
-                assert line.startswith(f"bookie {at.liar.bookie_id}: it named "), name
+                assert line.startswith(f"bookie {at.liar.bookie_id}: the bookie's response names "), name
                 assert line.endswith("no more short-circuit reads on this connection"), name
                 assert not at.channel(client).beside
         # Also where its places were refused, no other file was opened.

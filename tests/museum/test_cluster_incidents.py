@@ -128,7 +128,7 @@ async def _a_cluster_with_an_emptied_bookie(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / name / "segments")
         server = await cluster.start_bookie(name)
         assert server.bookie_id == bookie
-        assert "no segment" in server.storage.damages.kept[0].what
+        assert "all segments are missing" in server.storage.damages.kept[0].what
         reader = await (await cluster.client()).open_ledger(writer.ledger_id)
         assert [bytes(entry.payload) async for entry in reader.read()] == [b"entry %d" % n for n in range(10)]
         # It learns which ledgers name it, puts those in limbo, and then takes entries again.

@@ -156,7 +156,9 @@ class LogCommitter:
             case c.LookForLedger(place, head, ledger_id):
                 listing = await self._patiently(read_listing, self._client.store, self._heads, head.log_id)
                 if listing is None:
-                    raise MetadataUnknownError(f"the list of log {self._names[place]!r} cannot be read now")
+                    raise MetadataUnknownError(
+                        f"the metadata store did not return the list of log {self._names[place]!r}"
+                    )
                 machine.looked(place, listed=ledger_id in listing.ledgers)
             case c.RecoverLedger(item):
                 await self._recover(item)
@@ -300,8 +302,8 @@ class LogCommitter:
                 raise LogLedError(msg, log=name)
             case CommitOutcome.LEADER_GONE:
                 msg = (
-                    f"log '{name}' was left open by a leader that is gone ({detail}); set takeover=true, "
-                    "which recovers what it wrote."
+                    f"log '{name}' has an open ledger of a leader that has ended ({detail}); set "
+                    "takeover=true, which recovers that ledger."
                 )
                 raise LogLedError(msg, log=name)
             case (

@@ -164,7 +164,7 @@ class Log:
         return head
 
     def _missing(self) -> NoSuchLogError:
-        msg = f"there is no log {self.name!r} in this cluster; `await log.create()` makes it"
+        msg = f"log {self.name!r} does not exist in this cluster; `await log.create()` creates it"
         return NoSuchLogError(msg, log=self.name)
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -311,10 +311,10 @@ class Log:
             TrimmedError, PastEndError: naming both.
         """
         if start < about.start_offset:
-            msg = f"log {self.name!r}: asked from offset {start}, earliest is {about.start_offset}"
+            msg = f"log {self.name!r}: requested offset {start}, the earliest is {about.start_offset}"
             raise TrimmedError(msg, log=self.name, offset=start, earliest=about.start_offset)
         if start > about.end_offset:
-            msg = f"log {self.name!r}: asked from offset {start}, the log ends at {about.end_offset}"
+            msg = f"log {self.name!r}: requested offset {start}, the log ends at {about.end_offset}"
             raise PastEndError(msg, log=self.name, offset=start, end=about.end_offset)
 
     # --- the list ----------------------------------------------------------------------------------------------

@@ -40,9 +40,10 @@ def mark_error(ended: CommitEnded, batch: Batch, name: str) -> RefusedError:
     if ended.outcome is CommitOutcome.MARK_DAMAGED:
         ways = "txnOnReset=continue or skip" if batch.named else "onCheckpointReset=append or skip"
         return DamagedMarkError(
-            f"log '{name}': the mark of query '{batch.query_id}' at batch {mark.batch_id} is damaged: its fingerprint is "
-            f"none that a program writes, so nobody can tell whether batch {batch.batch_id} is in the log. Nothing was "
-            f"written. Compare the end of the log with the input, then set {ways} for one run.",
+            f"log '{name}': the mark of query '{batch.query_id}' at batch {mark.batch_id} is damaged: "
+            f"its fingerprint is not valid, so it is unknown whether batch {batch.batch_id} is in the "
+            f"log. Nothing was written. Compare the end of the log with the input, then set {ways} "
+            "for one run.",
             log=name,
         )
     if batch.named:

@@ -263,7 +263,7 @@ class LogWriter:
             self._leader.roll()
         elif not self._leader.rolling:
             self._roll_waiters.remove(waiter)
-            msg = f"log {self.name!r}: the former ledger is not closed yet; try again"
+            msg = f"log {self.name!r}: the previous ledger is not closed yet; try again"
             raise RefusedError(msg, log=self.name)
         await waiter
 
@@ -321,8 +321,9 @@ class LogWriter:
         size = record_size(value, key, headers, timestamp_ms)
         if size > self._record_bytes_max:
             msg = (
-                f"log {self.name!r}: a record of {size} bytes is above the limit of {self._record_bytes_max} "
-                "(ClientConfig.entry_bytes_max or what a frame holds, --frame-bytes-max, less a header); split it"
+                f"log {self.name!r}: a record of {size} bytes exceeds the limit of "
+                f"{self._record_bytes_max} (ClientConfig.entry_bytes_max or --frame-bytes-max, less a "
+                "header); split it"
             )
             raise MisuseError(msg, log=self.name)
         return size
@@ -577,7 +578,11 @@ class LogWriter:
         cause = self._leader.cause
         if not done:
             self._no_roll_before_ms = self._clock.now_ms() + ROLL_RETRY_MS
-            log.warning("log %r: no new ledger could be made, the current one goes on: %s", self.name, cause)
+            log.warning(
+                "log %r: no new ledger could be created; the writer continues in the current one: %s",
+                self.name,
+                cause,
+            )
         for waiter in waiters:
             if waiter.done():
                 continue
@@ -681,7 +686,7 @@ class LogWriter:
         try:
             await self._resign()
         except QuireError as error:
-            log.warning("log %s: the lead is given back when its session ends: %s", self.name, error)
+            log.warning("log %s: the leadership ends with the session of this client: %s", self.name, error)
 
     async def _finish(self) -> None:
         if self._roll_timer is not None:

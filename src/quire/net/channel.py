@@ -36,7 +36,7 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 
 SIGN_OF_LIFE = 0
 """The number of a request whose answer tells only that there is one. No other open request has it."""
-SILENT = "it took requests and answered nothing: the connection was silent"
+SILENT = "the bookie received requests and sent no response"
 
 
 class AnswerSink(Protocol):
@@ -275,12 +275,13 @@ class Channel(FrameProtocol):
     def hello_received(self, body: memoryview) -> None:
         hello = native_hello.decode_hello_answer(body)
         if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != self.meant:
-            self._give_up(hello.message or f"it is bookie {hello.bookie_id}")
+            self._give_up(hello.message or f"the bookie at this address is {hello.bookie_id}")
             return
         if hello.version > native_hello.VERSION:
             self.refuse(
-                f"it answers in version {hello.version} of the native protocol, and this client offered "
-                f"{native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this client"
+                f"the bookie responds in version {hello.version} of the native protocol, and this "
+                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this "
+                "client"
             )
             return
         self.version, self.features, self.boot = hello.version, hello.features, hello.boot
@@ -289,7 +290,7 @@ class Channel(FrameProtocol):
         if hello.answer is Answer.UNAUTHORISED:
             self.refuse(hello.message or WANTS_A_NAME)
         elif hello.version == 0:
-            self._give_up(hello.message or "it refused the connection")
+            self._give_up(hello.message or "the bookie refused the connection")
         else:
             self.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(self.transport)
             self.opened()
@@ -412,8 +413,8 @@ def _made_here(answer: Answer) -> native.AnswerFrame:
 def too_long_for(bookie: BookieId, size: int, limit: int) -> MalformedFrameError:
     """What is wrong with a bookie's answer that is longer than this client takes."""
     msg = (
-        f"bookie {bookie} answered with a frame of {size} bytes, and this client takes {limit}: raise its limit to "
-        f"the bookie's ({OPTION})"
+        f"the response of bookie {bookie} has {size} bytes, and the limit of this client is {limit}: "
+        f"raise it to the bookie's limit ({OPTION})"
     )
     return MalformedFrameError(msg, bookie=bookie)
 

@@ -135,16 +135,16 @@ class BootFile:
         found = [slot for slot in slots if slot is not None]
         if not found:
             raise WrongDirectoryError(
-                f"{self._path} is damaged: how often this bookie was started cannot be told. If the directory is the "
-                "bookie's own and no copy, remove this file; the bookie then starts as on a copy, in doubt for all that it "
-                "may have lost",
+                f"{self._path} is damaged, so the number of starts of this bookie is unknown. If the "
+                "directory is the bookie's own and not a copy, remove this file; the bookie then "
+                "starts as on a copy, and every ledger is in doubt",
                 path=str(self._path),
             )
         if not self._files.exists(self._marker):
             raise WrongDirectoryError(
-                f"{self._marker} is missing: whether this directory is the bookie's own or a copy cannot be told. Put the "
-                "whole directory back as it was; or make an empty file of that name: the bookie then starts as on a copy, "
-                "in doubt for all that it may have lost",
+                f"{self._marker} is missing, so it is unknown whether this directory is the bookie's "
+                "own or a copy. Restore the whole directory; or create an empty file of that name: "
+                "the bookie then starts as on a copy, and every ledger is in doubt",
                 path=str(self._marker),
             )
         return max(found, key=lambda slot: slot.writes)

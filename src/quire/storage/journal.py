@@ -220,13 +220,14 @@ class Journal:
     def _disk_full(self) -> DiskFullError:
         if self._files.short:
             return DiskFullError(
-                f"no file for new entries can be made in {self._files.directory}, because no descriptor is left: give the "
-                "process more (ulimit -n); it goes on by itself when there are some",
+                f"no file for new entries can be created in {self._files.directory}, because no file "
+                "descriptor is left: raise the limit (ulimit -n); the bookie continues by itself "
+                "when descriptors are free",
                 path=str(self._files.directory),
             )
         return DiskFullError(
-            f"the disk of {self._files.directory} is full: new entries are refused, what is stored stays readable; "
-            "delete ledgers or give it space, it goes on by itself",
+            f"the disk of {self._files.directory} is full: new entries are refused, stored entries "
+            "stay readable; delete ledgers or add disk space, and the bookie continues by itself",
             path=str(self._files.directory),
         )
 
@@ -444,8 +445,8 @@ class Journal:
         if self.failure is None:
             kind = DescriptorShortageError if is_shortage(cause) else StorageError
             self.failure = kind(
-                f"writing to {self._files.directory} failed: {cause}. Nothing more is acknowledged or written; reads go "
-                "on. Check the disk, then start the bookie again",
+                f"writing to {self._files.directory} failed: {cause}. Nothing more is acknowledged or "
+                "written; reads continue. Check the disk, then restart the bookie",
                 path=str(self._files.directory),
             )
             self.failure.__cause__ = cause

@@ -226,7 +226,7 @@ class RunReader:
                 self.cache.put(span.sequence, ledger_id, kept, size if span.dense else 4 * size)
                 return kept
             path = str(self._files.path(span.sequence))
-            what = "the rows of a ledger in the footer do not verify; the records are read instead"
+            what = "the checksum of a ledger's rows in the footer differs; the records are read instead"
             self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
             self._segments.read_again(segment)
             return self._unknown(ledger_id, span)
@@ -400,7 +400,7 @@ class RunReader:
             failure = None
             header = header_of(data, row, segment.seed)
             if header is None:
-                what = "the record is not the one that the index names"
+                what = "the record at this place is not the one in the index"
                 continue
             body = memoryview(data)[RECORD_HEADER_BYTES:]
             if len(body) == row.body_bytes and crc32c(body) == header.body_checksum:

@@ -381,7 +381,7 @@ class SegmentScanner:
         found = self.found
         if self._file_bytes < self._size:
             self._commit(trouble)
-            self._hole(self._file_bytes, f"the file is cut: {self._size} bytes belong there")
+            self._hole(self._file_bytes, f"the file is truncated: it should have {self._size} bytes")
             return
         if self._end_lsn is not None:
             self._commit(trouble)

@@ -209,9 +209,9 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
         FormatError: it is damaged, or written by a version that this one must not read.
     """
     if len(block) < BLOCK_BYTES:
-        raise FormatError(f"the segment header is cut after {len(block)} bytes")
+        raise FormatError(f"the segment header is truncated after {len(block)} bytes")
     if bytes(block[:8]) != SEGMENT_MAGIC:
-        raise FormatError("no segment begins here")
+        raise FormatError("the file does not begin with a segment header")
     if crc32c(memoryview(block)[: BLOCK_BYTES - 4]) != U32.unpack_from(block, BLOCK_BYTES - 4)[0]:
         raise FormatError("the checksum of the segment header differs")
     _, version, flags, block_bytes, size, sequence, nonce, first_lsn, incompatible, _ = (

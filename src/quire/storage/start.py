@@ -230,7 +230,7 @@ class Start:
         """A start leaves a segment before the bookie is shown to anybody, and the last one is never removed."""
         self.report.clean = False
         self.all_suspect = True
-        what = "no segment is there, though this bookie has been up before: all that it held is lost"
+        what = "all segments are missing, and this bookie has stored entries before: all its entries are lost"
         self._damaged(Damage(str(self._files.directory), 0, -1, -1, -1, what))
         self._suspect()
 

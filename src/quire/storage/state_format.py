@@ -164,7 +164,7 @@ def decode_state(ledger_id: int, body: Buffer, lsn: int = 0) -> LedgerState:
         FormatError: naming the ledger and the field that does not fit.
     """
     if not len(body):
-        raise FormatError(f"the state of ledger {ledger_id} is cut")
+        raise FormatError(f"the state of ledger {ledger_id} is truncated")
     version = body[0]
     if version == 1:
         return _decode_v1(ledger_id, body, lsn)
@@ -201,7 +201,7 @@ def check_acted_on(ledger_id: int, state: LedgerState) -> None:
 
 def _decode_v1(ledger_id: int, body: Buffer, lsn: int) -> LedgerState:
     if len(body) < _V1.size:
-        raise FormatError(f"the state of ledger {ledger_id} is cut")
+        raise FormatError(f"the state of ledger {ledger_id} is truncated")
     _, flags, digest_type, key_bytes, lac_bytes, token, term, lac, until, dead = _V1.unpack_from(body)
     key_end = _V1.size + key_bytes
     if flags & ~(_V1_FENCED | _V1_LIMBO) or len(body) != key_end + lac_bytes:
@@ -232,7 +232,7 @@ def _decode_shrunk(ledger_id: int, body: Buffer) -> LedgerState:
 
 def _decode_v2(ledger_id: int, body: Buffer) -> LedgerState:
     if len(body) < STATE.size:
-        raise FormatError(f"the state of ledger {ledger_id} is cut")
+        raise FormatError(f"the state of ledger {ledger_id} is truncated")
     (
         _, flags, digest_type, key_bytes, lac_bytes, token, term, lac, until, dead_through, term_lsn, lac_term, lafr,
         dead_below, since, below, unsure, dead, zero,

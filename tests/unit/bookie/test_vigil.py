@@ -143,7 +143,7 @@ def test_without_its_marker_a_directory_is_refused(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         await at.server.stop(clean=False)
         (at.config.directory / MARKER_FILE).unlink()
-        with pytest.raises(WrongDirectoryError, match=r"MARKER is missing.*make an empty file"):
+        with pytest.raises(WrongDirectoryError, match=r"MARKER is missing.*create an empty file"):
             await start(at)
         (at.config.directory / MARKER_FILE).touch()
         await start(at)

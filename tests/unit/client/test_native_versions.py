@@ -141,7 +141,10 @@ def test_an_answer_in_a_version_that_was_not_offered_is_refused() -> None:
     told = talk.run(lambda client, bookie: client.read_lac(bookie, ACCESS), lambda _: None)
     assert told.answer is Answer.UNREACHABLE
     [peer] = talk.clients[NATIVE]._peers.values()
-    assert "it answers in version 3 of the native protocol, and this client offered 1..2" in peer.trouble
+    assert (
+        "the bookie responds in version 3 of the native protocol, and this client offered 1..2"
+        in peer.trouble
+    )
 
 
 def test_a_run_of_entries_with_terms_is_not_taken_for_another() -> None:

@@ -155,7 +155,7 @@ def test_a_leader_that_does_not_adopt_or_is_gone_needs_consent(tmp_path: Path) -
             await committed(at, item, query_id="q")
         await writer.abandon()
         with pytest.raises(
-            LogLedError, match=r"left open by a leader that is gone \(host b, term 1\); set take"
+            LogLedError, match=r"has an open ledger of a leader that has ended \(host b, term 1\); set take"
         ):
             await committed(at, item, query_id="q")
         await committed(at, item, query_id="q", takeover=True)

@@ -50,7 +50,7 @@ def test_by_default_the_election_of_the_store_decides_who_tries_again(tmp_path: 
         other = Election(at.store, election_of(log_id), "other")
         await other.campaign()
         losing = Overtaking(at, 1, None)
-        with pytest.raises(NotLeaderError, match="the election names another writer than this one"):
+        with pytest.raises(NotLeaderError, match="the election names another writer"):
             await losing.log.open_writer()
         assert len(losing.rivals) == 1
         assert await losing.rivals[0].append(b"the rival leads") == 0
