@@ -63,7 +63,7 @@ async def away(store):
 
 def test_nobody_at_the_address_is_said_with_the_cause():
     async def scenario():
-        with pytest.raises(NoClusterError, match=r"no ZooKeeper answered at 127.0.0.1:1 .*refused"):
+        with pytest.raises(NoClusterError, match=r"no ZooKeeper server responded at 127.0.0.1:1 .*refused"):
             await open_store("zk://127.0.0.1:1/ledgers?patience_ms=500")
 
     run(scenario())
@@ -104,7 +104,7 @@ async def raw(driver):
 def test_a_wrong_path_is_said():
     async def scenario():
         host = zookeeper_or_skip().host
-        with pytest.raises(NoClusterError, match=r"no cluster at .*quire metadata format"):
+        with pytest.raises(NoClusterError, match=r"no cluster exists at .*quire metadata format"):
             await open_store(f"zk://{host}/nowhere")
         with pytest.raises(NoClusterError, match="not a BookKeeper cluster"):
             await open_store(f"zk://{host}/zookeeper")

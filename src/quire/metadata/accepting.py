@@ -71,6 +71,9 @@ async def accept_store(store: MetadataStore) -> list[Held]:
     if not told:
         why = "no bookie holds back deletions"
         if holding:
-            why = f"the store is accepted already; {', '.join(one.bookie for one in holding)} will see it with the next pass"
-        raise RefusedError(f"there is nothing to accept: {why}")
+            why = (
+                f"the store is already accepted; {', '.join(one.bookie for one in holding)} will "
+                "notice it with the next pass"
+            )
+        raise RefusedError(f"the store needs no acceptance: {why}")
     return told

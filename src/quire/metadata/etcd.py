@@ -115,7 +115,8 @@ class EtcdStore(MetadataStore):
         found = (await self._changes.range(RangeRequest(key=self._layout.instance))).kvs
         if not found:
             raise NoClusterError(
-                f"there is no cluster at etcd://{address}; make one with quire metadata format --cluster etcd://{address}"
+                f"no cluster exists at etcd://{address}; create one with quire metadata format "
+                f"--cluster etcd://{address}"
             )
         instance = Instance.parse(found[0].value, self._layout, self._connection.hosts)
         self._instance_id, self._values.format = instance.instance_id, instance.format
@@ -187,7 +188,8 @@ class EtcdStore(MetadataStore):
         versions = (kvs[0].mod_revision if kvs else None for kvs in found)
         refuse(ops, zip(plan.staged, versions, strict=True))
         raise VersionConflictError(
-            f"an operation on {ops[-1].key} names the version of an earlier one, which nobody can know",
+            f"an operation on {ops[-1].key} expects the version of an earlier operation of the same "
+            "transaction, which is not known yet",
             key=ops[-1].key,
         )
 
@@ -288,7 +290,7 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
         if not await make_instance(changes, layout):
             if not force:
                 raise AlreadyExistsError(
-                    f"there is a cluster at etcd://{address} already; --force deletes it, with everything in it"
+                    f"a cluster already exists at etcd://{address}; --force deletes it, with everything in it"
                 )
             await _make_anew(changes, layout, address)
         found = (await changes.range(RangeRequest(key=layout.instance))).kvs
@@ -317,4 +319,4 @@ async def _make_anew(changes: Changes, layout: Layout, address: EtcdAddress) -> 
     conditions = [unchanged(layout.instance, instance[0].mod_revision)] if instance else []
     answer = await changes.settled(conditions, effects, [], "the cluster was made anew")
     if not answer.succeeded:
-        raise QuireError(f"the cluster at etcd://{address} was formatted by another meanwhile")
+        raise QuireError(f"the cluster at etcd://{address} was formatted by another client meanwhile")

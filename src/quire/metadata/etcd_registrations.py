@@ -184,7 +184,7 @@ class Registrations:
                 registration.value = value
                 return
             await self._restore(name)
-        raise KeyMissingError(f"the registration {name} is gone; register again", key=name)
+        raise KeyMissingError(f"the registration {name} was lost; register again", key=name)
 
     async def _take_back(self, registration: Registration) -> None:
         name = registration.key
@@ -196,7 +196,7 @@ class Registrations:
         try:
             await self._remove(name)
         except QuireError as error:
-            _LOG.warning("the registration %s is taken back later: %s", name, error)
+            _LOG.warning("the registration %s is deleted later: %s", name, error)
         if held.place is not None:
             await self._watches.remove(held.place)
 
@@ -226,7 +226,7 @@ class Registrations:
             try:
                 await self._restore(name)
             except QuireError as error:
-                _LOG.warning("the registration %s could not be looked after: %s", name, error)
+                _LOG.warning("the registration %s could not be renewed: %s", name, error)
                 await asyncio.sleep(RETRY_DELAY_S)
             else:
                 return
@@ -299,7 +299,7 @@ class Registrations:
                     await self._remove(name)
             except (QuireError, grpc.aio.AioRpcError, TimeoutError) as error:
                 _LOG.warning(
-                    "etcd at %s does not keep the lease of this client alive: %s",
+                    "the lease of this client at etcd %s could not be kept alive: %s",
                     self._connection.hosts,
                     error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error) or "no answer",
                 )
@@ -332,7 +332,7 @@ class Registrations:
                 async with asyncio.timeout(CLOSE_S):
                     await self._connection.read(REVOKE, LeaseRevokeRequest(ID=self.lease))
             except (QuireError, TimeoutError, LeaseGoneError) as error:
-                _LOG.info("the registrations of this client end by their time: %s", error)
+                _LOG.info("the registrations of this client expire with their lease: %s", error)
 
     def abandon(self) -> None:
         """Stop looking after them."""

@@ -190,9 +190,7 @@ class Watches:
             for place in list(self._places.values()):
                 self._fail(place, self._connection.refused(error))
         else:
-            _LOG.info(
-                "the watches of etcd at %s are taken up again: %s", self._connection.hosts, error.details()
-            )
+            _LOG.info("resuming the watches of etcd at %s: %s", self._connection.hosts, error.details())
 
     # --- what it says ------------------------------------------------------------------------------------------------
 
@@ -206,7 +204,10 @@ class Watches:
             return
         if response.created:
             if place.next_revision > revision + 1:
-                _LOG.warning("etcd at %s has gone back; everything is read again", self._connection.hosts)
+                _LOG.warning(
+                    "etcd at %s went back to an earlier revision; all keys are read again",
+                    self._connection.hosts,
+                )
                 self._begin_anew(place)
                 return
             place.next_revision = place.next_revision or revision + 1

@@ -138,8 +138,8 @@ class SequenceFile:
         if not found and data.strip(b"\0") and not self._said:  # zeros: a crash cut its first write
             self._said = True
             _LOG.warning(
-                "%s is damaged: nothing in it verifies. It is written anew; whether %s went back in time cannot be told"
-                " this once",
+                "%s is damaged: no part of it has a valid checksum. It is written again; whether %s "
+                "went back in time is unknown this time",
                 self.path,
                 self._database,
             )
@@ -200,8 +200,8 @@ class SequenceFile:
         if not self._said:
             self._said = True
             _LOG.warning(
-                "%s %s (%s). The store goes on; but should %s go back in time, by a damaged -wal or an older copy, it is"
-                " not noticed. See who owns it, and whether the disk is full",
+                "%s %s (%s). The store continues; but if %s goes back in time, by a damaged -wal or "
+                "an older copy, this is not noticed. Check its owner, and whether the disk is full",
                 self.path,
                 what,
                 error.strerror,

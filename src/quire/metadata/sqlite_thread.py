@@ -174,7 +174,7 @@ class StoreThread(threading.Thread):
             self.registrations.close(sweep_file=not self._abandoned)
             self.file.close()
         except (sqlite3.Error, OSError) as error:
-            _LOG.warning("the metadata file %s was not closed well: %s", self.path, error)
+            _LOG.warning("closing the metadata file %s failed: %s", self.path, error)
         with _NEIGHBOURS_LOCK:
             _NEIGHBOURS.discard(self)
         refused = MisuseError("this metadata store is closed; open another", path=str(self.path))
@@ -253,8 +253,8 @@ class StoreThread(threading.Thread):
         except sqlite3.Error as error:
             self._roll_back()
             return MetadataUnknownError(
-                f"the metadata file {self.path} failed in the middle of a commit ({error}): it may or may not have"
-                " happened; read again, then decide",
+                f"the metadata file {self.path} failed during a commit ({error}): the outcome is "
+                "unknown; read again, then decide",
                 path=str(self.path),
             )
         self.settling.committed()

@@ -221,7 +221,9 @@ class ZookeeperStore(MetadataStore):
             )
         if isinstance(error, NotEmptyError):
             return RefusedError(f"the znode of {op.key} has children that are not Quire's", key=op.key)
-        return RefusedError(f"ZooKeeper at {self._address} refuses to change {op.key}: {error!r}", key=op.key)
+        return RefusedError(
+            f"ZooKeeper at {self._address} refuses the change of {op.key}: {error!r}", key=op.key
+        )
 
     @staticmethod
     def _version(op: Op) -> int:

@@ -76,8 +76,8 @@ class ClusterRoot:
             if create:
                 return await self.make()
             raise NoClusterError(
-                f"there is no cluster at {self._address}; check the path, or make one with"
-                f" `quire metadata format --cluster zk://{self._address}`",
+                f"no cluster exists at {self._address}; check the path, or create one with `quire "
+                f"metadata format --cluster zk://{self._address}`",
             ) from None
         if not {"LAYOUT", "available"} & set(names):
             raise NoClusterError(
@@ -165,8 +165,8 @@ class ClusterRoot:
         refusal = next((answer for answer in made if isinstance(answer, KazooException)), None)
         if refusal is not None:
             raise AlreadyExistsError(
-                f"there is something at {self._address} already; it is made anew with `quire metadata format --force`,"
-                " which deletes it"
+                f"{self._address} is not empty; `quire metadata format --force` deletes it and "
+                "creates a cluster"
             ) from refusal
         await self._nodes.create(f"{self._root}/LAYOUT", layout_text(cluster.layout))
         return cluster

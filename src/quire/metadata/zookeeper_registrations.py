@@ -85,11 +85,13 @@ class Registrations:
                 if owner == self._session.session_id and path not in self._held and unknown:
                     return
                 if owner is not None:
-                    raise AlreadyExistsError(f"{key} exists already; its owner lives", key=key) from error
+                    raise AlreadyExistsError(
+                        f"the registration {key} already exists and its owner is alive", key=key
+                    ) from error
             else:
                 return
         raise MetadataUnknownError(
-            f"nobody can tell whether {key} was registered; it ends with this session", key=key
+            f"the outcome of registering {key} is unknown; the registration ends with this session", key=key
         )
 
     async def _make_numbered(self, path: str, value: bytes) -> str:
@@ -102,7 +104,7 @@ class Registrations:
             except MetadataUnknownError:
                 unknown = True
         raise MetadataUnknownError(
-            f"nobody can tell whether {path} was registered; it ends with this session"
+            f"the outcome of registering {path} is unknown; the registration ends with this session"
         )
 
     async def _lost_number(self, path: str) -> str | None:
@@ -144,7 +146,7 @@ class Registrations:
     @staticmethod
     def _gone(registration: Registration) -> KeyMissingError:
         return KeyMissingError(
-            f"the registration {registration.key} is gone; register again", key=registration.key
+            f"the registration {registration.key} was lost; register again", key=registration.key
         )
 
     async def _take_back(self, registration: Registration) -> None:
@@ -176,7 +178,7 @@ class Registrations:
             await self._session.ready()
             await self._restore(path)
         except (QuireError, *LOST) as error:
-            _LOG.warning("the registration %s could not be looked after: %s", path, error)
+            _LOG.warning("the registration %s could not be renewed: %s", path, error)
 
     async def connected(self, *, renewed: bool) -> None:
         """Make everything again that a new session does not have."""

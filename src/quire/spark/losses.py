@@ -131,7 +131,10 @@ class TaskLosses:
         what = "their offsets are counted with those of the entries before them"
         if span is not None:
             what = f"offsets {span[0]} to {span[1] - 1}, {records:,} records of this read"
-        text = f"{where} of ledger {piece.origin.ledger_id}, gone from every bookie that had a copy ({lost.said}): {what}"
+        text = (
+            f"{where} of ledger {piece.origin.ledger_id}, missing or damaged on every bookie of "
+            f"the write set ({lost.said}): {what}"
+        )
         self._lose(piece, text, lost.last - lost.first + 1, records)
         return lost.last
 

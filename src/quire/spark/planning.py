@@ -106,7 +106,7 @@ def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
     check_end(extent, "endingOffsets", end)
     if start > end:
         raise SparkUseError(
-            f"quire: log '{extent.name}': startingOffsets {start} lies behind endingOffsets {end}.",
+            f"quire: log '{extent.name}': startingOffsets {start} is after endingOffsets {end}.",
             log=extent.name,
         )
     return start, end

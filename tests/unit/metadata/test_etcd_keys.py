@@ -116,9 +116,9 @@ def test_options_and_credentials_come_from_the_uri(tmp_path):
     [
         ("etcd://", "is no etcd cluster"),
         ("etcd:///x", "names no server"),
-        ("etcd://h:x/", "no HOST:PORT"),
+        ("etcd://h:x/", "not HOST:PORT"),
         ("etcd://h/a//b", "empty or dotted part"),
-        ("etcd://h?x=1", "there is no option 'x'"),
+        ("etcd://h?x=1", "unknown option 'x'"),
         ("etcd://h?patience_ms=-1", "number of milliseconds"),
         ("etcd://h?credentials=/none/at/all", "cannot be read"),
         ("etcd://h?tls_key=/k&tls_ca=/c", "go together"),

@@ -114,9 +114,9 @@ def test_no_changed_byte_passes(tmp_path):
         with pytest.raises(ArchiveError, match="its footer differs from the one"):
             open_archive(place)
     path.unlink()
-    with pytest.raises(ArchiveError, match="cannot be read"):
+    with pytest.raises(ArchiveError, match=r"cannot be read|is missing"):
         open_archive(place)
-    with pytest.raises(ArchiveError, match="cannot be read"):
+    with pytest.raises(ArchiveError, match=r"cannot be read|is missing"):
         open_archive(replace(place, directory=tmp_path.joinpath("nowhere").as_uri()))
 
 
