@@ -21,7 +21,7 @@ from quire.metadata.connect import format_store, open_store
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper import ZookeeperStore
 from quire.metadata.zookeeper_ids import REMOVED_AT_ONCE
-from quire.metadata.zookeeper_options import Layout, ZookeeperAddress, ZookeeperOptions
+from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperLayout, ZookeeperOptions
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
 
 pytestmark = pytest.mark.interop
@@ -127,7 +127,7 @@ def test_a_cluster_that_cannot_be_trusted_is_refused(driver):
                     await driver.open()
             client.set(f"{root}/LAYOUT", layout)
             with pytest.raises(NoClusterError, match="hierarchical, and the URI says flat"):
-                await ZookeeperStore.open(replace(driver.address, layout=Layout.FLAT))
+                await ZookeeperStore.open(replace(driver.address, layout=ZookeeperLayout.FLAT))
             client.set(f"{root}/INSTANCEID", b"\xff\xfe")
             with pytest.raises(CorruptMetadataError, match="INSTANCEID is damaged"):
                 await driver.open()

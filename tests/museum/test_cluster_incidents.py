@@ -25,7 +25,7 @@ from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
-from quire.net.bookkeeper_asked import Asked
+from quire.net.bookkeeper_asked import PendingRequest
 from quire.net.framing import Scratch
 from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
 from quire.net.v2_channel import V2Channel
@@ -259,7 +259,7 @@ class PastTls(V2Channel):
         self._socket = transport
         super().connection_made(transport)
 
-    def write(self, asked: Asked, data: bytes) -> None:
+    def write(self, asked: PendingRequest, data: bytes) -> None:
         if self._ready and isinstance(self._socket, asyncio.WriteTransport) and self.upgrading:
             self._socket.write(data[:4])
             data = data[4:]

@@ -28,8 +28,8 @@ from quire.metadata.etcd_connection import (
     LeaseGoneError,
 )
 from quire.metadata.etcd_formats import StoredValues
-from quire.metadata.etcd_keys import Layout, absent, delete, leased, put, read, unchanged
-from quire.metadata.etcd_watches import Place, Watches
+from quire.metadata.etcd_keys import KeyLayout, absent, delete, leased, put, read, unchanged
+from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.store import KeyMissingError, Registration, sequential_key
 from quire.wire.proto.etcd_pb2 import (
     Event,
@@ -47,11 +47,11 @@ _LOG: Final = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Held:
     registration: Registration
-    place: Place | None = None
+    place: WatchedRange | None = None
     check: asyncio.Task[None] | None = None
 
 
-class Registrations:
+class EtcdRegistrations:
     """The registrations of one client.
 
     Args:
@@ -66,8 +66,8 @@ class Registrations:
         self,
         connection: EtcdConnection,
         changes: Changes,
-        layout: Layout,
-        watches: Watches,
+        layout: KeyLayout,
+        watches: EtcdWatches,
         values: StoredValues,
     ) -> None:
         self._connection = connection

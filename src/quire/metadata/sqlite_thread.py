@@ -27,7 +27,7 @@ from quire.core.errors import (
     QuireError,
     StorageError,
 )
-from quire.metadata.sqlite_file import Committed, SqliteFile
+from quire.metadata.sqlite_file import CommittedChanges, SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import BUSY_MS, explain
 from quire.metadata.sqlite_registrations import SqliteRegistrations
@@ -375,7 +375,7 @@ class StoreThread(threading.Thread):
             self.registrations.forget(removed)
             self._announce()
 
-    def _announce(self, committed: Committed | None = None) -> None:
+    def _announce(self, committed: CommittedChanges | None = None) -> None:
         """After a commit of this store: tell the watches of this process; wake those that it cannot tell.
 
         Args:

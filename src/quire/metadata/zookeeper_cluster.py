@@ -20,7 +20,7 @@ from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, T
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoClusterError
 from quire.metadata.zookeeper_nodes import ANY_VERSION, Nodes
-from quire.metadata.zookeeper_options import Layout, ZookeeperAddress
+from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperLayout
 from quire.metadata.zookeeper_paths import OWN, layout_text, parse_layout
 from quire.metadata.zookeeper_session import ZookeeperSession
 
@@ -37,7 +37,7 @@ class Cluster:
         instance_id: the cluster's id.
     """
 
-    layout: Layout
+    layout: ZookeeperLayout
     instance_id: str
 
     @property
@@ -99,9 +99,9 @@ class ClusterRoot:
             return None
         return data or b""
 
-    async def _layout(self) -> Layout:
+    async def _layout(self) -> ZookeeperLayout:
         text = await self._get("LAYOUT")
-        return Layout.HIERARCHICAL if text is None else parse_layout(text, str(self._address))
+        return ZookeeperLayout.HIERARCHICAL if text is None else parse_layout(text, str(self._address))
 
     async def _instance_id(self) -> str:
         """INSTANCEID; old clusters have none, then an id of our own, kept with our own records.
@@ -149,7 +149,7 @@ class ClusterRoot:
             AlreadyExistsError: there is something at its path.
             MetadataUnknownError: nobody can tell; look again.
         """
-        cluster = Cluster(self._address.layout or Layout.HIERARCHICAL, str(uuid.uuid4()))
+        cluster = Cluster(self._address.layout or ZookeeperLayout.HIERARCHICAL, str(uuid.uuid4()))
         await self._nodes.make_folders(self._root)
         acl = self._session.acl
         wanted = {

@@ -21,13 +21,13 @@ from quire.metadata.store import KeyMissingError, Registration
 from quire.metadata.zookeeper_nodes import EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper_paths import SEQUENCE_ZEROS, KeyPaths
 from quire.metadata.zookeeper_session import LOST, ZookeeperSession
-from quire.metadata.zookeeper_watches import Watches
+from quire.metadata.zookeeper_watches import ZookeeperWatches
 
 ATTEMPTS_MAX: Final = 20
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Registrations:
+class ZookeeperRegistrations:
     """What one store has registered.
 
     Args:
@@ -37,7 +37,9 @@ class Registrations:
         watches: reports when a registration was deleted.
     """
 
-    def __init__(self, session: ZookeeperSession, nodes: Nodes, paths: KeyPaths, watches: Watches) -> None:
+    def __init__(
+        self, session: ZookeeperSession, nodes: Nodes, paths: KeyPaths, watches: ZookeeperWatches
+    ) -> None:
         self._session = session
         self._nodes = nodes
         self._paths = paths

@@ -17,7 +17,7 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.silence import Silence, SilenceMachine
-from quire.net.bookkeeper_asked import AnswerSink, Asked, LacAsked, RangeAsked, RunAsked
+from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, ResponseSink, RunAsked
 from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.channel import SILENT, WRITE_BUFFER_BYTES, Shape, refuse_to_send, too_long_for
 from quire.net.framing import ReceiveBudget, Scratch
@@ -77,9 +77,9 @@ class BookKeeperChannel(BookKeeperFrames):
         self._ready = False
         self._paused = False
         self._reason = ""
-        self._asked: dict[Asked, None] = {}
-        self._waiting: deque[tuple[Asked, bytes]] = deque()
-        self._unsent: dict[AnswerSink, int] = {}
+        self._asked: dict[PendingRequest, None] = {}
+        self._waiting: deque[tuple[PendingRequest, bytes]] = deque()
+        self._unsent: dict[ResponseSink, int] = {}
         self._silence = SilenceMachine()
         self.closed = False
 
@@ -93,7 +93,7 @@ class BookKeeperChannel(BookKeeperFrames):
         """Ask for entries one by one."""
         raise NotImplementedError
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: PendingRequest) -> None:
         """A request is outstanding from now on."""
         self._asked[asked] = None
 
@@ -106,12 +106,16 @@ class BookKeeperChannel(BookKeeperFrames):
         raise NotImplementedError
 
     def ask_otherwise(
-        self, kind: Kind, asked: Callable[[type[Asked]], Asked], body: Sequence[Buffer], key: bytes
+        self,
+        kind: Kind,
+        asked: Callable[[type[PendingRequest]], PendingRequest],
+        body: Sequence[Buffer],
+        key: bytes,
     ) -> bool:
         """Send a request of another kind, which `asked` notes; False if the protocol has none for it."""
         raise NotImplementedError
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: PendingRequest) -> None:
         """Wait for nothing more of a request that is no run."""
         raise NotImplementedError
 
@@ -133,7 +137,7 @@ class BookKeeperChannel(BookKeeperFrames):
         self,
         kind: Kind,
         body: Sequence[Buffer],
-        sink: AnswerSink,
+        sink: ResponseSink,
         tag: object,
         *,
         deadline: float,
@@ -151,7 +155,7 @@ class BookKeeperChannel(BookKeeperFrames):
         Returns:
             Whether all of it has gone to the transport; else it waits here and counts as unsent.
         """
-        asked: Asked
+        asked: PendingRequest
         before = len(self._waiting)
         recovery = bool(flags & Flag.RECOVERY)
         fence_key = key if flags & Flag.FENCE else b""
@@ -178,7 +182,7 @@ class BookKeeperChannel(BookKeeperFrames):
             self.ask_last(asked, fence_key)
         else:
 
-            def make(of: type[Asked]) -> Asked:
+            def make(of: type[PendingRequest]) -> PendingRequest:
                 asked = of(self, sink, tag, deadline, ledger_id)
                 self._asked[asked] = None
                 return asked
@@ -188,7 +192,7 @@ class BookKeeperChannel(BookKeeperFrames):
         return len(self._waiting) == before
 
     def ask(
-        self, kind: Kind, shape: Shape, sink: AnswerSink, tag: object, *, deadline: float, **header: Any
+        self, kind: Kind, shape: Shape, sink: ResponseSink, tag: object, *, deadline: float, **header: Any
     ) -> None:
         """Send a request as the native channel's `ask` does; there are no features."""
         body = shape(self.version, 0)
@@ -197,14 +201,14 @@ class BookKeeperChannel(BookKeeperFrames):
         else:
             self.send(kind, (body,), sink, tag, deadline=deadline, **header)
 
-    def _refuse_here(self, kind: Kind, sink: AnswerSink, tag: object, ledger_id: int) -> None:
+    def _refuse_here(self, kind: Kind, sink: ResponseSink, tag: object, ledger_id: int) -> None:
         """The protocol has no frames for it."""
         answer = native.AnswerFrame(
             kind, 0, Answer.BAD_REQUEST, 0, ledger_id, 0, NO_ENTRY, 0, memoryview(b"")
         )
         asyncio.get_running_loop().call_soon(sink.answered, tag, answer)
 
-    def write(self, asked: Asked, data: bytes) -> None:
+    def write(self, asked: PendingRequest, data: bytes) -> None:
         """Give frames to the transport, or let them wait until it takes them."""
         if self._ready and not self._paused and not self._waiting:
             assert self.transport is not None
@@ -213,7 +217,7 @@ class BookKeeperChannel(BookKeeperFrames):
         self._waiting.append((asked, data))
         self._unsent[asked.sink] = self._unsent.get(asked.sink, 0) + len(data)
 
-    def finished(self, asked: Asked) -> None:
+    def finished(self, asked: PendingRequest) -> None:
         """A request has its answer, or is given up."""
         self._asked.pop(asked, None)
         if asked.expected:
@@ -222,11 +226,11 @@ class BookKeeperChannel(BookKeeperFrames):
             else:
                 self.forget(asked)
 
-    def unsent_bytes(self, sink: AnswerSink) -> int:
+    def unsent_bytes(self, sink: ResponseSink) -> int:
         """Bytes of this sink's requests that have not been given to the transport yet."""
         return self._unsent.get(sink, 0)
 
-    def drop(self, sink: AnswerSink) -> None:
+    def drop(self, sink: ResponseSink) -> None:
         """Forget this sink's requests: those not sent never will be, and no answer reaches it any more."""
         if self._unsent.pop(sink, 0):
             self._waiting = deque(waiting for waiting in self._waiting if waiting[0].sink is not sink)
@@ -249,7 +253,7 @@ class BookKeeperChannel(BookKeeperFrames):
             self._reason = self._reason or SILENT
             self.close()
 
-    def _time_out(self, late: Sequence[Asked]) -> None:
+    def _time_out(self, late: Sequence[PendingRequest]) -> None:
         expired = set(late)
         waiting, self._waiting = self._waiting, deque()
         self._unsent.clear()

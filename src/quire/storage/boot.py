@@ -19,7 +19,7 @@ from quire.core.errors import WrongDirectoryError
 from quire.env.interfaces import Files, FileStamp
 from quire.storage.segment_format import BLOCK_BYTES, FormatError
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, Field, Layout, Use
+from quire.wire.layout import IGNORES, Field, FieldUse, Layout
 
 BOOT_FILE: Final = "BOOT"
 MARKER_FILE: Final = "MARKER"
@@ -30,7 +30,7 @@ _CLEAN: Final = 1
 _MARKER_TEXT: Final = (
     b"Never touch this file: its inode and its change time tell the directory from a copy of it.\n"
 )
-_NEW = Use("bookie", "bookie", "2", IGNORES)
+_NEW = FieldUse("bookie", "bookie", "2", IGNORES)
 
 BOOT: Final = Layout(
     "Boot, one slot",
@@ -39,7 +39,7 @@ BOOT: Final = Layout(
         Field("version", "H", _NEW),
         Field("flags: 1 = stopped cleanly with this very LSN", "H", _NEW),
         Field("zero", "I", _NEW),
-        Field("boot number", "Q", Use("bookie", "client, by the hello", "2", IGNORES)),
+        Field("boot number", "Q", FieldUse("bookie", "client, by the hello", "2", IGNORES)),
         Field("writes of this file", "Q", _NEW),
         Field("durable LSN", "Q", _NEW),
         Field("inode of the marker", "Q", _NEW),

@@ -33,7 +33,7 @@ from quire.storage.segment_format import (
     RECORD_HEAD,
     RECORD_HEADER_BYTES,
     U32,
-    Kind,
+    SegmentRecordKind,
     aligned,
     padded,
 )
@@ -139,8 +139,8 @@ class Journal:
             or not group.segment.fits(
                 group.offset + group.used + length,
                 ledger_id=ledger_id,
-                run=kind is Kind.RUN,
-                more=0 if kind is Kind.RUN else footer_share(kind, size),
+                run=kind is SegmentRecordKind.RUN,
+                more=0 if kind is SegmentRecordKind.RUN else footer_share(kind, size),
             )
             or (self.full and space is Space.ADDS)
         ):
@@ -167,7 +167,7 @@ class Journal:
             segment.first_lsn = lsn
         group.last_lsn = segment.last_lsn = lsn
         # Other records that concern all ledgers are about segments, or about what is dead: their loss hides no entry.
-        if ledger_id >= 0 or kind == Kind.SUSPICION:
+        if ledger_id >= 0 or kind == SegmentRecordKind.SUSPICION:
             group.name(ledger_id, first, last)
         return segment, offset, lsn
 
@@ -198,8 +198,8 @@ class Journal:
         segment = self.current
         if segment is not None:
             end = segment.data_end + GROUP_HEADER_BYTES + length
-            more = 0 if kind is Kind.RUN else footer_share(kind, size)
-            if segment.fits(end, ledger_id=ledger_id, run=kind is Kind.RUN, more=more):
+            more = 0 if kind is SegmentRecordKind.RUN else footer_share(kind, size)
+            if segment.fits(end, ledger_id=ledger_id, run=kind is SegmentRecordKind.RUN, more=more):
                 self._group = Group(segment, self._buffer(length), opens=False)
                 return self._group
         return self._roll(length, space)
@@ -255,7 +255,7 @@ class Journal:
         self._group = Group(
             segment, self._buffer(length + padded(RECORD_HEADER_BYTES + len(body))), opens=True
         )
-        self.put(Kind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.COMPACTION)
+        self.put(SegmentRecordKind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.COMPACTION)
         return self._group
 
     # --- writing --------------------------------------------------------------------------------------------------

@@ -24,19 +24,19 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op
 from quire.storage.boot import MARKER_FILE
 from quire.storage.identity import COOKIE_FILE
-from quire.wire.store_records import Boot, decode_boot, encode_boot
+from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
 from support.small_cluster import small_cluster
 from support.waiting import until_async
 from unit.bookie.test_bookie_server import World, access, in_world
 
 
-async def boot_of(at: World) -> Boot:
+async def boot_of(at: World) -> StoredBoot:
     found = await at.store.get(boot_key(at.bookie))
     assert found is not None
     return decode_boot(found.value, at.bookie)
 
 
-async def put_boot(at: World, boot: Boot) -> None:
+async def put_boot(at: World, boot: StoredBoot) -> None:
     found = await at.store.get(boot_key(at.bookie))
     assert found is not None
     await at.store.put(boot_key(at.bookie), encode_boot(boot), found.version)

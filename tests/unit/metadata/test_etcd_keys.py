@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import NoClusterError, QuireError
-from quire.metadata.etcd_keys import Layout, Plan, prefix_end, refuse
+from quire.metadata.etcd_keys import KeyLayout, Plan, prefix_end, refuse
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions, parse_uri
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Create, Delete, Put, Require
 from quire.wire.proto.etcd_pb2 import Compare
 
-LAYOUT = Layout("/ledgers")
+LAYOUT = KeyLayout("/ledgers")
 keys = st.sampled_from(["a", "b", "c"])
 versions = st.integers(-1, 4)
 ops = st.one_of(
