@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 
-from quire.blocking.handles import Appending, Closing, awaited, iterated
+from quire.blocking.handles import Appending, ClosingHandle, awaited, iterated
 from quire.client.reader import LedgerReader as AsyncLedgerReader
 from quire.client.writer import LedgerWriter as AsyncLedgerWriter
 from quire.core.ids import BookieId, EntryId, LedgerId
 from quire.core.ledger_metadata import LedgerMetadata
 
 
-class LedgerWriter(Appending[AsyncLedgerWriter]):
+class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
     """Writes the ledger that it created; leaving its `with` block closes the ledger."""
 
     append = awaited(AsyncLedgerWriter.append)
@@ -45,7 +45,7 @@ class LedgerWriter(Appending[AsyncLedgerWriter]):
         return self._inner.metadata
 
 
-class LedgerReader(Closing[AsyncLedgerReader]):
+class BlockingLedgerReader(ClosingHandle[AsyncLedgerReader]):
     """Reads one ledger."""
 
     read = iterated(AsyncLedgerReader.read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 
-from quire.blocking.handles import Appending, Handle, awaited, handed_out, iterated
+from quire.blocking.handles import Appending, BlockingHandle, awaited, handed_out, iterated
 from quire.core.ids import LedgerId
 from quire.log.log import Log as AsyncLog
 from quire.log.writer import LogWriter as AsyncLogWriter
@@ -13,7 +13,7 @@ from quire.log.writer import LogWriter as AsyncLogWriter
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class LogWriter(Appending[AsyncLogWriter]):
+class BlockingLogWriter(Appending[AsyncLogWriter]):
     """The leader of a log; leaving its `with` block confirms everything and gives the lead back."""
 
     append = awaited(AsyncLogWriter.append)
@@ -55,13 +55,13 @@ class LogWriter(Appending[AsyncLogWriter]):
         return self._inner.ledger_id
 
 
-class Log(Handle[AsyncLog]):
+class BlockingLog(BlockingHandle[AsyncLog]):
     """A log of one cluster. Nothing is asked of the cluster before a method is called."""
 
     create = awaited(AsyncLog.create)
     exists = awaited(AsyncLog.exists)
     delete = awaited(AsyncLog.delete)
-    open_writer = handed_out(AsyncLog.open_writer, LogWriter)
+    open_writer = handed_out(AsyncLog.open_writer, BlockingLogWriter)
     read = iterated(AsyncLog.read)
     tail = iterated(AsyncLog.tail)
     read_entries = iterated(AsyncLog.read_entries)

@@ -379,9 +379,7 @@ class BookieServer:
             try:
                 page = await ledgers.page(after=after)
             except QuireError as error:
-                log.warning(
-                    "the search for ledgers that may be lost failed: %s; the bookie tries again", error
-                )
+                log.warning("the search for lost ledgers failed: %s; the bookie tries again", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 60.0)
                 continue
@@ -406,9 +404,7 @@ class BookieServer:
                 return
             facts = LedgerFacts(ledger_id, key=master_key(record.password), token=record.token)
         except CorruptMetadataError as error:
-            log.warning(
-                "ledger %d gets no negative responses from bookie %s: %s", ledger_id, self.bookie_id, error
-            )
+            log.warning("ledger %d: bookie %s stays in limbo: %s", ledger_id, self.bookie_id, error)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ledgers.put_in_limbo(facts, partial(settle, done))
         await done

@@ -160,8 +160,7 @@ class LedgerReader:
         if self._bookies.are_refused(self._record.last_fragment.ensemble):
             # That nobody could say anything is not that there is nothing.
             raise ReadUnavailableError(
-                f"ledger {self.ledger_id}: none of its bookies and this client agree on a "
-                f"connection{self._bookies.troubles()}",
+                f"ledger {self.ledger_id}: none of its bookies accepts this client{self._bookies.troubles()}",
                 ledger_id=self.ledger_id,
             )
 
@@ -224,10 +223,7 @@ class LedgerReader:
             raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
         if recover and not self.closed:
             if self._recovering is None:
-                msg = (
-                    f"ledger {self.ledger_id}: this reader cannot recover the ledger; call "
-                    "`Client.recover_ledger`"
-                )
+                msg = f"ledger {self.ledger_id}: this reader cannot recover it; call `Client.recover_ledger`"
                 raise MisuseError(msg, ledger_id=self.ledger_id)
             self._take_record(*await self._recovering(self))
         if last is None:

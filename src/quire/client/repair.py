@@ -35,7 +35,7 @@ _ROUNDS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class MissingRange:
     """Entries first..last that one bookie should hold and does not serve, and what it said."""
 
     bookie: BookieId
@@ -67,7 +67,7 @@ class LedgerReport:
     copies: int = 0
     copies_wanted: int = 0
     payload_bytes: int = 0
-    holes: list[Hole] = field(default_factory=list)
+    holes: list[MissingRange] = field(default_factory=list)
     different: list[tuple[int, BookieId]] = field(default_factory=list)
     below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
@@ -182,7 +182,8 @@ class LedgerVerifier:
             entry = told[slot].entries.get(entry_id)
             if entry is None:
                 _add_hole(
-                    report.holes, Hole(ensemble[slot], entry_id, entry_id, told[slot].why_not(entry_id))
+                    report.holes,
+                    MissingRange(ensemble[slot], entry_id, entry_id, told[slot].why_not(entry_id)),
                 )
             else:
                 found.append((ensemble[slot], entry))
@@ -205,12 +206,12 @@ class LedgerVerifier:
             _add_range(report.lost, entry_id)
 
 
-def _add_hole(holes: list[Hole], hole: Hole) -> None:
+def _add_hole(holes: list[MissingRange], hole: MissingRange) -> None:
     for i in range(len(holes) - 1, max(len(holes) - 65, -1), -1):
         before = holes[i]
         if before.bookie == hole.bookie:
             if before.answer is hole.answer and before.last + 1 == hole.first:
-                holes[i] = Hole(hole.bookie, before.first, hole.last, hole.answer)
+                holes[i] = MissingRange(hole.bookie, before.first, hole.last, hole.answer)
                 return
             break
     holes.append(hole)

@@ -39,7 +39,7 @@ _FILE_NAME: Final = re.compile(r"[0-9a-f]{16}\.seg", re.ASCII)
 _SHOWN_CHARACTERS: Final = 200
 
 
-class Outcome(Enum):
+class FileReadOutcome(Enum):
     """What reading the places of one answer led to."""
 
     READ = "every run was read"
@@ -82,11 +82,11 @@ async def read_places(
         channel.beside = False
         return False
     outcome = await fill(reply, memory)
-    if outcome is Outcome.READ:
+    if outcome is FileReadOutcome.READ:
         channel.place_misses = 0
         return True
     channel.place_misses += 1
-    if outcome is Outcome.CANNOT_OPEN or channel.place_misses >= MISSES_MAX:
+    if outcome is FileReadOutcome.CANNOT_OPEN or channel.place_misses >= MISSES_MAX:
         # What the files do not give is the bookie's to judge; from now on it is asked for everything.
         log.info(
             "short-circuit reads from bookie %s are off (%s); its entries are read over the connection",
@@ -148,7 +148,7 @@ def check_places(places: Sequence[RunPlace], directory: str, bytes_max: int) -> 
         left -= place.size
 
 
-async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> Outcome:
+async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> FileReadOutcome:
     """Read the runs of a response that have only been placed; its places have been checked.
 
     A disk that has to be waited for is waited for on another thread.
@@ -170,13 +170,13 @@ async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> Outcome
             runs.append(_run_of(place, record))
         except _CannotOpenError as error:
             log.debug("a run cannot be read here: %s", error)
-            return Outcome.CANNOT_OPEN
+            return FileReadOutcome.CANNOT_OPEN
         except (OSError, ValueError, OverflowError, MalformedFrameError) as error:
             log.debug("a run cannot be read here: %s", error)
-            return Outcome.MISSED
+            return FileReadOutcome.MISSED
     reply.runs = sorted([*runs, *reply.runs], key=lambda run: run.first)
     reply.places = []
-    return Outcome.READ
+    return FileReadOutcome.READ
 
 
 def _run_of(place: RunPlace, record: memoryview) -> RunView:

@@ -24,7 +24,7 @@ from quire.core.errors import (
 )
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import CloseOutcome
-from quire.core.writer_state import LEGAL, Asked, Legality, Status, WriterState
+from quire.core.writer_state import LEGAL, Legality, Status, StoreRequest, WriterState
 
 
 class Closing(WriterState):
@@ -95,7 +95,7 @@ class Closing(WriterState):
     def _stop(self, status: Status) -> None:
         """Nothing is asked any more; late answers change nothing."""
         self.status = status
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         self._proposed = None
         self._read_at_ms = self._look_at_ms = self._quorum_until_ms = None
 
@@ -103,7 +103,7 @@ class Closing(WriterState):
         self.status = Status.CLOSING
         self._look_at_ms = self._quorum_until_ms = None
         self._attempts = 0
-        if self.asked in (Asked.NOTHING, Asked.CHOICE):
+        if self.asked in (StoreRequest.NOTHING, StoreRequest.CHOICE):
             self._write_close()
 
     def _write_close(self) -> None:
@@ -147,12 +147,12 @@ class Closing(WriterState):
     # --- one request to the store at a time ------------------------------------------------------------------------------
 
     def _propose(self, record: LedgerMetadata) -> None:
-        self.asked = Asked.WRITE
+        self.asked = StoreRequest.WRITE
         self._proposed = record
         self.out.append(WriteMetadata(record, self.version))
 
     def _reread(self) -> None:
-        self.asked = Asked.READ
+        self.asked = StoreRequest.READ
         self._proposed = None
         self.out.append(RereadMetadata())
 

@@ -17,14 +17,14 @@ from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Where choices come from; `random.Random` and `random.SystemRandom` have this shape."""
 
     def getrandbits(self, k: int, /) -> int:
         """A number of `k` random bits."""
 
 
-def _below(chance: Chance, stop: int) -> int:
+def _below(chance: RandomSource, stop: int) -> int:
     """A number from 0 to `stop` - 1, each as likely as the others."""
     bits = stop.bit_length()
     while (drawn := chance.getrandbits(bits)) >= stop:
@@ -32,7 +32,7 @@ def _below(chance: Chance, stop: int) -> int:
     return drawn
 
 
-def _draw(chance: Chance, bookies: Sequence[BookieId], count: int) -> list[BookieId]:
+def _draw(chance: RandomSource, bookies: Sequence[BookieId], count: int) -> list[BookieId]:
     """Up to `count` different bookies in random order."""
     left = list(bookies)
     return [left.pop(_below(chance, len(left))) for _ in range(min(count, len(left)))]
@@ -41,7 +41,7 @@ def _draw(chance: Chance, bookies: Sequence[BookieId], count: int) -> list[Booki
 def choose_ensemble(
     writable: Sequence[BookieId],
     ensemble_size: int,
-    chance: Chance,
+    chance: RandomSource,
     *,
     quarantined: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
@@ -102,7 +102,7 @@ def place_ledger(
     shape: Shape,
     writable: Sequence[BookieId],
     away: Sequence[BookieId],
-    chance: Chance,
+    chance: RandomSource,
     *,
     quarantined: Collection[BookieId] = (),
     rules: Rules = RULES,
@@ -160,7 +160,7 @@ def choose_replacements(
     slots: Sequence[int],
     ensemble: Sequence[BookieId],
     writable: Sequence[BookieId],
-    chance: Chance,
+    chance: RandomSource,
     *,
     failed: Collection[BookieId] = (),
     quarantined: Collection[BookieId] = (),

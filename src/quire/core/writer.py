@@ -22,7 +22,7 @@ from quire.core.errors import (
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import AddOutcome
-from quire.core.writer_state import LEGAL, Asked, Legality, Run, Status
+from quire.core.writer_state import LEGAL, Legality, Run, Status, StoreRequest
 
 
 class WriterMachine(EnsembleChange):
@@ -168,7 +168,7 @@ class WriterMachine(EnsembleChange):
 
     # --- answers of the metadata store, one at a time ----------------------------------------------------------------
 
-    def _answers(self, name: str, *asked: Asked) -> bool:
+    def _answers(self, name: str, *asked: StoreRequest) -> bool:
         """Whether this answer acts; False for a late one after the end.
 
         Raises:
@@ -187,13 +187,13 @@ class WriterMachine(EnsembleChange):
         Effects:
             The end of the change (EnsembleChanged, SendRun, Confirmed), its next round, or of the close (Closed).
         """
-        if not self._answers("metadata_written", Asked.WRITE):
+        if not self._answers("metadata_written", StoreRequest.WRITE):
             return
         assert self._proposed is not None
         self.record, self._proposed = self._proposed, None
         self.version = version
         self._attempts = 0
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         if self.status is Status.CLOSING:
             self._close_written()
         else:
@@ -205,7 +205,7 @@ class WriterMachine(EnsembleChange):
         Effects:
             RereadMetadata.
         """
-        if self._answers("metadata_conflicted", Asked.WRITE):
+        if self._answers("metadata_conflicted", StoreRequest.WRITE):
             self._reread()
 
     def metadata_unknown(self, now_ms: int) -> None:
@@ -214,12 +214,12 @@ class WriterMachine(EnsembleChange):
         Effects:
             RereadMetadata or SetTimer; Ended or CloseFailed after too many.
         """
-        if not self._answers("metadata_unknown", Asked.WRITE, Asked.READ):
+        if not self._answers("metadata_unknown", StoreRequest.WRITE, StoreRequest.READ):
             return
         self._attempts += 1
         if self._attempts >= self.limits.metadata_attempts_max:
             self._store_is_silent()
-        elif self.asked is Asked.WRITE:
+        elif self.asked is StoreRequest.WRITE:
             self._in_doubt = self.version
             self._reread()
         else:
@@ -233,10 +233,10 @@ class WriterMachine(EnsembleChange):
         Effects:
             The change or the close goes on with it, or the writer ends.
         """
-        if not self._answers("metadata_read", Asked.READ):
+        if not self._answers("metadata_read", StoreRequest.READ):
             return
         self.record, self.version = record, version
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         if self.status is Status.CLOSING:
             self._close_read()
         else:
@@ -248,7 +248,7 @@ class WriterMachine(EnsembleChange):
         Effects:
             Ended or CloseFailed.
         """
-        if self._answers("metadata_missing", Asked.WRITE, Asked.READ):
+        if self._answers("metadata_missing", StoreRequest.WRITE, StoreRequest.READ):
             self._record_is_gone()
 
     # --- time --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,14 @@ from quire.core.errors import (
 )
 from quire.core.fingerprints import Fingerprint
 from quire.core.ledger_metadata import LedgerState
-from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutcome, CommitRules, FoundHead
+from quire.core.log_commit import (
+    COMMIT_RULES,
+    CommitBatch,
+    CommitMachine,
+    CommitOutcome,
+    CommitRules,
+    FoundHead,
+)
 from quire.core.log_list import LogHead, LogItem, PageLayout
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
@@ -91,7 +98,7 @@ class LogCommitter:
         self,
         client: Client,
         names: Sequence[str],
-        batch: Batch,
+        batch: CommitBatch,
         password: bytes = b"",
         config: LogConfig | None = None,
         *,
@@ -160,7 +167,7 @@ class LogCommitter:
                         f"the metadata store did not return the list of log {self._names[place]!r}"
                     )
                 machine.looked(place, listed=ledger_id in listing.ledgers)
-            case c.RecoverLedger(item):
+            case c.RecoverItem(item):
                 await self._recover(item)
             case c.SwapHeads():
                 await self._swap(effect)

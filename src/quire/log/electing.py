@@ -63,7 +63,7 @@ class StoreElector:
         return Election(self._store, election_of(log_id), candidate)
 
 
-class Standing:
+class CandidateStanding:
     """A writer's place before an elector, and what it does about the answers.
 
     Args:

@@ -48,7 +48,7 @@ MakeLogMachine: TypeAlias = Callable[..., LogMachine]
 """Makes a handle's machine; called as `LogMachine` is."""
 
 
-class Sender(Protocol):
+class LogSender(Protocol):
     """Who sends entries to the ledgers that the leader hands over: `LogWriter`."""
 
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
@@ -109,7 +109,7 @@ class LogLeader:
             digest=head.settings.digest,
             adopts=config.adopts,
         )
-        self._sender: Sender | None = None
+        self._sender: LogSender | None = None
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
@@ -157,7 +157,7 @@ class LogLeader:
         """Whether `close` was taken, or the handle has ended anyway."""
         return self._machine.is_closing
 
-    def start(self, sender: Sender) -> None:
+    def start(self, sender: LogSender) -> None:
         """Take the five steps; `sender.serve` or `sender.ended` follows."""
         self._sender = sender
         self._machine.open()
@@ -414,7 +414,7 @@ class LogLeader:
         self._writers.pop(ledger_id, None)
         self._machine.ledger_closed(ledger_id, summary)
 
-    def _sender_of(self) -> Sender:
+    def _sender_of(self) -> LogSender:
         assert self._sender is not None
         return self._sender
 

@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.errors import NotLeaderError
 from quire.core.log_list import LogHead
-from quire.log.electing import Elector, Standing, StoreElector, election_of
+from quire.log.electing import CandidateStanding, Elector, StoreElector, election_of
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.writer import LogWriter
@@ -155,7 +155,7 @@ def test_two_that_both_should_lead_by_their_electors_still_write_one_log(tmp_pat
 def test_a_place_is_given_up_even_if_it_was_never_taken(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         log_id = bytes(16)
-        standing = Standing(StoreElector(at.store).candidacy(log_id, "me"), "me", wait=False)
+        standing = CandidateStanding(StoreElector(at.store).candidacy(log_id, "me"), "me", wait=False)
         await standing.end()
         assert await empty(at, log_id)
 

@@ -25,7 +25,7 @@ from quire.spark.decode import Origin
 from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.losses import TaskLosses
 from quire.spark.options import READ_OPTIONS, parse
-from quire.spark.packing import Piece
+from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Wanted
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Stream
@@ -282,7 +282,7 @@ def test_archived_records_of_a_log_that_was_deleted_are_counted_by_offset(caplog
     options = parse(Given({"cluster": "sqlite:/c.db", "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH)
     place = ArchivePlace("file:/files", "ab" * 16, 100, 400, "digest")
     spans = ((100, 150), (200, 300))
-    piece = Piece(Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=place)
+    piece = EntrySpan(Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=place)
     assert TaskLosses(options).step_over_ledger(piece, "whose log was deleted") == 3
     assert (
         "ledger 7, whose log was deleted: 3 archived row groups of offsets 100 to 299, about 150 records"
