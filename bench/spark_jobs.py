@@ -30,7 +30,7 @@ import quire
 from accounting import load_average
 from harness import CPUS, Claim, Comparison, say
 from peers import OUT, PeerMissingError, QuireCluster, forget_cached
-from quire.core.log_commit import Batch, Part
+from quire.core.log_commit import CommitBatch, Part
 from quire.core.log_list import LogSettings
 from quire.log.client import QuireClient
 from quire.log.committing import LogCommitter
@@ -69,7 +69,7 @@ async def stream(client: QuireClient, name: str, ledgers: int) -> None:
 
     for start in range(0, ledgers, TOGETHER):
         items = await asyncio.gather(*map(one, range(start, start + TOGETHER)))
-        await LogCommitter(client, [name], Batch((Part(log_id, tuple(items)),))).commit()
+        await LogCommitter(client, [name], CommitBatch((Part(log_id, tuple(items)),))).commit()
 
 
 async def fill(uri: str, names: tuple[str, ...], ledgers: int) -> None:

@@ -52,5 +52,5 @@ def test_with_a_protection_taken_out_the_world_breaks(name):
 
 def test_a_ledger_that_joins_beside_an_open_one_makes_an_impossible_list():
     rules = replace(COMMIT_RULES, may_place_now=lambda _: True)
-    with pytest.raises(Exception, match="a closed ledger stands behind an open one"):
+    with pytest.raises(Exception, match="a closed ledger follows an open one"):
         walk(Config(batches=1, led=True, rules=rules))

@@ -69,7 +69,7 @@ def test_a_store_that_is_away_says_so_and_changes_nothing(driver):
 
 def test_nobody_at_the_address_is_said_with_the_cause():
     async def scenario():
-        with pytest.raises(NoClusterError, match=r"(?s)no etcd answered at 127.0.0.1:1 .*refused"):
+        with pytest.raises(NoClusterError, match=r"(?s)no etcd server responded at 127.0.0.1:1 .*refused"):
             await open_store("etcd://127.0.0.1:1/ledgers?patience_ms=500")
 
     run(scenario())
@@ -86,7 +86,7 @@ def test_what_is_no_etcd_is_said(answer):
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NoClusterError, match=f"no etcd answered at 127.0.0.1:{port}"):
+        with pytest.raises(NoClusterError, match=f"no etcd server responded at 127.0.0.1:{port}"):
             await open_store(f"etcd://127.0.0.1:{port}/ledgers?patience_ms=1000")
         server.close()
 
@@ -166,7 +166,7 @@ def test_tls_is_spoken_and_an_unknown_certificate_refused(tmp_path):
         async with await open_store(mutual, create=True) as store:
             await store.register("r", b"")
         for wrong in (uri, uri.partition("&")[0], mutual.replace("peer.pem", "stranger.pem", 1)):
-            with pytest.raises(NoClusterError, match="no etcd answered"):
+            with pytest.raises(NoClusterError, match="no etcd server responded"):
                 await open_store(wrong.replace("3000", "1000"))
         with pytest.raises(NoClusterError, match="cannot be read"):
             await open_store(f"etcd://{server.host}/ledgers?tls_ca={tmp_path}/none.pem")
@@ -264,7 +264,7 @@ def test_a_wrong_password_and_a_missing_right_are_said(tmp_path):
             store._connection._token = "stale.1"
             await store.create("k", b"")
             await store.next_ledger_id()
-        with pytest.raises(RefusedError, match="no right there"):
+        with pytest.raises(RefusedError, match="lack the right"):
             await open_store(uri)
         secret.write_text("password:root:wrong\n")
         with pytest.raises(NoClusterError, match="refuses the credentials"):

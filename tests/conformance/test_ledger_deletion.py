@@ -137,7 +137,7 @@ def test_what_has_a_record_is_no_orphan(driver):
         async with clients(driver, 1) as (store,):
             ledgers = LedgerStore(store)
             await ledgers.create(record_of(4))
-            with pytest.raises(RefusedError, match="ledger 4 has a record: it is no orphan"):
+            with pytest.raises(RefusedError, match="ledger 4 has a record and is not an orphan"):
                 await ledgers.delete_orphan(4)
             assert await ledgers.read_tombstone(4) is None
             await ledgers.delete(4)

@@ -11,7 +11,7 @@ from quire.metadata.etcd_formats import Instance
 from quire.metadata.etcd_keys import put
 from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.metadata.store import RAISED_MAX
-from quire.metadata.zookeeper_options import Layout
+from quire.metadata.zookeeper_options import ZookeeperLayout
 from quire.wire.proto.etcd_pb2 import TxnRequest
 
 
@@ -177,7 +177,7 @@ def test_in_a_store_of_format_1_older_programs_leap_too_if_it_is_not_far(tmp_pat
 @pytest.mark.interop
 def test_a_layout_without_long_ids_refuses_what_is_too_far(tmp_path):
     async def scenario():
-        for layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL):
+        for layout in (ZookeeperLayout.FLAT, ZookeeperLayout.LEGACY_HIERARCHICAL):
             async with clients(of("zookeeper", tmp_path, layout=layout), 2) as (a, b):
                 first = await b.next_ledger_id()
                 for above in (2**31 - 2, 2**40, first + 100 + zookeeper_ids.SHORT_LEAP_MAX):

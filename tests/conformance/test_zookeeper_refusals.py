@@ -21,7 +21,7 @@ from quire.metadata.connect import format_store, open_store
 from quire.metadata.store import StoreAwayError
 from quire.metadata.zookeeper import ZookeeperStore
 from quire.metadata.zookeeper_ids import REMOVED_AT_ONCE
-from quire.metadata.zookeeper_options import Layout, ZookeeperAddress, ZookeeperOptions
+from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperLayout, ZookeeperOptions
 from support.zookeeper_server import ZookeeperServer, zookeeper_or_skip
 
 pytestmark = pytest.mark.interop
@@ -63,7 +63,7 @@ async def away(store):
 
 def test_nobody_at_the_address_is_said_with_the_cause():
     async def scenario():
-        with pytest.raises(NoClusterError, match=r"no ZooKeeper answered at 127.0.0.1:1 .*refused"):
+        with pytest.raises(NoClusterError, match=r"no ZooKeeper server responded at 127.0.0.1:1 .*refused"):
             await open_store("zk://127.0.0.1:1/ledgers?patience_ms=500")
 
     run(scenario())
@@ -104,7 +104,7 @@ async def raw(driver):
 def test_a_wrong_path_is_said():
     async def scenario():
         host = zookeeper_or_skip().host
-        with pytest.raises(NoClusterError, match=r"no cluster at .*quire metadata format"):
+        with pytest.raises(NoClusterError, match=r"no cluster exists at .*quire metadata format"):
             await open_store(f"zk://{host}/nowhere")
         with pytest.raises(NoClusterError, match="not a BookKeeper cluster"):
             await open_store(f"zk://{host}/zookeeper")
@@ -127,7 +127,7 @@ def test_a_cluster_that_cannot_be_trusted_is_refused(driver):
                     await driver.open()
             client.set(f"{root}/LAYOUT", layout)
             with pytest.raises(NoClusterError, match="hierarchical, and the URI says flat"):
-                await ZookeeperStore.open(replace(driver.address, layout=Layout.FLAT))
+                await ZookeeperStore.open(replace(driver.address, layout=ZookeeperLayout.FLAT))
             client.set(f"{root}/INSTANCEID", b"\xff\xfe")
             with pytest.raises(CorruptMetadataError, match="INSTANCEID is damaged"):
                 await driver.open()

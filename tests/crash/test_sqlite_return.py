@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from quire.metadata.sqlite_file import RESTORE_LEAP, SqliteFile
-from quire.metadata.sqlite_sequence import Progress, SequenceFile, newest_of
+from quire.metadata.sqlite_sequence import SequenceFile, StoreProgress, newest_of
 from support.rounds import rounds
 from support.sqlite_disk import warnings
 from support.sqlite_writer import kill, killed_writer, writer
@@ -35,7 +35,7 @@ def held(path):
     with closing(sqlite3.connect(path)) as connection:
         [row] = connection.execute("SELECT instance, generation, revision, next_ledger FROM counters")
     put_back(path, saved)
-    return Progress(*row)
+    return StoreProgress(*row)
 
 
 def save(path):

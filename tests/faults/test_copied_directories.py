@@ -22,7 +22,7 @@ from quire.core.ids import BookieId
 from quire.metadata.connect import open_store
 from quire.metadata.keys import boot_key
 from quire.storage.boot import MARKER_FILE
-from quire.wire.store_records import Boot, decode_boot
+from quire.wire.store_records import StoredBoot, decode_boot
 from support.old_programs import NEW, BookieProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -139,7 +139,7 @@ class Scene:
                 while (await self._boot(store)).durable_lsn == before:
                     await pause(self.chance, 20, 50)
 
-    async def _boot(self, store: Any) -> Boot:
+    async def _boot(self, store: Any) -> StoredBoot:
         bookie = BookieId(self.bookies[0].id)
         return decode_boot((await store.get(boot_key(bookie))).value, bookie)
 

@@ -55,7 +55,7 @@ async def nothing_dropped(cluster: Cluster, put_newer_back: Callable[[], None]) 
         assert not any(one["holding"] for one in said), said
         assert all(one["unknown"] == len(lost) and not one["dropped"] for one in said), said
         assert await cluster.scan(tools) == everything
-        assert "nothing to accept" in await cluster.command("cluster", "accept-store", "--yes", code=1)
+        assert "needs no acceptance" in await cluster.command("cluster", "accept-store", "--yes", code=1)
 
         fresh = await cluster.write(2)
         assert min(fresh) > max(everything_ids(everything)), "no id is given out twice"

@@ -37,7 +37,7 @@ def test_a_history_that_holds(verify, tmp_path):
     assert "append" in said
     assert "12 registers are linearizable" in said
     assert "not looked at" not in said
-    assert said.endswith("nothing contradicts anything in 156 events\n")
+    assert said.endswith("no violation in 156 events\n")
     assert verify("-", code=0, given=(tmp_path / "h.jsonl").read_bytes()).stdout == said
 
 
@@ -62,7 +62,7 @@ def test_as_json(verify):
 @pytest.mark.parametrize("events", [[], one_of_everything()[:3]])
 def test_a_history_of_nothing_is_not_verified(events, verify):
     said = verify("-", code=1, given=text_of(events))
-    assert "they show nothing" in said.stdout
+    assert "the history proves nothing" in said.stdout
     assert json.loads(verify("-", "--json", code=1, given=text_of(events)).stdout)["verdict"] == "empty"
 
 

@@ -152,8 +152,8 @@ async def test_every_entry_is_read_whatever_one_bookie_says(
             if name in REFUSED:
                 # One line for the connection, however many responses lie.
                 [line] = caplog.messages
-                assert line.startswith(f"bookie {at.liar.bookie_id}: it named "), name
-                assert line.endswith("its files are not read again on this connection"), name
+                assert line.startswith(f"bookie {at.liar.bookie_id}: the bookie's response names "), name
+                assert line.endswith("no more short-circuit reads on this connection"), name
                 assert not at.channel(client).beside
         # Also where its places were refused, no other file was opened.
         folders = {server.config.directory / "segments" for server in at.cluster.servers.values()}

@@ -22,7 +22,7 @@ from quire.storage import record_bodies as bodies
 from quire.storage import segment_format as form
 from quire.storage.boot import BOOT, Boot, decode_boot, encode_boot
 from quire.storage.segment_files import Space
-from quire.storage.state_format import DeadRange, LedgerState, decode_state, encode_state
+from quire.storage.state_format import DeadRange, StoredLedgerState, decode_state, encode_state
 from support.rounds import keep_figures, rounds
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
 
@@ -31,7 +31,7 @@ SEED = 20261122
 MUTATED = rounds(10_000, 1_000_000)
 DIRECTORIES = rounds(150, 3_000)
 ALLOCATED_MAX = 256 * 1024
-STATE = LedgerState(
+STATE = StoredLedgerState(
     LedgerFacts(7, b"k" * 20, 5, 3, True, Doubt(4, 0, ((1, 2), (9, 9))), 2, 99, b"e" * 20, 0, 3, 4, 5),
     17,
     3,
@@ -67,12 +67,12 @@ def _record(data: bytes) -> object:
 
 
 _RECORD_HEAD = form.RECORD_HEAD.pack(
-    144, form.Kind.LEDGER_STATE, 0, 0, 0, 9, 7, -1, -1, 0, 5, -1, 0, 0, 0, 0, 0, 36, 1, 0
+    144, form.SegmentRecordKind.LEDGER_STATE, 0, 0, 0, 9, 7, -1, -1, 0, 5, -1, 0, 0, 0, 0, 0, 36, 1, 0
 )
 DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "state": (lambda data: decode_state(7, data), encode_state(STATE)),
     "state of version 1": (lambda data: decode_state(7, data, 9), V1_STATE),
-    "shrunk tombstone": (lambda data: decode_state(7, data), encode_state(LedgerState(None, 9))),
+    "shrunk tombstone": (lambda data: decode_state(7, data), encode_state(StoredLedgerState(None, 9))),
     "segment list": (bodies.decode_segment_list, bodies.encode_segment_list(1, 2, [3, 4, 9])),
     "retirement": (bodies.decode_retirement, bodies.encode_retirement([1, 2, 3])),
     "suspicion": (bodies.decode_suspicion, bodies.encode_suspicion(bodies.Suspicion(1, True, 2))),
@@ -144,14 +144,14 @@ def test_every_mutated_record_is_read_or_refused_by_name() -> None:
     )
 
 
-KINDS: dict[form.Kind, str] = {
-    form.Kind.LEDGER_STATE: "state",
-    form.Kind.DELETE: "state",
-    form.Kind.SEGMENT_LIST: "segment list",
-    form.Kind.RETIREMENT: "retirement",
-    form.Kind.SUSPICION: "suspicion",
-    form.Kind.TOMBSTONES: "tombstones",
-    form.Kind.RECORD_COPY: "copy of a record",
+KINDS: dict[form.SegmentRecordKind, str] = {
+    form.SegmentRecordKind.LEDGER_STATE: "state",
+    form.SegmentRecordKind.DELETE: "state",
+    form.SegmentRecordKind.SEGMENT_LIST: "segment list",
+    form.SegmentRecordKind.RETIREMENT: "retirement",
+    form.SegmentRecordKind.SUSPICION: "suspicion",
+    form.SegmentRecordKind.TOMBSTONES: "tombstones",
+    form.SegmentRecordKind.RECORD_COPY: "copy of a record",
 }
 
 

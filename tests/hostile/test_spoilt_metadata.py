@@ -159,7 +159,7 @@ RECORDS = {
     ),
     "boot": (
         store_records.encode_boot(
-            store_records.Boot(BOOKIE, 7, 2**40, 12345, 1_700_000_000_000_000_000, clean=True)
+            store_records.StoredBoot(BOOKIE, 7, 2**40, 12345, 1_700_000_000_000_000_000, clean=True)
         ),
         lambda value: store_records.encode_boot(store_records.decode_boot(value, BOOKIE)),
     ),

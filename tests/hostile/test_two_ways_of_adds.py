@@ -78,7 +78,7 @@ def in_javas_layout(add: Add, txn_id: int) -> bytes:
 
 def of_v2(add: Add, _txn_id: int) -> bytes:
     """The same add in V2."""
-    flags = (v2.Flag.RECOVERY_ADD if add.recovery else 0) | (v2.Flag.HIGH_PRIORITY if add.priority else 0)
+    flags = (v2.V2Flag.RECOVERY_ADD if add.recovery else 0) | (v2.V2Flag.HIGH_PRIORITY if add.priority else 0)
     return b"".join(v2.encode_add(KEY, add.entry, flags))
 
 
@@ -89,7 +89,7 @@ def fence_v3(ledger_id: int) -> bytes:
 
 def fence_v2(ledger_id: int) -> bytes:
     """A read that fences."""
-    return v2.encode_read(ledger_id, 0, flags=v2.Flag.DO_FENCING, key=KEY)
+    return v2.encode_read(ledger_id, 0, flags=v2.V2Flag.DO_FENCING, key=KEY)
 
 
 def frames_of(sent: bytes) -> list[bytes]:

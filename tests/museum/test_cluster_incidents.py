@@ -25,7 +25,7 @@ from quire.env.real import RealClock, RealFiles, ThreadWorker
 from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
-from quire.net.bookkeeper_asked import Asked
+from quire.net.bookkeeper_asked import PendingRequest
 from quire.net.framing import Scratch
 from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
 from quire.net.v2_channel import V2Channel
@@ -128,7 +128,7 @@ async def _a_cluster_with_an_emptied_bookie(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / name / "segments")
         server = await cluster.start_bookie(name)
         assert server.bookie_id == bookie
-        assert "no segment" in server.storage.damages.kept[0].what
+        assert "all segments are missing" in server.storage.damages.kept[0].what
         reader = await (await cluster.client()).open_ledger(writer.ledger_id)
         assert [bytes(entry.payload) async for entry in reader.read()] == [b"entry %d" % n for n in range(10)]
         # It learns which ledgers name it, puts those in limbo, and then takes entries again.
@@ -190,7 +190,7 @@ async def _a_ledger_whose_writer_cannot_be_stopped(tmp_path: Path) -> None:
         for bookie in list(cluster.servers)[:2]:
             await cluster.stop_bookie(bookie)
         client = await cluster.client()
-        with pytest.raises(RecoveryInconclusiveError, match="nothing was decided"):
+        with pytest.raises(RecoveryInconclusiveError, match="the ledger was not closed"):
             await client.delete_ledger(writer.ledger_id)
         assert (await client.ledger_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
         await client.delete_ledger(writer.ledger_id, fence=False)
@@ -259,7 +259,7 @@ class PastTls(V2Channel):
         self._socket = transport
         super().connection_made(transport)
 
-    def write(self, asked: Asked, data: bytes) -> None:
+    def write(self, asked: PendingRequest, data: bytes) -> None:
         if self._ready and isinstance(self._socket, asyncio.WriteTransport) and self.upgrading:
             self._socket.write(data[:4])
             data = data[4:]

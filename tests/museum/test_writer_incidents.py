@@ -10,7 +10,7 @@ from quire.core.effects import SendRun
 from quire.core.ids import BookieId
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
-from quire.core.writer_state import Asked, Status
+from quire.core.writer_state import Status, StoreRequest
 from support.museum import explored, incident
 from support.stage import Stage
 
@@ -142,7 +142,7 @@ class WritesBeforeTheStoreAnswers(WriterMachine):
 
     def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
         super().replacements_chosen(chosen, now_ms)
-        if self.asked is Asked.WRITE:
+        if self.asked is StoreRequest.WRITE:
             self.metadata_written(self.version)
 
 
@@ -242,13 +242,16 @@ class ReplacesTwice(WriterMachine):
         if self.ensemble[slot] == bookie or self.status is not Status.WRITING:
             super().add_failed(slot, bookie, run, answer)
         else:
-            self.status, self.asked = Status.CHANGING, Asked.CHOICE
+            self.status, self.asked = Status.CHANGING, StoreRequest.CHOICE
 
     def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
         if chosen or self._wanted():
             super().replacements_chosen(chosen, now_ms)
         else:
-            self.status, self.asked = Status.WRITING, Asked.NOTHING  # nothing was replaced: nothing to tell
+            self.status, self.asked = (
+                Status.WRITING,
+                StoreRequest.NOTHING,
+            )  # nothing was replaced: nothing to tell
 
 
 @incident(
@@ -280,7 +283,7 @@ def test_4261_replaced_twice(fault: bool) -> None:
     stage.answered(late[1], Answer.TIMED_OUT)
     stage.arrives("C", 3)
     stage.arrives("D", 3)
-    if stage.writer.asked is Asked.CHOICE:
+    if stage.writer.asked is StoreRequest.CHOICE:
         stage.writer.replacements_chosen({}, 0)
         stage.listen()
     stage.check_answered()

@@ -55,7 +55,7 @@ def stretches_of(data: bytes) -> list[Sequence[int]]:
 
 @given(runs(), SOME_IDS, st.booleans())
 def test_runs_become_the_frames_that_entries_alone_become(run: RunView, txn_id: int, recovery: bool) -> None:
-    flags = v2.Flag.RECOVERY_ADD if recovery else 0
+    flags = v2.V2Flag.RECOVERY_ADD if recovery else 0
     assert add_columns.encode_v2(run, KEY, flags) == b"".join(
         b"".join(v2.encode_add(KEY, entry, flags)) for _, entry in run.entries()
     )
@@ -71,7 +71,7 @@ def test_runs_become_the_frames_that_entries_alone_become(run: RunView, txn_id: 
 
 @given(runs(), SOME_IDS, st.booleans())
 def test_columns_say_what_the_frames_say_alone(run: RunView, txn_id: int, recovery: bool) -> None:
-    flags = v2.Flag.RECOVERY_ADD if recovery else 0
+    flags = v2.V2Flag.RECOVERY_ADD if recovery else 0
     check_columns(add_columns.encode_v2(run, KEY, flags), run, recovery, 2)
     check_columns(
         add_columns.encode_v3(txn_id, run, KEY, recovery=recovery, priority=0), run, recovery, None, txn_id

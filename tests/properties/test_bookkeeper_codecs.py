@@ -37,7 +37,7 @@ def test_v2_adds(key: bytes, ledger_id: int, entry_id: int, rest: bytes, flag: i
 def test_v2_reads(
     ledger_id: int, entry_id: int, flag: int, key: bytes, number: int, count: int, size: int
 ) -> None:
-    seen = key if flag & v2.Flag.DO_FENCING else b""
+    seen = key if flag & v2.V2Flag.DO_FENCING else b""
     read = v2.encode_read(ledger_id, entry_id, flag, key)
     assert v2.decode_request(read) == v2.ReadRequest(2, flag, ledger_id, entry_id, seen)
     batch = v2.encode_batch_read(ledger_id, entry_id, number, count, size, flag, key)

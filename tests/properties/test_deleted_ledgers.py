@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment_format import Kind
+from quire.storage.segment_format import SegmentRecordKind
 from support.storage_disk import (
     Answers,
     FaultyFiles,
@@ -187,9 +187,9 @@ def held_on_disk(storage: LedgerStorage) -> dict[int, set[int]]:
     newest: dict[tuple[int, int], tuple[int, int]] = {}
     for record in storage.scan():
         of_segment = held.setdefault(record.segment, set())
-        if record.kind == Kind.RUN:
+        if record.kind == SegmentRecordKind.RUN:
             of_segment.add(record.ledger_id)
-        elif record.kind in {Kind.LEDGER_STATE, Kind.DELETE}:
+        elif record.kind in {SegmentRecordKind.LEDGER_STATE, SegmentRecordKind.DELETE}:
             place = record.segment, record.ledger_id
             newest[place] = max(newest.get(place, (0, 0)), (record.lsn, record.offset))
     for (sequence, ledger_id), (_, offset) in newest.items():

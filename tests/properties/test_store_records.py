@@ -31,7 +31,14 @@ from quire.wire.ledger_notes import (
     record_with_notes,
 )
 from quire.wire.proto import quire_metadata_pb2 as pb
-from quire.wire.store_records import HELD_LENGTH_MAX, RECORD_BYTES_MAX, Boot, Passes, Tombstone, Watermark
+from quire.wire.store_records import (
+    HELD_LENGTH_MAX,
+    RECORD_BYTES_MAX,
+    Passes,
+    StoredBoot,
+    Tombstone,
+    Watermark,
+)
 from quire.wire.stream_metadata import (
     decode_stream,
     decode_stream_name,
@@ -113,7 +120,7 @@ def streams(draw):
 
 TOMBSTONES = st.builds(Tombstone, IDS, U64, U63, U63, st.booleans(), UNKNOWN)
 WATERMARKS = st.builds(Watermark, BOOKIES, U64, TEXTS, U64, UNKNOWN)
-BOOTS = st.builds(Boot, BOOKIES, U64, U64, U64, U63, st.booleans(), U64, UNKNOWN)
+BOOTS = st.builds(StoredBoot, BOOKIES, U64, U64, U64, U63, st.booleans(), U64, UNKNOWN)
 PASSES = st.builds(Passes, BOOKIES, U64, U64, st.text(max_size=40), U64, U64, UNKNOWN)
 
 
@@ -253,10 +260,10 @@ def test_a_value_that_is_too_long_is_not_parsed(codec):
         ),
         (store_records.encode_watermark, Watermark(BookieId("b:1"), 0, "", 0), "names no instance"),
         (store_records.encode_watermark, Watermark(BookieId("b:1"), 0, "i", 2**64), "generation"),
-        (store_records.encode_boot, Boot(BookieId("b:1"), -1, 0, 0, 0), "boot number"),
-        (store_records.encode_boot, Boot(BookieId("b:1"), 0, 2**64, 0, 0), "LSN"),
-        (store_records.encode_boot, Boot(BookieId("b:1"), 0, 0, -1, 0), "inode"),
-        (store_records.encode_boot, Boot(BookieId("b:1"), 0, 0, 0, 2**63), "change time"),
+        (store_records.encode_boot, StoredBoot(BookieId("b:1"), -1, 0, 0, 0), "boot number"),
+        (store_records.encode_boot, StoredBoot(BookieId("b:1"), 0, 2**64, 0, 0), "LSN"),
+        (store_records.encode_boot, StoredBoot(BookieId("b:1"), 0, 0, -1, 0), "inode"),
+        (store_records.encode_boot, StoredBoot(BookieId("b:1"), 0, 0, 0, 2**63), "change time"),
         (store_records.encode_passes, Passes(BookieId("b:1"), 2**64), "passes"),
         (store_records.encode_passes, Passes(BookieId("b:1"), 0, own=-1), "own number of passes is -1"),
         (store_records.encode_passes, Passes(BookieId("b:1"), 0, accepted=2**64), "accepted number"),

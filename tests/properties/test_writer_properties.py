@@ -24,7 +24,7 @@ from quire.core.placement import slots_for_absent
 from quire.core.quorum import residues_of_slot, write_set, write_set_masks
 from quire.core.rules import RULES, Rules
 from quire.core.writer import WriterMachine
-from quire.core.writer_state import Asked, Status, WriterLimits
+from quire.core.writer_state import Status, StoreRequest, WriterLimits
 
 TRIPLES = [
     (size, write, ack) for size in range(1, 8) for write in range(1, size + 1) for ack in range(1, write + 1)
@@ -409,5 +409,5 @@ def test_a_copy_lives_its_own_life() -> None:
     machine.adds_acked(1, "b2", 0)
     machine.append(1, 1)
     assert (machine.lac, machine.lap) == (2, 3)
-    assert (other.lac, other.lap, other.asked) == (-1, 2, Asked.NOTHING)
+    assert (other.lac, other.lap, other.asked) == (-1, 2, StoreRequest.NOTHING)
     other.check()

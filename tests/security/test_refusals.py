@@ -38,7 +38,7 @@ def client_in_clear(keys, folder):
 
 
 def bookie_in_clear(keys, folder):
-    return BookieSecurity(), keys.of_client(), ("no TLS", "no certificate")
+    return BookieSecurity(), keys.of_client(), ("refuses TLS", "no certificate")
 
 
 def no_certificate(keys, folder):

@@ -89,7 +89,7 @@ def test_files_that_do_not_fit_change_nothing(tmp_path, keys, caplog):
 
     with caplog.at_level(logging.WARNING):
         run(work())
-    told = [record.getMessage() for record in caplog.records if "stays in use" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "stay in use" in record.getMessage()]
     assert len(told) == 2, told  # once when the file changed, once when it was told to read again
     assert "the key does not belong to the certificate" in told[0]
 

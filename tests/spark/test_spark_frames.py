@@ -195,11 +195,11 @@ def test_an_as_of_that_cannot_be(spark, cluster, orders, changes, text):
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"offsets": (20, 10)}, "startingOffsets 20 lies behind endingOffsets 10"),
+        ({"offsets": (20, 10)}, "startingOffsets 20 is after endingOffsets 10"),
         ({"offsets": (0, COUNT + 1)}, "endingOffsets says 2601, the log ends at 2600"),
         ({"offsets": (-1, None)}, "startingOffsets says -1"),
         ({"offsets": {"orders": (0, 1)}}, "startingOffsets names 'orders', which is not loaded"),
-        ({"times": (T0 + 5, T0)}, "lies after endingTimestamp"),
+        ({"times": (T0 + 5, T0)}, "is after endingTimestamp"),
         ({"times": ("noon", None)}, "startingTimestamp is ISO text"),
         ({"offsets": (0, None), "times": (T0, None)}, "both say where to begin"),
         ({"startingoffset": 3}, "unknown option 'startingoffset'"),

@@ -227,7 +227,7 @@ def test_a_trimmed_log(spark, cluster):
     with pytest.raises(AnalysisException) as caught:
         reader(spark, cluster, **asked).load("trimmed").count()
     assert (
-        "quire: log 'trimmed': asked from offset 120, earliest is 1234 (trimmed). failOnDataLoss=false skips 1,114 records."
+        "quire: log 'trimmed': requested offset 120, the earliest is 1234 (trimmed). failOnDataLoss=false skips 1,114 records."
     ) in str(caught.value)
     assert reader(spark, cluster, failOnDataLoss=False, **asked).load("trimmed").count() == 3000 - 1234
 
@@ -267,7 +267,7 @@ def test_an_entry_that_no_bookie_holds_is_named_or_stepped_over(spark, cluster):
     ledger_id = cluster.run(write)
     with pytest.raises(
         PythonException,
-        match=f"quire: log 'ledger:{ledger_id}': entries 10 to 12 of ledger {ledger_id}, gone from every bookie",
+        match=f"quire: log 'ledger:{ledger_id}': entries 10 to 12 of ledger {ledger_id}, missing or damaged on every bookie",
     ):
         reader(spark, cluster).load(f"ledger:{ledger_id}").collect()
     assert reader(spark, cluster, failOnDataLoss=False).load(f"ledger:{ledger_id}").count() == 10

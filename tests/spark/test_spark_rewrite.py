@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from quire.core.log_commit import Batch, Part
+from quire.core.log_commit import CommitBatch, Part
 from quire.core.log_list import LogSettings
 from quire.log.committing import LogCommitter
 from quire.log.staging import StagedBy, stage
@@ -25,7 +25,7 @@ async def stream(client, name, batches):
         numbers = range(start, min(start + 50, batches))
         items = await asyncio.gather(*(staged(client, log_id, batch) for batch in numbers))
         parts = (Part(log_id, tuple(items)),)
-        await LogCommitter(client, [name], Batch(parts, query_id="q", batch_id=start)).commit()
+        await LogCommitter(client, [name], CommitBatch(parts, query_id="q", batch_id=start)).commit()
 
 
 async def staged(client, log_id, batch):

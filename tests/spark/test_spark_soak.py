@@ -18,7 +18,7 @@ def figures(report):
 
 async def meddle(client):
     """A record that a broken writer would leave: number 5 once more, between two rounds."""
-    writer = soak.Writer(seed=4, number=1, value_bytes=100)
+    writer = soak.SoakWriter(seed=4, number=1, value_bytes=100)
     async with await client.log("soak/4-1").open_writer() as sink:
         await sink.append(writer.value(5), key=writer.key(5))
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from quire.core import log_commit as c
 from quire.core.fingerprints import Fingerprint, of_input
 from quire.core.ids import LedgerId
-from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutcome, FoundHead, Part
+from quire.core.log_commit import COMMIT_RULES, CommitBatch, CommitMachine, CommitOutcome, FoundHead, Part
 from quire.core.log_list import ItemState, LogHead, LogItem
 from quire.core.log_marks import MARK_RULES, MarkRules
 from quire_testing.explorer.snapshot import clone, state_of
@@ -137,7 +137,7 @@ class CheckpointWorld:
             marks = NUMBERS_ALONE if older else self.config.rules
             part = Part(LOG, items, None if older else driver.input_of(batch))
             rules = replace(COMMIT_RULES, marks=marks)
-            machine = CommitMachine(Batch((part,), QUERY, batch), name_page=page_name, rules=rules)
+            machine = CommitMachine(CommitBatch((part,), QUERY, batch), name_page=page_name, rules=rules)
             machine.start()
             machine.out = []
             begun = driver._replace(machine=machine, work=(("read",),), older=older)

@@ -18,7 +18,7 @@ from quire.core.fingerprints import Fingerprint, of_input
 from quire.core.ids import LedgerId
 from quire.core.log_commit import (
     COMMIT_RULES,
-    Batch,
+    CommitBatch,
     CommitMachine,
     CommitOutcome,
     CommitRules,
@@ -164,7 +164,7 @@ class CommitWorld:
         ids = (first, first + 1)
         items = tuple(LogItem(LedgerId(each), count=1, state=ItemState.CLOSED) for each in ids)
         query = "q" if self.config.marked else ""
-        batch = Batch((Part(LOG, items, _input_of(driver.batch)),), query, driver.batch)
+        batch = CommitBatch((Part(LOG, items, _input_of(driver.batch)),), query, driver.batch)
         machine = CommitMachine(batch, name_page=page_name, rules=self.config.rules)
         machine.start()
         made = (*state.made, (driver.batch, True), (driver.batch, True))

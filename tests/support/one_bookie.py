@@ -25,7 +25,7 @@ from quire.core.ledger_metadata import DigestType, LedgerMetadata, new_ledger
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.reading import Held
+from quire.storage.reading import RangeHeld
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.run import RunView
 from quire_testing.kit.stepped import StepClock, StepWorker
@@ -99,9 +99,9 @@ class Denies:
     def suspects(self, ledger_id: int) -> bool:
         return False
 
-    def read(self, ledger_id: int, first: int, last: int, bytes_max: int, **how: Any) -> Held:
+    def read(self, ledger_id: int, first: int, last: int, bytes_max: int, **how: Any) -> RangeHeld:
         held = self._storage.read(ledger_id, first, last, bytes_max, **how)
-        return Held(held.runs, max(held.vouched_through, last if not held.runs else first - 1), [])
+        return RangeHeld(held.runs, max(held.vouched_through, last if not held.runs else first - 1), [])
 
 
 class OneBookie:

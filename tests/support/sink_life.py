@@ -31,7 +31,7 @@ from quire.metadata.store import Put, StoreAwayError
 from quire.spark import cluster, staged
 from quire.spark.given import Given
 from quire.spark.options import READ_OPTIONS
-from quire.spark.sink import BATCH_ID, QUERY_ID, Message, StreamSink, stream_sink
+from quire.spark.sink import BATCH_ID, QUERY_ID, StreamSink, TaskMessage, stream_sink
 from quire.spark.staged import Seams
 from quire.spark.write_options import WRITE_OPTIONS
 from support.commit_world import UNMARKED
@@ -217,17 +217,17 @@ def _help(query: Query, life: Life, line: Any, drivers: Any) -> None:
     os._exit(0)
 
 
-def _stage(query: Query, steps: Steps, partition: int, attempt: int) -> Message:
+def _stage(query: Query, steps: Steps, partition: int, attempt: int) -> TaskMessage:
     rows = pa.array([value(steps.batch, partition, row) for row in range(ROWS)])
     batch = pa.RecordBatch.from_arrays([rows], schema=ARROW)
     return _writer(query, steps, partition, attempt).write(iter([batch]))
 
 
-def _commit(query: Query, steps: Steps, messages: list[Message | None]) -> None:
+def _commit(query: Query, steps: Steps, messages: list[TaskMessage | None]) -> None:
     _writer(query, steps).commit([*messages], steps.batch)
 
 
-def _abort(query: Query, steps: Steps, messages: list[Message | None]) -> None:
+def _abort(query: Query, steps: Steps, messages: list[TaskMessage | None]) -> None:
     _writer(query, steps).abort([*messages], steps.batch)
 
 
@@ -310,7 +310,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _batch(batch: int, worker: Helper, planner: Helper) -> None:
-    messages: list[Message | None] = []
+    messages: list[TaskMessage | None] = []
     try:
         for partition in range(PARTITIONS):
             messages.append(_task(worker, batch, partition))

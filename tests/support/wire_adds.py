@@ -51,7 +51,7 @@ class WireAdds:
 
     def _frame(self, entry_id: int, entry: bytes, *, recovery: bool) -> bytes:
         if self.protocol == "v2":
-            return b"".join(v2.encode_add(KEY, entry, v2.Flag.RECOVERY_ADD if recovery else 0))
+            return b"".join(v2.encode_add(KEY, entry, v2.V2Flag.RECOVERY_ADD if recovery else 0))
         if self.protocol == "v3":
             parts = v3.encode_add(self.asked, self._ledger_id, entry_id, KEY, entry, recovery=recovery)
             return b"".join(parts)

@@ -15,7 +15,7 @@ import pytest
 
 from quire.blocking import loop as loops
 from quire.blocking import prefetch as prefetching
-from quire.blocking.handles import Appending, Handle, awaited, iterated
+from quire.blocking.handles import Appending, BlockingHandle, awaited, iterated
 from quire.core.errors import LedgerFencedError, MisuseError, NotWritingError, WindowFullError
 
 
@@ -57,7 +57,7 @@ class Counter:
             raise
 
 
-class BlockingCounter(Handle[Counter]):
+class BlockingCounter(BlockingHandle[Counter]):
     add = awaited(Counter.add)
     fail = awaited(Counter.fail)
     hang = awaited(Counter.hang)

@@ -142,21 +142,29 @@ def test_every_public_name_of_the_client_is_there_and_documented(kind: type) -> 
     from quire.client.writer import LedgerWriter
 
     twins = {
-        "Client": quire.log.client.QuireClient,
-        "Log": quire.log.log.Log,
-        "LogWriter": quire.log.writer.LogWriter,
-        "LedgerReader": LedgerReader,
-        "LedgerWriter": LedgerWriter,
+        "BlockingClient": quire.log.client.QuireClient,
+        "BlockingLog": quire.log.log.Log,
+        "BlockingLogWriter": quire.log.writer.LogWriter,
+        "BlockingLedgerReader": LedgerReader,
+        "BlockingLedgerWriter": LedgerWriter,
     }
     meant_for_drivers = {
-        "Log": {"check_start", "collect_unlisted", "identify", "open_item"},
-        "LogWriter": {"close_ledger", "drain_ledger", "ended", "opened", "pending_bytes", "rolled", "serve"},
-        "LedgerReader": {"read_runs", "tail_runs"},
-        "LedgerWriter": {
+        "BlockingLog": {"check_start", "collect_unlisted", "identify", "open_item"},
+        "BlockingLogWriter": {
+            "close_ledger",
+            "drain_ledger",
+            "ended",
+            "opened",
+            "pending_bytes",
+            "rolled",
+            "serve",
+        },
+        "BlockingLedgerReader": {"read_runs", "tail_runs"},
+        "BlockingLedgerWriter": {
             *("access", "answered", "held_bytes", "holes", "idle", "lac_places", "leave", "problem"),
             *("quiet", "tick"),
         },
-        "Client": set(),
+        "BlockingClient": set(),
     }[kind.__name__]
     names = {name for name, _ in inspect.getmembers(twins[kind.__name__]) if not name.startswith("_")}
     missing = {name for name in names - meant_for_drivers if not hasattr(kind, name)}

@@ -39,7 +39,7 @@ def test_requests(case: dict[str, Any]) -> None:
     match case["op"]:
         case "READ":
             made = v2.encode_read(case["ledger_id"], case["entry_id"], case["flags"], key)
-            seen_key = key if case["flags"] & v2.Flag.DO_FENCING else b""
+            seen_key = key if case["flags"] & v2.V2Flag.DO_FENCING else b""
             wanted: v2.Request = v2.ReadRequest(
                 2, case["flags"], case["ledger_id"], case["entry_id"], seen_key
             )
@@ -52,7 +52,7 @@ def test_requests(case: dict[str, Any]) -> None:
                 case["max_size"],
             )
             made = v2.encode_batch_read(*fields, case["flags"], key)
-            seen_key = key if case["flags"] & v2.Flag.DO_FENCING else b""
+            seen_key = key if case["flags"] & v2.V2Flag.DO_FENCING else b""
             wanted = v2.BatchReadRequest(2, case["flags"], *fields, seen_key)
         case "AUTH":
             made = v2.encode_auth(case["plugin"], unhex(case["payload_hex"]))
@@ -110,7 +110,7 @@ def test_add_frames_of_all_digests() -> None:
             continue
         entry, key = unhex(case["entry_hex"]), master_key(case["password"].encode())
         assert b"".join(v2.encode_add(key, entry)).hex() == case["v2_add_frame_hex"]
-        recovery = v2.Flag.RECOVERY_ADD | v2.Flag.HIGH_PRIORITY
+        recovery = v2.V2Flag.RECOVERY_ADD | v2.V2Flag.HIGH_PRIORITY
         assert b"".join(v2.encode_add(key, entry, recovery)).hex() == case["v2_recovery_add_frame_hex"]
 
 

@@ -13,9 +13,12 @@ an iterator fetches ahead, so that the crossing costs little. Ctrl-C cancels wha
 A handle belongs to the process that opened it: a forked child connects again.
 """
 
-from quire.blocking.clients import Client, connect
-from quire.blocking.ledgers import LedgerReader, LedgerWriter
-from quire.blocking.logs import Log, LogWriter
+from quire.blocking.clients import BlockingClient as Client
+from quire.blocking.clients import connect
+from quire.blocking.ledgers import BlockingLedgerReader as LedgerReader
+from quire.blocking.ledgers import BlockingLedgerWriter as LedgerWriter
+from quire.blocking.logs import BlockingLog as Log
+from quire.blocking.logs import BlockingLogWriter as LogWriter
 from quire.blocking.prefetch import Prefetch
 
 __all__ = ["Client", "LedgerReader", "LedgerWriter", "Log", "LogWriter", "Prefetch", "connect"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import quire
-from quire.blocking.handles import Closing, awaited, handed_out, iterated
-from quire.blocking.ledgers import LedgerReader, LedgerWriter
-from quire.blocking.logs import Log
+from quire.blocking.handles import ClosingHandle, awaited, handed_out, iterated
+from quire.blocking.ledgers import BlockingLedgerReader, BlockingLedgerWriter
+from quire.blocking.logs import BlockingLog
 from quire.blocking.loop import current
 from quire.client.config import ClientConfig
 from quire.log.client import QuireClient
@@ -13,11 +13,11 @@ from quire.log.config import LogConfig
 from quire.log.electing import Elector
 
 
-class Client(Closing[QuireClient]):
+class BlockingClient(ClosingHandle[QuireClient]):
     """One cluster, as seen from here. Made by `connect`; leaving its `with` block closes it."""
 
-    create_ledger = handed_out(QuireClient.create_ledger, LedgerWriter)
-    open_ledger = handed_out(QuireClient.open_ledger, LedgerReader)
+    create_ledger = handed_out(QuireClient.create_ledger, BlockingLedgerWriter)
+    open_ledger = handed_out(QuireClient.open_ledger, BlockingLedgerReader)
     recover_ledger = awaited(QuireClient.recover_ledger)
     delete_ledger = awaited(QuireClient.delete_ledger)
     verify_ledger = awaited(QuireClient.verify_ledger)
@@ -35,18 +35,18 @@ class Client(Closing[QuireClient]):
         config: LogConfig | None = None,
         *,
         elector: Elector | None = None,
-    ) -> Log:
+    ) -> BlockingLog:
         """A log by name; nothing is asked of the cluster yet. An `elector` is asked on the client's own event loop.
 
         Raises:
             MisuseError: the name cannot be one.
         """
-        return Log(self._inner.log(name, password, config, elector=elector), self._background)
+        return BlockingLog(self._inner.log(name, password, config, elector=elector), self._background)
 
 
 def connect(
     uri: str | None = None, config: ClientConfig | None = None, *, frame_bytes_max: int | None = None
-) -> Client:
+) -> BlockingClient:
     """Connect to a cluster: `with quire.blocking.connect(uri) as client`, or close the client yourself.
 
     Args:
@@ -63,4 +63,4 @@ def connect(
     async def made() -> QuireClient:
         return await quire.connect(uri, config, frame_bytes_max=frame_bytes_max)
 
-    return Client(background.run(made), background)
+    return BlockingClient(background.run(made), background)

@@ -20,7 +20,7 @@ R = TypeVar("R")
 H = TypeVar("H")
 
 
-class Handle(Generic[H]):
+class BlockingHandle(Generic[H]):
     """Something of the asynchronous client, held for callers on other threads."""
 
     def __init__(self, inner: H, background: Background) -> None:
@@ -31,7 +31,7 @@ class Handle(Generic[H]):
         return f"<blocking {self._inner!r}>"
 
 
-class Closing(Handle[H]):
+class ClosingHandle(BlockingHandle[H]):
     """A handle that is its own context manager, like the object it holds."""
 
     def __enter__(self) -> Self:
@@ -46,11 +46,11 @@ class Closing(Handle[H]):
 
 def awaited(
     method: Callable[Concatenate[Any, P], Awaitable[R]],
-) -> Callable[Concatenate[Handle[Any], P], R]:
+) -> Callable[Concatenate[BlockingHandle[Any], P], R]:
     """The method of the same name without `await`."""
 
     @functools.wraps(method)
-    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: BlockingHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         inner = getattr(self._inner, method.__name__)
         return cast("R", self._background.run(inner, *args, **kwargs))
 
@@ -59,11 +59,11 @@ def awaited(
 
 def handed_out(
     method: Callable[Concatenate[Any, P], Awaitable[R]], wrap: Callable[[R, Background], T]
-) -> Callable[Concatenate[Handle[Any], P], T]:
+) -> Callable[Concatenate[BlockingHandle[Any], P], T]:
     """The method of the same name without `await`; what it returns is a handle too."""
 
     @functools.wraps(method)
-    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: BlockingHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         inner = getattr(self._inner, method.__name__)
         return wrap(self._background.run(inner, *args, **kwargs), self._background)
 
@@ -72,11 +72,11 @@ def handed_out(
 
 def iterated(
     method: Callable[Concatenate[Any, P], AsyncIterator[R]],
-) -> Callable[Concatenate[Handle[Any], P], Prefetch[R]]:
+) -> Callable[Concatenate[BlockingHandle[Any], P], Prefetch[R]]:
     """The method of the same name with `for` instead of `async for`; it fetches ahead."""
 
     @functools.wraps(method)
-    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> Prefetch[R]:
+    def call(self: BlockingHandle[Any], /, *args: P.args, **kwargs: P.kwargs) -> Prefetch[R]:
         self._background.check()
         inner = getattr(self._inner, method.__name__)
         return Prefetch(functools.partial(inner, *args, **kwargs), self._background)
@@ -89,13 +89,13 @@ def shown(original: Callable[[Any], R]) -> R:
     read = cast("property", original).fget
     assert read is not None
 
-    def get(self: Handle[Any]) -> R:
+    def get(self: BlockingHandle[Any]) -> R:
         return cast("R", read(self._inner))
 
     return cast("R", property(get, doc=read.__doc__))
 
 
-class Appending(Closing[H]):
+class Appending(ClosingHandle[H]):
     """A writer: what was submitted goes before everything that ends or waits."""
 
     def __init__(self, inner: H, background: Background) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 
-from quire.blocking.handles import Appending, Closing, awaited, iterated, shown
+from quire.blocking.handles import Appending, ClosingHandle, awaited, iterated, shown
 from quire.client.reader import LedgerReader as AsyncLedgerReader
 from quire.client.writer import LedgerWriter as AsyncLedgerWriter
 
 
-class LedgerWriter(Appending[AsyncLedgerWriter]):
+class BlockingLedgerWriter(Appending[AsyncLedgerWriter]):
     """Writes the ledger that it created; leaving its `with` block closes the ledger."""
 
     append = awaited(AsyncLedgerWriter.append)
@@ -27,7 +27,7 @@ class LedgerWriter(Appending[AsyncLedgerWriter]):
         return self._submissions.submit(len(payload), (payload,), {})
 
 
-class LedgerReader(Closing[AsyncLedgerReader]):
+class BlockingLedgerReader(ClosingHandle[AsyncLedgerReader]):
     """Reads one ledger."""
 
     read = iterated(AsyncLedgerReader.read)

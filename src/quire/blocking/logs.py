@@ -5,14 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 
-from quire.blocking.handles import Appending, Handle, awaited, handed_out, iterated, shown
+from quire.blocking.handles import Appending, BlockingHandle, awaited, handed_out, iterated, shown
 from quire.log.log import Log as AsyncLog
 from quire.log.writer import LogWriter as AsyncLogWriter
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class LogWriter(Appending[AsyncLogWriter]):
+class BlockingLogWriter(Appending[AsyncLogWriter]):
     """The leader of a log; leaving its `with` block confirms everything and gives the lead back."""
 
     append = awaited(AsyncLogWriter.append)
@@ -42,13 +42,13 @@ class LogWriter(Appending[AsyncLogWriter]):
         return self._inner.name
 
 
-class Log(Handle[AsyncLog]):
+class BlockingLog(BlockingHandle[AsyncLog]):
     """A log of one cluster. Nothing is asked of the cluster before a method is called."""
 
     create = awaited(AsyncLog.create)
     exists = awaited(AsyncLog.exists)
     delete = awaited(AsyncLog.delete)
-    open_writer = handed_out(AsyncLog.open_writer, LogWriter)
+    open_writer = handed_out(AsyncLog.open_writer, BlockingLogWriter)
     read = iterated(AsyncLog.read)
     tail = iterated(AsyncLog.tail)
     read_entries = iterated(AsyncLog.read_entries)

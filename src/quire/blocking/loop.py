@@ -42,7 +42,10 @@ class Background:
             MisuseError: after a fork, or from inside the loop.
         """
         if os.getpid() != self.pid:
-            msg = f"This handle was opened by process {self.pid}; after a fork, connect again in the child."
+            msg = (
+                f"This handle was opened by process {self.pid}; after a fork, connect again in the "
+                "child process."
+            )
             raise MisuseError(msg)
         if threading.current_thread() is self.thread:
             msg = "quire.blocking cannot be called from its own event loop; use quire.connect there."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from quire.core.descriptors import Entry, Shares, admit
+from quire.core.descriptors import ConnectionEntry, Shares, admit
 
 
 class Newcomer(Protocol):
@@ -38,10 +38,10 @@ class Admission(Generic[C]):
     def admit(self, connection: C) -> bool:
         """A client came; False when there are too many already."""
         entry = admit(self._shares, len(self.connections), len(self._newcomers))
-        if entry is Entry.REFUSED:
+        if entry is ConnectionEntry.REFUSED:
             self._say("refused a connection: %d are open already", len(self.connections))
             return False
-        if entry is Entry.DISPLACES:
+        if entry is ConnectionEntry.DISPLACES:
             oldest = next(iter(self._newcomers))
             self.leave(oldest)
             oldest.make_room()

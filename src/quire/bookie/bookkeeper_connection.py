@@ -179,7 +179,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
     def _shows(self, data: Buffer, at: int) -> bool:
         if self._is_v2:
             _, opcode, flags = v2.split_packet_header(v2.HEAD.unpack_from(data, at)[1])
-            if opcode != v2.Op.READ or flags & v2.Flag.DO_FENCING:
+            if opcode != v2.Op.READ or flags & v2.V2Flag.DO_FENCING:
                 return False
             asked = v2.decode_request(_frame(data, at))
             if not isinstance(asked, v2.ReadRequest):
@@ -247,7 +247,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             entry_at = at + v2.ADD_ENTRY_AT
             ledger_id, entry_id = v2.IDS.unpack_from(data, entry_at)
             key = bytes(data[at + 8 : entry_at])
-            adder = Adder(ledger_id, key, bool(flags & v2.Flag.RECOVERY_ADD), version)
+            adder = Adder(ledger_id, key, bool(flags & v2.V2Flag.RECOVERY_ADD), version)
             answer = self._adds.add(adder, entry_id, data[entry_at : at + 4 + size])
             if answer is not Answer.OK:
                 code = bookkeeper.v2_code(answer)
@@ -261,7 +261,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self._answer_v2(request, bookkeeper.BAD_VERSION[0])
         elif isinstance(request, v2.AddRequest):
             self._answer_v2(request, bookkeeper.v2_code(Answer.BAD_REQUEST))
-        elif flags & v2.Flag.DO_FENCING and request.ledger_id >= 0:
+        elif flags & v2.V2Flag.DO_FENCING and request.ledger_id >= 0:
             asked = as_request(Kind.READ, request.ledger_id, key=request.key, flags=Flag.FENCE)
             again = bytes(_frame(data, at))
             answer_to = self.unless_congested(lambda: again, lambda answer: self._read_v2(request, answer))

@@ -13,7 +13,7 @@ from quire.core.errors import AlreadyExistsError, IdentityReplacedError, Metadat
 from quire.core.ids import BookieId
 from quire.metadata.keys import boot_key
 from quire.metadata.store import KeyMissingError, MetadataStore, VersionConflictError
-from quire.wire.store_records import Boot, decode_boot, encode_boot
+from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
 
 ATTEMPTS_MAX: Final = 20
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class BootRecord:
 
     async def _swap(self, own: BootState) -> None:
         value = encode_boot(
-            Boot(self._bookie, own.boot, own.lsn, *own.marker, own.clean, own.owner, self._unknown)
+            StoredBoot(self._bookie, own.boot, own.lsn, *own.marker, own.clean, own.owner, self._unknown)
         )
         if self._version is None:
             self._version = await self._store.create(self._key, value)

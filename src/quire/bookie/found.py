@@ -9,7 +9,7 @@ from typing import Any
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.rules import Rules
-from quire.storage.reading import Held
+from quire.storage.reading import RangeHeld
 from quire.wire.entry import Buffer
 from quire.wire.native_bodies import WHOLE_LIST
 from quire.wire.run import HeldInterval, RunPlace
@@ -29,7 +29,7 @@ class Found:
     lac_term: int = 0
 
 
-def found_of(held: Held, facts: LedgerFacts, first: int, *, limbo: bool, rules: Rules) -> Found:
+def found_of(held: RangeHeld, facts: LedgerFacts, first: int, *, limbo: bool, rules: Rules) -> Found:
     """What a read from an id on came to.
 
     Args:

@@ -54,7 +54,7 @@ ORPHANS_TOLD_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class Told:
+class CollectorReport:
     """What people are told of a collector.
 
     Attributes:
@@ -127,7 +127,7 @@ class GarbageCollector:
         chance: Chance,
         rules: Rules = RULES,
     ) -> None:
-        self.told = Told()
+        self.told = CollectorReport()
         self._config = config
         self._bookie_id = store.bookie_id
         self._storage = storage

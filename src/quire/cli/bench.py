@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from quire.cli.histogram import Histogram
-    from quire.cli.output import Progress
+    from quire.cli.output import ProgressLine
     from quire_testing.recording import RecordedAppends, RecordedRun
 
 app = typer.Typer(help="Load generator: append (many in flight), latency (one at a time).")
@@ -160,7 +160,7 @@ async def _load(
     size: int,
     window: int,
     durations: Histogram,
-    progress: Progress,
+    progress: ProgressLine,
     recorded: RecordedAppends | None = None,
 ) -> float:
     """Keep `window` entries in flight for `seconds`.

@@ -88,7 +88,7 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
             lines.append(f"Orphans  {kept}: `quire cluster orphans`")
         lines += lines_of(rows)
         if not count["up"]:
-            lines.append("No bookie takes entries: start some (`quire up`, `quire bookie`).")
+            lines.append("No bookie is writable: start bookies (`quire up`, `quire bookie`).")
         out.result(facts, "\n".join(lines))
         return rows
 

@@ -111,10 +111,10 @@ def plain(value: object) -> object:
 
 
 _HINTS: Final = {
-    "no_such_log": " (`quire log create NAME` makes one, `quire log list` shows which there are)",
-    "no_such_ledger": " (`quire ledger list` shows which there are)",
-    "not_enough_bookies": " (`quire cluster bookies` shows who is there)",
-    "recovery_inconclusive": " (`quire cluster bookies` shows who is there)",
+    "no_such_log": " (`quire log create NAME` creates a log, `quire log list` lists the logs)",
+    "no_such_ledger": " (`quire ledger list` lists the ledgers)",
+    "not_enough_bookies": " (`quire cluster bookies` lists the bookies)",
+    "recovery_inconclusive": " (`quire cluster bookies` lists the bookies)",
 }
 """What to type next, after the sentence that also serves callers in Python."""
 

@@ -13,7 +13,7 @@ from quire.core.errors import WindowFullError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from quire.cli.output import Progress
+    from quire.cli.output import ProgressLine
 
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 """The reading thread runs at most so far ahead of the writer."""
@@ -87,7 +87,9 @@ async def in_groups(records: Iterator[bytes]) -> AsyncIterator[list[bytes]]:
         raise failure
 
 
-async def append_all(writer: Appender, records: Iterator[bytes], progress: Progress) -> tuple[int, int, int]:
+async def append_all(
+    writer: Appender, records: Iterator[bytes], progress: ProgressLine
+) -> tuple[int, int, int]:
     """Append every record and wait until all of them are acknowledged.
 
     Args:
@@ -120,7 +122,7 @@ async def append_all(writer: Appender, records: Iterator[bytes], progress: Progr
 class _Counted:
     """Advances a progress when a group's last append is acknowledged."""
 
-    def __init__(self, progress: Progress, count: int, size: int) -> None:
+    def __init__(self, progress: ProgressLine, count: int, size: int) -> None:
         self.progress, self.count, self.size = progress, count, size
 
     def __call__(self, future: asyncio.Future[int]) -> None:

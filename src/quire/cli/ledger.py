@@ -202,7 +202,7 @@ def recover(
         if done.recovered:
             text += f" {done.recovered:,} entries above the last confirmed one were found and kept."
         if limbo.cleared:
-            text += f" Bookies that may vouch for it again: {', '.join(limbo.cleared)}."
+            text += f" Bookies that left limbo: {', '.join(limbo.cleared)}."
         if limbo.refilled:
             text += f" What was damaged was copied anew to {', '.join(limbo.refilled)}."
         for bookie, why in limbo.left.items():
@@ -228,7 +228,7 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise MisuseError(
-                f"Deleting ledger {ledger_id} cannot be undone: give --yes when nobody can be asked."
+                f"Deleting ledger {ledger_id} cannot be undone: give --yes when the command cannot ask."
             )
         typer.confirm(f"Delete ledger {ledger_id} for ever?", abort=True, err=True)
 

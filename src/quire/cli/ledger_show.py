@@ -248,7 +248,7 @@ def holdings(held: Sequence[HeldShare]) -> list[str]:
                 for first, last in each.holes[:LISTED_MAX]
             ]
     if silent:
-        lines.append(f"  nobody knows what these bookies hold: {', '.join(silent)}")
+        lines.append(f"  these bookies did not respond, so what they hold is unknown: {', '.join(silent)}")
     return lines or ["  every bookie holds what the record says"]
 
 

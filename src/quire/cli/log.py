@@ -52,7 +52,7 @@ def create(
                 ack_quorum=ack_quorum,
                 min_present=min_present,
             )
-        out.result({"log": name, "created": True}, f"Log {name} is there, empty.")
+        out.result({"log": name, "created": True}, f"Log {name} is created.")
 
     run(work())
 

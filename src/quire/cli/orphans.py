@@ -150,7 +150,8 @@ def _show(out: Output, found: dict[int, dict[str, list[str]]], silent: list[str]
 def _note_silent(out: Output, silent: list[str]) -> None:
     if silent:
         out.note(
-            f"not asked, because down or of an older version: {', '.join(silent)}; what they keep is not listed"
+            "these bookies are down or of an older version, and the ledgers that they keep are not "
+            f"listed: {', '.join(silent)}"
         )
 
 
@@ -170,8 +171,8 @@ async def _delete(
     if strangers or not chosen:
         named = ", ".join(map(str, strangers[:20])) or "none of these"
         raise MisuseError(
-            f"{named}: no bookie that answers keeps such a ledger without a record; `quire cluster orphans` lists those"
-            " that are; nothing was deleted",
+            f"{named}: no bookie that responds keeps such a ledger without a record; `quire cluster "
+            "orphans` lists the orphans; nothing was deleted",
             ledgers=strangers,
         )
     if not yes:
@@ -216,7 +217,7 @@ def _ask(as_json: bool, question: str, otherwise: str) -> None:
     import sys
 
     if as_json or not sys.stdin.isatty():
-        raise MisuseError(f"{otherwise}: give --yes when nobody can be asked.")
+        raise MisuseError(f"{otherwise}: give --yes when the command cannot ask.")
     typer.confirm(question, abort=True, err=True)
 
 
@@ -249,6 +250,6 @@ def _parse(ids: list[str]) -> list[range]:
     for text in ids:
         first, dash, last = text.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise MisuseError(f"{text!r} is no ledger id and no range of them: write 17, or 17-29")
+            raise MisuseError(f"{text!r} is neither a ledger id nor a range: write 17, or 17-29")
         parts.append(range(int(first), int(last or first) + 1))
     return parts

@@ -89,12 +89,12 @@ class Output:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
-    def progress(self, what: str, total: int | None = None, unit: str = "entries") -> Progress:
+    def progress(self, what: str, total: int | None = None, unit: str = "entries") -> ProgressLine:
         """Show how far a long job is, on stderr, while the `with` block runs."""
-        return Progress(what, total, unit)
+        return ProgressLine(what, total, unit)
 
 
-class Progress:
+class ProgressLine:
     """How far a job is: a bar on a terminal, a plain line now and then elsewhere.
 
     Args:

@@ -60,7 +60,7 @@ def up(
                 for bookie in dead:
                     _say_dead(out, local, bookie)
             else:
-                out.note("No bookie is left; stopping.")
+                out.note("No bookie is running; stopping.")
         finally:
             unclean = local.stop()
             for bookie in unclean:

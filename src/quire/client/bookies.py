@@ -164,7 +164,7 @@ class BookieClient(Inquiries):
                     async for _ in changes:
                         self._take(await self._registry.available())
             except QuireError as error:
-                log.warning("the list of bookies cannot be followed now: %s", error)
+                log.warning("the watch on the list of bookies failed: %s", error)
                 await asyncio.sleep(RETRY_SECONDS_MAX)
 
     # --- adds --------------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ class BookieClient(Inquiries):
             if info is None:
                 info = (await self.bookies()).get(bookie)
             if info is None:
-                channel.end("it is not registered")
+                channel.end("the bookie is not registered")
                 return
             channel.host = info.host
             loop = asyncio.get_running_loop()
@@ -404,7 +404,7 @@ class BookieClient(Inquiries):
                 transport, _ = await loop.create_connection(lambda: channel, info.host, info.port)
             keep_alive(transport)
         except TimeoutError:
-            channel.end(f"nothing came back within {CONNECT_SECONDS} s")
+            channel.end(f"the bookie did not respond within {CONNECT_SECONDS} s")
         except (OSError, QuireError) as error:
             channel.end(str(error))
 

@@ -161,7 +161,10 @@ class Client:
             except AlreadyExistsError:
                 continue
             return LedgerWriter(record, version, LedgerAccess.of(record), self.context, placed.absent)
-        msg = f"{_IDS_TRIED_MAX} ledger ids in a row were taken; is the metadata store one that was restored?"
+        msg = (
+            f"{_IDS_TRIED_MAX} ledger ids in a row were in use; was the metadata store restored "
+            "from a backup?"
+        )
         raise AlreadyExistsError(msg)
 
     async def open_ledger(
@@ -221,8 +224,8 @@ class Client:
             strange = [bookie for bookie in ignored if bookie not in record.last_fragment.ensemble]
             if strange:
                 msg = (
-                    f"ledger {ledger_id}: {', '.join(strange)} is not in its last fragment, which recovery asks "
-                    f"({', '.join(record.last_fragment.ensemble)})"
+                    f"ledger {ledger_id}: {', '.join(strange)} is not in the ensemble of the last "
+                    f"fragment, which recovery reads from ({', '.join(record.last_fragment.ensemble)})"
                 )
                 raise MisuseError(msg, ledger_id=ledger_id)
             result, recovered = await self._recover(record, version, access, ignored)
@@ -348,7 +351,7 @@ class Client:
         try:
             report = await LimboClearing(reader, access, self.context).clear()
         except QuireError as error:
-            log.warning("clearing limbo failed, `quire ledger recover` tries again: %s", error)
+            log.warning("ending limbo failed; `quire ledger recover` tries again: %s", error)
             return
         for bookie, why in report.left.items():
             log.warning("ledger %d: bookie %s stays in limbo: %s", reader.ledger_id, bookie, why)
@@ -402,11 +405,12 @@ def _recovery_error(
         ignoring = " ".join(f"--ignore-lac {bookie}" for bookie in contradicting)
         away = f"; {', '.join(result.silent)} cannot tell" if result.silent else ""
         return RecoveryInconclusiveError(
-            f"{where}: entry {result.entry_id} was acknowledged by what {heard} heard, and the bookies that should hold "
-            f"it say that it is not there{away}: they lost it, as after a directory put back from a copy, or a "
-            "recovery by a Java client spread a wrong number. Nothing was decided. Bring back the bookie or the "
-            f"directory that has the entry; `quire ledger recover {ledger_id} {ignoring}` closes the ledger without "
-            f"it{troubles}",
+            f"{where}: entry {result.entry_id} was acknowledged according to {heard}, but the bookies "
+            f'that should hold it respond "no such entry"{away}. Either they lost it, as after a '
+            "directory was restored from a copy, or a Java client's recovery spread a last add "
+            "confirmed that is too high. The ledger was not closed. Bring back the bookie or the "
+            f"directory that has the entry; `quire ledger recover {ledger_id} {ignoring}` closes the "
+            f"ledger without it{troubles}",
             ledger_id=ledger_id,
             entry_id=result.entry_id,
             bookies=(*contradicting, *result.silent),
@@ -415,8 +419,9 @@ def _recovery_error(
         silent = ", ".join(result.silent) or "none"
         what = "its last fragment's LAC" if result.entry_id == NO_ENTRY else f"entry {result.entry_id}"
         return RecoveryInconclusiveError(
-            f"{where}: too few bookies can tell about {what} (silent: {silent}); nothing was decided, "
-            f"open it again when they are back{troubles}",
+            f"{where}: too few bookies gave a conclusive response about {what} (no response or "
+            f"unknown: {silent}); the ledger was not closed, open it again when they are "
+            f"back{troubles}",
             ledger_id=ledger_id,
             entry_id=result.entry_id,
             bookies=result.silent,
@@ -426,18 +431,18 @@ def _recovery_error(
         return NoSuchLedgerError(f"{where} was deleted during its recovery", ledger_id=ledger_id)
     if result.answer is Answer.UNAUTHORISED:
         return WrongPasswordError(
-            f"{where}: bookie {named} knows it under another password",
+            f"{where}: bookie {named} has the ledger with another password",
             ledger_id=ledger_id,
             bookies=result.bookies,
         )
     if result.answer is Answer.READ_ONLY:
         return NotEnoughBookiesError(
-            f"{where}: too few bookies take back its last entries (failed: {named}); it stays in recovery, "
-            f"open it again when they are back{troubles}",
+            f"{where}: too few bookies acknowledged the entries that recovery writes back (failed: "
+            f"{named}); the ledger stays IN_RECOVERY, open it again when they are back{troubles}",
             ledger_id=ledger_id,
             bookies=result.bookies,
         )
     return CorruptMetadataError(
-        f"{where}: its record went back to OPEN during a recovery, which the protocol does not allow",
+        f"{where}: its record changed back to OPEN during a recovery, which the protocol does not allow",
         ledger_id=ledger_id,
     )

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from quire.client.bookies import BookieClient
 from quire.core.ids import BookieId
-from quire.core.placement import Chance, Placement, Shape, place_ledger
+from quire.core.placement import Placement, RandomSource, Shape, place_ledger
 from quire.core.quorum import check_min_present, check_quorums
 from quire.core.rules import RULES, Rules
 
@@ -37,7 +37,7 @@ def shape_of(
 async def place(
     shape: Shape,
     bookies: BookieClient,
-    chance: Chance,
+    chance: RandomSource,
     quarantined: Collection[BookieId],
     rules: Rules = RULES,
 ) -> Placement:

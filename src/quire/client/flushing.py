@@ -40,7 +40,7 @@ async def record_holes(
     except Exception as error:  # noqa: BLE001 - whatever a driver raises, nobody knows what it did
         some = ", ".join(f"{hole.bookie} may lack {hole.first}..{hole.last}" for hole in holes[:8])
         more = f" and {len(holes) - 8} more" if len(holes) > 8 else ""
-        log.error("ledger %d: its record may not say that %s%s: %r", ledger_id, some, more, error)  # noqa: TRY400
+        log.error("ledger %d: the record may lack a hole: %s%s: %r", ledger_id, some, more, error)  # noqa: TRY400
 
 
 class LedgerFlush:
@@ -125,7 +125,8 @@ class LedgerFlush:
 
     def _give_up(self, effect: BookieGivenUp) -> None:
         log.warning(
-            "ledger %d: bookie %s has not acknowledged all that it was sent; its record gets a hole",
+            "ledger %d: bookie %s has not acknowledged all entries that it was sent; the ledger's "
+            "record gets a hole",
             self._access.ledger_id,
             effect.bookie,
         )

@@ -54,7 +54,7 @@ class Inquiries(ABC):
             try:
                 listed.take(frame, version)
             except MalformedFrameError as error:
-                log.warning("the list of entries of bookie %s is not taken: %s", bookie, error)
+                log.warning("ignoring the list of entries of bookie %s: %s", bookie, error)
                 return Answer.ERROR, []
         return Answer.OK, listed.intervals
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
-from quire.client.shares import Interval, Share, gaps, shares
+from quire.client.shares import BookieShare, Interval, gaps, shares
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
@@ -31,9 +31,9 @@ class HeldShare:
         holes: parts of the share that the record calls holes, whether they are filled by now or not.
     """
 
-    share: Share
+    share: BookieShare
     answer: Answer
-    missing: tuple[Share, ...]
+    missing: tuple[BookieShare, ...]
     holes: tuple[tuple[int, int], ...]
 
     @property
@@ -82,13 +82,13 @@ async def held_shares(
     return [_held(share, notes, *told[share.bookie]) for share in wanted]
 
 
-def _held(share: Share, notes: LedgerNotes, answer: Answer, intervals: Sequence[Interval]) -> HeldShare:
+def _held(share: BookieShare, notes: LedgerNotes, answer: Answer, intervals: Sequence[Interval]) -> HeldShare:
     known = answer in (Answer.OK, Answer.NO_LEDGER)
     missing = tuple(gaps(share, intervals)) if known else ()
     return HeldShare(share, answer, missing, tuple(_holes_in(share, notes)))
 
 
-def _holes_in(share: Share, notes: LedgerNotes) -> Iterator[tuple[int, int]]:
+def _holes_in(share: BookieShare, notes: LedgerNotes) -> Iterator[tuple[int, int]]:
     for hole in notes.holes:
         if hole.bookie == share.bookie:
             for place in hole.ranges:

@@ -17,7 +17,7 @@ from quire.client.outgoing import Outgoing, Place
 from quire.core.effects import SendExplicitLac
 
 
-class Writer(Protocol):
+class LacSource(Protocol):
     """Whose news it is."""
 
     def idle(self) -> bool:
@@ -52,7 +52,7 @@ class LacNews:
         access: LedgerAccess,
         bookies: BookieClient,
         outgoing: Outgoing,
-        writer: Writer,
+        writer: LacSource,
         timeout_ms: int,
     ) -> None:
         self._access = access

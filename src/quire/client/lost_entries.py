@@ -84,7 +84,7 @@ async def lost_entries(
     record, version = await ledgers.read(ledger_id)
     for _ in range(_ROUNDS_MAX):
         if record.token != token:
-            msg = f"ledger {ledger_id} was deleted; another one has its id now"
+            msg = f"ledger {ledger_id} was deleted; another ledger has its id now"
             raise NoSuchLedgerError(msg, ledger_id=ledger_id)
         found = await _look(record, first, last, bookies, timeout_ms)
         before = version

@@ -30,7 +30,7 @@ RUN_BYTES = 1024
 """What a run costs besides its bodies: the objects that wait with it, here and in the channels."""
 
 
-class Writer(Protocol):
+class RunOwner(Protocol):
     """Whose runs they are."""
 
     def answered(self, place: Place, run: int, answer: Answer) -> None:
@@ -57,7 +57,7 @@ class Place(AddSink):
         "written_bytes",
     )
 
-    def __init__(self, writer: Writer, slot: int, bookie: BookieId, now_ms: int) -> None:
+    def __init__(self, writer: RunOwner, slot: int, bookie: BookieId, now_ms: int) -> None:
         self._writer = writer
         self.slot = slot
         self.bookie = bookie
@@ -139,7 +139,7 @@ class Outgoing:
         window: ByteWindow,
         config: ClientConfig,
         ensemble: tuple[BookieId, ...],
-        writer: Writer,
+        writer: RunOwner,
         clock: Clock,
     ) -> None:
         self._access = access

@@ -156,7 +156,7 @@ class LedgerReader:
         if self._bookies.are_refused(self._record.last_fragment.ensemble):
             # That nobody could say anything is not that there is nothing.
             raise ReadUnavailableError(
-                f"ledger {self.ledger_id}: no bookie of it and this client take each other{self._bookies.troubles()}",
+                f"ledger {self.ledger_id}: none of its bookies accepts this client{self._bookies.troubles()}",
                 ledger_id=self.ledger_id,
             )
 
@@ -215,11 +215,11 @@ class LedgerReader:
             Entries by columns: who wants only `payloads` spares the rest.
         """
         if first < 0:
-            msg = f"ledger {self.ledger_id}: entries are numbered from 0, {first} is none"
+            msg = f"ledger {self.ledger_id}: entry ids start at 0, got {first}"
             raise MisuseError(msg, ledger_id=self.ledger_id, entry_id=first)
         if recover and not self.closed:
             if self._recovering is None:
-                msg = f"ledger {self.ledger_id}: this reader changes nothing; `Client.recover_ledger` closes the ledger"
+                msg = f"ledger {self.ledger_id}: this reader cannot recover it; call `Client.recover_ledger`"
                 raise MisuseError(msg, ledger_id=self.ledger_id)
             self._take_record(*await self._recovering(self))
         if last is None:
@@ -351,8 +351,8 @@ class LedgerReader:
         if failure.vouched:
             return NoSuchEntryError(f"{where}: no bookie of its write set holds it ({said})", **ids)
         return ReadUnavailableError(
-            f"{where}: no bookie of its write set can serve it now ({said}); read again when they are back"
-            f"{self._bookies.troubles()}",
+            f"{where}: no bookie of its write set can serve it now ({said}); read it again when they "
+            f"are back{self._bookies.troubles()}",
             **ids,
         )
 

@@ -299,8 +299,8 @@ class LedgerRecovery(AddSink):
             self._lost_swaps += 1
             if self._lost_swaps >= self._config.recovery_attempts_max:
                 msg = (
-                    f"ledger {effect.record.ledger_id}: the record could not be swapped in {self._lost_swaps} "
-                    f"attempts ({error}); recover it again"
+                    f"ledger {effect.record.ledger_id}: the compare-and-swap of the record failed in "
+                    f"{self._lost_swaps} attempts ({error}); recover the ledger again"
                 )
                 raise MetadataUnknownError(msg, ledger_id=effect.record.ledger_id) from error
             return self._machine.metadata_conflicted

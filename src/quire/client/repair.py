@@ -34,7 +34,7 @@ _ROUNDS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class MissingRange:
     """Entries first..last that one bookie should hold and does not serve, and what it said."""
 
     bookie: BookieId
@@ -66,7 +66,7 @@ class LedgerReport:
     copies: int = 0
     copies_wanted: int = 0
     payload_bytes: int = 0
-    holes: list[Hole] = field(default_factory=list)
+    holes: list[MissingRange] = field(default_factory=list)
     different: list[tuple[int, BookieId]] = field(default_factory=list)
     below_ack_quorum: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
@@ -181,7 +181,8 @@ class LedgerVerifier:
             entry = told[slot].entries.get(entry_id)
             if entry is None:
                 _add_hole(
-                    report.holes, Hole(ensemble[slot], entry_id, entry_id, told[slot].why_not(entry_id))
+                    report.holes,
+                    MissingRange(ensemble[slot], entry_id, entry_id, told[slot].why_not(entry_id)),
                 )
             else:
                 found.append((ensemble[slot], entry))
@@ -204,12 +205,12 @@ class LedgerVerifier:
             _add_range(report.lost, entry_id)
 
 
-def _add_hole(holes: list[Hole], hole: Hole) -> None:
+def _add_hole(holes: list[MissingRange], hole: MissingRange) -> None:
     for i in range(len(holes) - 1, max(len(holes) - 65, -1), -1):
         before = holes[i]
         if before.bookie == hole.bookie:
             if before.answer is hole.answer and before.last + 1 == hole.first:
-                holes[i] = Hole(hole.bookie, before.first, hole.last, hole.answer)
+                holes[i] = MissingRange(hole.bookie, before.first, hole.last, hole.answer)
                 return
             break
     holes.append(hole)
@@ -253,7 +254,7 @@ class LimboClearing(AddSink):
     """
 
     def __init__(self, reader: LedgerReader, access: LedgerAccess, context: ClientContext) -> None:
-        assert reader.closed, "what a bookie should hold is decided only when the ledger is closed"
+        assert reader.closed, "which entries a bookie should hold is known only when the ledger is closed"
         self._reader, self._access = reader, access
         self._bookies, self._config, self._records = context.bookies, context.config, context.ledgers
         self._answered: dict[object, asyncio.Future[Answer]] = {}
@@ -289,7 +290,10 @@ class LimboClearing(AddSink):
                 if RULES.may_end_doubt(filled, record, bookie):
                     break
             else:
-                msg = f"ledger {record.ledger_id} changes, or it is not decided yet which entries the bookie should hold"
+                msg = (
+                    f"the record of ledger {record.ledger_id} changed, or it is not known yet which "
+                    "entries the bookie should hold"
+                )
                 raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
         except QuireError as error:
             report.left[bookie] = str(error)
@@ -298,7 +302,7 @@ class LimboClearing(AddSink):
         if answer is Answer.OK:
             report.cleared.append(bookie)
         else:
-            report.left[bookie] = f"it does not leave limbo: {answer.name}"
+            report.left[bookie] = f"the bookie did not end limbo: {answer.name}"
 
     async def _refill(self, bookie: BookieId, record: LedgerMetadata, report: LimboReport) -> None:
         try:
@@ -312,7 +316,7 @@ class LimboClearing(AddSink):
         """Copy what a bookie lacks of its share of a record; returns how many entries that were."""
         answer, intervals = await self._bookies.list_entries(bookie, self._access)
         if answer is not Answer.OK:
-            msg = f"it does not list its entries: {answer.name}"
+            msg = f"the bookie did not list its entries: {answer.name}"
             raise RefusedError(msg, ledger_id=record.ledger_id, bookie=bookie)
         copied = 0
         for first, last, residues in lacking(record, bookie, intervals):

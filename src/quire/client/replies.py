@@ -68,12 +68,14 @@ def read_reply(frame: AnswerFrame, last: int, version: int, *, placed: bool = Fa
         return ReadReply(frame.answer, lac=frame.lac)
     has_places = bool(frame.flags & native.PLACED)
     if has_places and not placed:
-        log.debug("a response with entries of ledger %d has places that were not asked for", frame.ledger_id)
+        log.debug(
+            "a response with entries of ledger %d has file offsets that were not requested", frame.ledger_id
+        )
         return ReadReply(Answer.BAD_DIGEST)
     try:
         entries = native_bodies.decode_entries(frame.body, version=version, placed=has_places)
     except MalformedFrameError as error:
-        log.debug("an answer with entries of ledger %d does not fit: %s", frame.ledger_id, error)
+        log.debug("ignoring a malformed response with entries of ledger %d: %s", frame.ledger_id, error)
         return ReadReply(Answer.BAD_DIGEST)
     return ReadReply(
         Answer.OK,

@@ -15,9 +15,10 @@ def reused_id(ledger_id: int, bookies: Iterable[BookieId]) -> LedgerIdReusedErro
     """The error for a ledger that was opened or read, and of which these bookies answered WRONG_TOKEN."""
     named = tuple(bookies)
     return LedgerIdReusedError(
-        f"ledger {ledger_id}: id {ledger_id} was used before by another ledger, and what {', '.join(named)} hold under it"
-        " is of that one; nothing can be read of this one there; if the metadata store was restored from a backup, see"
-        " docs/metadata.md, 'Restoring a backup'",
+        f"ledger {ledger_id}: id {ledger_id} was used before by another ledger, and "
+        f"{', '.join(named)} hold entries of that ledger under it; no entry of this ledger can be "
+        "read there; if the metadata store was restored from a backup, see docs/metadata.md, "
+        "'Restoring a backup'",
         ledger_id=ledger_id,
         bookies=named,
     )

@@ -21,7 +21,7 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.range_read import open_runs
 from quire.client.replies import ReadReply
-from quire.client.shares import Interval, Share, not_held
+from quire.client.shares import BookieShare, Interval, not_held
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
@@ -34,7 +34,7 @@ WINDOW_BYTES = 4 << 20
 _READ_BYTES = WINDOW_BYTES
 
 
-class Verdict(StrEnum):
+class CopyVerdict(StrEnum):
     """What is wrong with some entries of one bookie, or that nothing is."""
 
     OK = "ok"
@@ -56,7 +56,7 @@ class Finding:
 
     first: int
     last: int
-    verdict: Verdict
+    verdict: CopyVerdict
     detail: str = ""
 
 
@@ -79,7 +79,7 @@ class WindowCheck:
     findings: list[Finding] = field(default_factory=list)
 
 
-def windows(record: LedgerMetadata, share: Share) -> Iterator[Share]:
+def windows(record: LedgerMetadata, share: BookieShare) -> Iterator[BookieShare]:
     """A share in parts of about `WINDOW_BYTES`, with the same borders for every bookie of its fragment."""
     average = max(1, record.length // max(1, record.last_entry + 1))
     step = max(1, min(1 << 16, WINDOW_BYTES // average))
@@ -95,7 +95,7 @@ class ReplicaCheck:
         self._access = LedgerAccess.of(record)
         self._silent: dict[BookieId, Answer] = {}
 
-    async def audit(self, bookie: BookieId, mine: Sequence[Share]) -> list[Finding]:
+    async def audit(self, bookie: BookieId, mine: Sequence[BookieShare]) -> list[Finding]:
         """Compare a bookie's own list of its entries with what it should hold; no entry is read.
 
         Args:
@@ -104,19 +104,19 @@ class ReplicaCheck:
         """
         answer, held = await self._bookies.list_entries(bookie, self._access, timeout_ms=self._timeout_ms)
         if answer in NEGATIVES:
-            return [Finding(share.first, share.last, Verdict.MISSING, answer.name) for share in mine]
+            return [Finding(share.first, share.last, CopyVerdict.MISSING, answer.name) for share in mine]
         if answer is Answer.OK and await self._in_limbo(bookie):
             # It may hold more than it lists, and says so: no negative.
-            return [Finding(share.first, share.last, Verdict.UNKNOWN, "limbo") for share in mine]
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, "limbo") for share in mine]
         if answer is not Answer.OK:
-            return [Finding(share.first, share.last, Verdict.UNKNOWN, answer.name) for share in mine]
+            return [Finding(share.first, share.last, CopyVerdict.UNKNOWN, answer.name) for share in mine]
         found: list[Finding] = []
         for share in mine:
             for part in windows(self._record, share):
-                found += _findings(part, not_held(part, held), Verdict.MISSING)
+                found += _findings(part, not_held(part, held), CopyVerdict.MISSING)
         return found + _too_much(mine, held)
 
-    async def scrub(self, window: Share) -> WindowCheck:
+    async def scrub(self, window: BookieShare) -> WindowCheck:
         """Read one window of a share and check every entry's digest."""
         good: list[Entries] = []
         found: list[Finding] = []
@@ -130,7 +130,7 @@ class ReplicaCheck:
         prints = _fingerprints(window, entries)
         return WindowCheck(window.first, window.last, len(entries), size, prints, found)
 
-    async def contents(self, window: Share) -> dict[int, int]:
+    async def contents(self, window: BookieShare) -> dict[int, int]:
         """A checksum over payload and length for each good entry of a window."""
         good: list[Entries] = []
         at = window.first
@@ -142,22 +142,22 @@ class ReplicaCheck:
             for entry_id, length, payload in zip(part.entry_ids, part.lengths, part.payloads, strict=True)
         }
 
-    async def _read(self, part: Share, good: list[Entries], found: list[Finding]) -> int:
+    async def _read(self, part: BookieShare, good: list[Entries], found: list[Finding]) -> int:
         """One request; returns the first id that its answer tells nothing about."""
         first, last, bookie = part.first, part.last, part.bookie
         if bookie in self._silent:
-            found.append(Finding(first, last, Verdict.UNKNOWN, self._silent[bookie].name))
+            found.append(Finding(first, last, CopyVerdict.UNKNOWN, self._silent[bookie].name))
             return last + 1
         reply = await self._bookies.read(
             bookie, self._access, first, last, _READ_BYTES, timeout_ms=self._timeout_ms
         )
         if reply.answer in NEGATIVES:
-            found += _findings(part, part.ids(), Verdict.MISSING, reply.answer.name)
+            found += _findings(part, part.ids(), CopyVerdict.MISSING, reply.answer.name)
             return last + 1
         if reply.answer is not Answer.OK:
             if reply.answer in {Answer.TIMED_OUT, Answer.UNREACHABLE}:
                 self._silent[bookie] = reply.answer
-            found.append(Finding(first, last, Verdict.UNKNOWN, reply.answer.name))
+            found.append(Finding(first, last, CopyVerdict.UNKNOWN, reply.answer.name))
             return last + 1
         entries, bad, _ = open_runs(reply.runs, self._access, first, last)
         ids = entries.entry_ids
@@ -165,7 +165,11 @@ class ReplicaCheck:
             first, last, ids, reply.vouched_through, reply.unknown + bad, part.residues, part.period
         )
         if through < first:
-            found.append(Finding(first, last, Verdict.UNKNOWN, "it says nothing of them"))
+            found.append(
+                Finding(
+                    first, last, CopyVerdict.UNKNOWN, "the bookie's response does not cover these entries"
+                )
+            )
             return last + 1
         if entries:
             good.append(entries)
@@ -175,7 +179,7 @@ class ReplicaCheck:
 
     async def _explain(
         self,
-        part: Share,
+        part: BookieShare,
         there: Sequence[int],
         bad: Sequence[tuple[int, int]],
         reply: ReadReply,
@@ -187,13 +191,13 @@ class ReplicaCheck:
         damaged = [e for e in left if any(low <= e <= high for low, high in reply.damaged)]
         left = sorted(set(left).difference(damaged))
         unread = [e for e in left if any(low <= e <= high for low, high in reply.unknown)]
-        found += _findings(part, sorted(wrong), Verdict.CORRUPT, "digest")
-        found += _findings(part, damaged, Verdict.CORRUPT, Answer.DAMAGED.name)
+        found += _findings(part, sorted(wrong), CopyVerdict.CORRUPT, "digest")
+        found += _findings(part, damaged, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
         if unread and await self._in_limbo(part.bookie):
-            found += _findings(part, unread, Verdict.UNKNOWN, "limbo")
+            found += _findings(part, unread, CopyVerdict.UNKNOWN, "limbo")
         else:
-            found += _findings(part, unread, Verdict.CORRUPT, "the bookie cannot read it")
-        found += _findings(part, sorted(set(left).difference(unread)), Verdict.MISSING)
+            found += _findings(part, unread, CopyVerdict.CORRUPT, "the bookie cannot read it")
+        found += _findings(part, sorted(set(left).difference(unread)), CopyVerdict.MISSING)
 
     async def _in_limbo(self, bookie: BookieId) -> bool:
         answer, facts = await self._bookies.info(bookie, self._access, timeout_ms=self._timeout_ms)
@@ -209,7 +213,7 @@ def majority(contents: dict[BookieId, int]) -> list[BookieId]:
     return [bookie for bookie, content in contents.items() if number == next_number or content != most]
 
 
-def _too_much(mine: Sequence[Share], held: Sequence[Interval]) -> list[Finding]:
+def _too_much(mine: Sequence[BookieShare], held: Sequence[Interval]) -> list[Finding]:
     """Stretches of held entries that lie in no share of the bookie."""
     found: list[Finding] = []
     for low, high, *_ in held:
@@ -217,14 +221,14 @@ def _too_much(mine: Sequence[Share], held: Sequence[Interval]) -> list[Finding]:
         for share in sorted(mine, key=lambda each: each.first):
             if share.first <= high and share.last >= at:
                 if at < share.first:
-                    found.append(Finding(at, share.first - 1, Verdict.EXTRA))
+                    found.append(Finding(at, share.first - 1, CopyVerdict.EXTRA))
                 at = share.last + 1
         if at <= high:
-            found.append(Finding(at, high, Verdict.EXTRA))
+            found.append(Finding(at, high, CopyVerdict.EXTRA))
     return found
 
 
-def _findings(part: Share, ids: Iterable[int], verdict: Verdict, detail: str = "") -> list[Finding]:
+def _findings(part: BookieShare, ids: Iterable[int], verdict: CopyVerdict, detail: str = "") -> list[Finding]:
     """Ascending ids of a share as stretches: two ids lie together when the share has none between them."""
     found: list[Finding] = []
     for entry_id in ids:
@@ -235,7 +239,7 @@ def _findings(part: Share, ids: Iterable[int], verdict: Verdict, detail: str = "
     return found
 
 
-def _fingerprints(window: Share, entries: Entries) -> dict[int, int]:
+def _fingerprints(window: BookieShare, entries: Entries) -> dict[int, int]:
     """A checksum for each class whose entries are all there; of a share with all classes one for all, as class 0.
 
     It covers what copies must have in common, payloads and lengths: headers and digests may differ (LAC).
@@ -245,7 +249,7 @@ def _fingerprints(window: Share, entries: Entries) -> dict[int, int]:
     prints: dict[int, int] = {}
     for residue in range(window.period):
         if window.residues >> residue & 1:
-            mine = Share(window.bookie, window.first, window.last, window.period, 1 << residue)
+            mine = BookieShare(window.bookie, window.first, window.last, window.period, 1 << residue)
             places = [place for place, e in enumerate(entries.entry_ids) if e % window.period == residue]
             if places and len(places) == mine.count:
                 step = places[1] - places[0] if len(places) > 1 else 1

@@ -116,10 +116,16 @@ class HeldList:
             MalformedFrameError: it is another ledger's or out of order, does not fit, or the list is too long.
         """
         if frame.ledger_id != self._ledger_id:
-            msg = f"a page of the entries of ledger {frame.ledger_id} came for ledger {self._ledger_id}"
+            msg = (
+                f"the response lists entries of ledger {frame.ledger_id}, but ledger "
+                f"{self._ledger_id} was requested"
+            )
             raise MalformedFrameError(msg, ledger_id=self._ledger_id)
         intervals, self.following = native_bodies.decode_held(frame.body, self.following, version=version)
         self.intervals += intervals
         if len(self.intervals) > LISTED_MAX:
-            msg = f"the entries of ledger {self._ledger_id} are more than {LISTED_MAX} intervals: too many to list"
+            msg = (
+                f"the entries of ledger {self._ledger_id} form more than {LISTED_MAX} intervals, "
+                "which is the limit of a list"
+            )
             raise MalformedFrameError(msg, ledger_id=self._ledger_id)

@@ -19,7 +19,7 @@ Interval: TypeAlias = HeldInterval
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BookieShare:
     """What one bookie should hold of a stretch of a ledger's entries: those of some classes (id mod `period`)."""
 
     bookie: BookieId
@@ -52,12 +52,14 @@ class Share:
         """Whether the bookie should hold an entry."""
         return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
 
-    def cut(self, first: int, last: int) -> Share:
+    def cut(self, first: int, last: int) -> BookieShare:
         """The part of it from `first` to `last`."""
-        return Share(self.bookie, max(first, self.first), min(last, self.last), self.period, self.residues)
+        return BookieShare(
+            self.bookie, max(first, self.first), min(last, self.last), self.period, self.residues
+        )
 
 
-def shares(record: LedgerMetadata, last_entry: int | None = None) -> Iterator[Share]:
+def shares(record: LedgerMetadata, last_entry: int | None = None) -> Iterator[BookieShare]:
     """What each bookie should hold of a ledger: a share for each fragment and slot that is not empty.
 
     Args:
@@ -73,10 +75,10 @@ def shares(record: LedgerMetadata, last_entry: int | None = None) -> Iterator[Sh
             continue
         for slot, bookie in enumerate(fragment.ensemble):
             residues = residues_of_slot(slot, size, write_quorum)
-            yield Share(bookie, fragment.first_entry, last, size, residues)
+            yield BookieShare(bookie, fragment.first_entry, last, size, residues)
 
 
-def not_held(share: Share, held: Sequence[Interval]) -> list[int]:
+def not_held(share: BookieShare, held: Sequence[Interval]) -> list[int]:
     """The ids of a share that no interval holds."""
     near = [each for each in held if each.first <= share.last and each.last >= share.first]
     if any(each.first <= share.first and each.last >= share.last and each.period == 1 for each in near):
@@ -90,14 +92,14 @@ def not_held(share: Share, held: Sequence[Interval]) -> list[int]:
     return [entry_id for entry_id in share.ids() if entry_id not in there]
 
 
-def gaps(share: Share, held: Sequence[Interval]) -> list[Share]:
+def gaps(share: BookieShare, held: Sequence[Interval]) -> list[BookieShare]:
     """The parts of a share that no interval holds, by first id; the work goes with the intervals, not the entries.
 
     Intervals are whole, or have the share's period.
     """
     if share.is_whole and all(each.period == 1 for each in held):
-        return [Share(share.bookie, low, high, 1, 1) for low, high in _between(share, held)]
-    found: list[Share] = []
+        return [BookieShare(share.bookie, low, high, 1, 1) for low, high in _between(share, held)]
+    found: list[BookieShare] = []
     for residue in range(share.period):
         if not share.residues >> residue & 1:
             continue
@@ -107,13 +109,13 @@ def gaps(share: Share, held: Sequence[Interval]) -> list[Share]:
             if each.period == 1 or (each.period == share.period and each.residues >> residue & 1)
         ]
         for low, high in _between(share, having):
-            part = Share(share.bookie, low, high, share.period, 1 << residue)
+            part = BookieShare(share.bookie, low, high, share.period, 1 << residue)
             if low + (residue - low) % share.period <= high:
                 found.append(part)
     return sorted(found, key=lambda part: (part.first, part.residues))
 
 
-def _between(share: Share, held: Sequence[Interval]) -> Iterator[tuple[int, int]]:
+def _between(share: BookieShare, held: Sequence[Interval]) -> Iterator[tuple[int, int]]:
     """The stretches of a share that lie between intervals."""
     following = share.first
     for each in sorted(held, key=lambda interval: interval.first):

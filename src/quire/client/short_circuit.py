@@ -39,7 +39,7 @@ _FILE_NAME: Final = re.compile(r"[0-9a-f]{16}\.seg", re.ASCII)
 _SHOWN_CHARACTERS: Final = 200
 
 
-class Outcome(Enum):
+class FileReadOutcome(Enum):
     """What reading the places of one answer led to."""
 
     READ = "every run was read"
@@ -77,19 +77,19 @@ async def read_places(
         check_places(reply.places, directory, bytes_max)
     except MalformedFrameError as error:
         log.warning(
-            "bookie %s: %s; its files are not read again on this connection", channel.meant, error.message
+            "bookie %s: %s; no more short-circuit reads on this connection", channel.meant, error.message
         )
         channel.beside = False
         return False
     outcome = await fill(reply, memory)
-    if outcome is Outcome.READ:
+    if outcome is FileReadOutcome.READ:
         channel.place_misses = 0
         return True
     channel.place_misses += 1
-    if outcome is Outcome.CANNOT_OPEN or channel.place_misses >= MISSES_MAX:
+    if outcome is FileReadOutcome.CANNOT_OPEN or channel.place_misses >= MISSES_MAX:
         # What the files do not give is the bookie's to judge; from now on it is asked for everything.
         log.info(
-            "the files of bookie %s cannot be used here (%s): its entries come over the connection",
+            "short-circuit reads from bookie %s are off (%s); its entries are read over the connection",
             channel.meant,
             outcome.value,
         )
@@ -127,19 +127,28 @@ def check_places(places: Sequence[RunPlace], directory: str, bytes_max: int) -> 
         name = place.path.removeprefix(folder)
         if name == place.path or _FILE_NAME.fullmatch(name) is None:
             shown = repr(place.path[:_SHOWN_CHARACTERS])
-            msg = f"it named the file {shown} for a run, which is not a segment in the folder {folder!r} that it registered"
+            msg = (
+                f"the bookie's response names the file {shown}, which is not a segment in the "
+                f"directory {folder!r} that it registered"
+            )
             raise MalformedFrameError(msg)
         if place.size <= RECORD_HEADER_BYTES:
-            msg = f"it named {place.size} bytes of {place.path} for a run, which is less than a record has"
+            msg = (
+                f"the bookie's response names {place.size} bytes of {place.path}, which is less "
+                "than the size of a record"
+            )
             raise MalformedFrameError(msg)
         if left <= 0:
             total = sum(each.size for each in places)
-            msg = f"it named {len(places)} runs of {total} bytes together where {bytes_max} bytes were asked for"
+            msg = (
+                f"the bookie's response names {len(places)} runs of {total} bytes in total, and "
+                f"{bytes_max} bytes were requested"
+            )
             raise MalformedFrameError(msg)
         left -= place.size
 
 
-async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> Outcome:
+async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> FileReadOutcome:
     """Read the runs of a response that have only been placed; its places have been checked.
 
     A disk that has to be waited for is waited for on another thread.
@@ -161,13 +170,13 @@ async def fill(reply: ReadReply, memory: Callable[[int], memoryview]) -> Outcome
             runs.append(_run_of(place, record))
         except _CannotOpenError as error:
             log.debug("a run cannot be read here: %s", error)
-            return Outcome.CANNOT_OPEN
+            return FileReadOutcome.CANNOT_OPEN
         except (OSError, ValueError, OverflowError, MalformedFrameError) as error:
             log.debug("a run cannot be read here: %s", error)
-            return Outcome.MISSED
+            return FileReadOutcome.MISSED
     reply.runs = sorted([*runs, *reply.runs], key=lambda run: run.first)
     reply.places = []
-    return Outcome.READ
+    return FileReadOutcome.READ
 
 
 def _run_of(place: RunPlace, record: memoryview) -> RunView:

@@ -93,5 +93,5 @@ class Ticks:
         try:
             return writer.tick()
         except Exception:
-            log.exception("a writer could not be looked after")
+            log.exception("a periodic check of a writer failed")
             return False

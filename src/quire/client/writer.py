@@ -199,8 +199,8 @@ class LedgerWriter(WriterEnd):
         cost = sum(costs)
         if cost > self._window.limit_bytes:
             msg = (
-                f"{len(accepted)} entries cost {cost} bytes, the window is {self._window.limit_bytes}; "
-                "append them in parts"
+                f"{len(accepted)} entries take {cost} bytes, and the window has "
+                f"{self._window.limit_bytes}; append them in parts"
             )
             raise MisuseError(msg, ledger_id=self.ledger_id)
         await self._room(cost)
@@ -251,7 +251,7 @@ class LedgerWriter(WriterEnd):
             setting = OPTION if limit == config.portable_bytes_max else "ClientConfig.window_bytes_max"
             if config.entry_bytes_max is not None:
                 setting = "ClientConfig.entry_bytes_max"
-            msg = f"{where} is above the limit of {limit} ({setting}); split it, or raise the limit"
+            msg = f"{where} exceeds the limit of {limit} ({setting}); split it, or raise the limit"
             raise MisuseError(msg, ledger_id=self.ledger_id)
         others = [
             bookie
@@ -260,8 +260,9 @@ class LedgerWriter(WriterEnd):
         ]
         if others:
             msg = (
-                f"{where} does not fit a frame of V2 or V3, which {', '.join(others)} speak: {self._entry_bytes_max} "
-                f"is the most ({OPTION}); split it, or raise the limit here and there"
+                f"{where} does not fit a frame of V2 or V3, the protocol of {', '.join(others)}: the "
+                f"limit is {self._entry_bytes_max} ({OPTION}); split it, or raise the limit at this "
+                "client and these bookies"
             )
             raise MisuseError(msg, ledger_id=self.ledger_id)
 
@@ -269,7 +270,7 @@ class LedgerWriter(WriterEnd):
         problem = self.problem
         why = f": {problem.message}" if problem else ""
         status = self._machine.status.value
-        msg = f"ledger {self.ledger_id} takes no entries from this handle, it is {status}{why}"
+        msg = f"ledger {self.ledger_id} accepts no entries from this handle; it is {status}{why}"
         error = NotWritingError(msg, ledger_id=self.ledger_id)
         error.__cause__ = problem
         return error

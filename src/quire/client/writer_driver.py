@@ -305,7 +305,7 @@ class WriterDriver(ABC):
     def _slot_absent(self, effect: e.SlotAbsent) -> None:
         self._outgoing.retire(effect.slot)
         log.warning(
-            "ledger %d: no bookie can replace %s, going on without it from entry %d",
+            "ledger %d: no bookie can replace %s; the writer continues without it from entry %d",
             self.ledger_id,
             effect.bookie,
             effect.first,
@@ -313,7 +313,7 @@ class WriterDriver(ABC):
 
     def _quorum_awaited(self, effect: e.QuorumAwaited) -> None:
         log.warning(
-            "ledger %d: no ack quorum without %s; waiting for them, or others, for %d ms",
+            "ledger %d: no ack quorum without %s; the writer waits up to %d ms for these or other bookies",
             self.ledger_id,
             ", ".join(self._machine.ensemble[slot] for slot in effect.slots),
             self._config.quorum_wait_ms,
@@ -350,7 +350,9 @@ class WriterDriver(ABC):
         if outgoing.holds or outgoing.owed or self._window.waiters:
             for place in outgoing.slow_places():
                 log.warning(
-                    "ledger %d: bookie %s does not keep up, giving it up", self.ledger_id, place.bookie
+                    "ledger %d: bookie %s does not keep up; the writer stops waiting for it",
+                    self.ledger_id,
+                    place.bookie,
                 )
                 self._machine.bookie_lost(place.slot, place.bookie)
             self._perform()
@@ -384,7 +386,11 @@ class WriterDriver(ABC):
         except VersionConflictError:
             machine.metadata_conflicted()
         except Exception as error:  # noqa: BLE001 - whatever a driver raises, nobody knows what it did
-            log.warning("ledger %d: the record may or may not be written: %r", self.ledger_id, error)
+            log.warning(
+                "ledger %d: the outcome of the compare-and-swap of the record is unknown: %r",
+                self.ledger_id,
+                error,
+            )
             machine.metadata_unknown(self._clock.now_ms())
         else:
             machine.metadata_written(version)
@@ -397,7 +403,7 @@ class WriterDriver(ABC):
             try:
                 version = await self._ledgers.write_with_holes(effect.record, holes, effect.version)
             except MisuseError as error:
-                log.error("ledger %d: its record does not say what bookies lack: %s", self.ledger_id, error)  # noqa: TRY400
+                log.error("ledger %d: the record lacks the holes of this writer: %s", self.ledger_id, error)  # noqa: TRY400
             else:
                 self._recorded = holes
                 return version

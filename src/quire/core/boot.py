@@ -58,13 +58,14 @@ def older_directory(stored: BootState | None, own: BootState) -> str | None:
     if stored is None:
         return None
     if own.boot < stored.boot:
-        return f"it was started {own.boot} times, and the cluster knows of {stored.boot}"
+        return f"the directory has boot {own.boot}, and the cluster has recorded boot {stored.boot}"
     if own.lsn < stored.lsn:
-        return f"its last LSN is {own.lsn}, and the cluster knows of {stored.lsn}"
+        return f"the directory's last LSN is {own.lsn}, and the cluster has recorded LSN {stored.lsn}"
     if own.marker != stored.marker and not moved_cleanly(stored, own):
         return (
-            f"it is a copy: its marker file has inode {own.marker.inode}, changed at {own.marker.changed_ns} ns, and the "
-            f"cluster knows of inode {stored.marker.inode}, changed at {stored.marker.changed_ns} ns"
+            f"the directory is a copy: its marker file has inode {own.marker.inode}, changed at "
+            f"{own.marker.changed_ns} ns, and the cluster has recorded inode {stored.marker.inode}, "
+            f"changed at {stored.marker.changed_ns} ns"
         )
     return None
 

@@ -24,7 +24,7 @@ from quire.core.errors import (
 )
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import CloseOutcome
-from quire.core.writer_state import LEGAL, Asked, Legality, Status, WriterState
+from quire.core.writer_state import LEGAL, Legality, Status, StoreRequest, WriterState
 
 
 class Closing(WriterState):
@@ -49,7 +49,8 @@ class Closing(WriterState):
             raise self._not_writing("closed")
         if legality is Legality.ACTS:
             msg = (
-                f"ledger {self.record.ledger_id} was closed by its own handle before this entry was confirmed"
+                f"ledger {self.record.ledger_id} was closed by its own handle before this entry was "
+                "acknowledged"
             )
             self._fail_pending(Problem(LedgerClosedError, msg))
             self._begin_close()
@@ -61,14 +62,17 @@ class Closing(WriterState):
             Failed for what is pending.
         """
         if LEGAL["abandon"][self.status] is Legality.ACTS:
-            msg = f"ledger {self.record.ledger_id} was abandoned before this entry was confirmed; a recovery decides"
+            msg = (
+                f"ledger {self.record.ledger_id} was abandoned before this entry was acknowledged; "
+                "a recovery determines whether it is in the ledger"
+            )
             self._fail_pending(Problem(LedgerClosedError, msg))
             self._stop(Status.ABANDONED)
 
     def _not_writing(self, what: str) -> NotWritingError:
         why = f": {self.problem.message}" if self.problem else ""
         msg = (
-            f"ledger {self.record.ledger_id} cannot be {what} by this handle, it is {self.status.value}{why}"
+            f"ledger {self.record.ledger_id} cannot be {what} by this handle; it is {self.status.value}{why}"
         )
         return NotWritingError(msg, ledger_id=self.record.ledger_id)
 
@@ -91,7 +95,7 @@ class Closing(WriterState):
     def _stop(self, status: Status) -> None:
         """Nothing is asked any more; late answers change nothing."""
         self.status = status
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         self._proposed = None
         self._read_at_ms = self._look_at_ms = self._quorum_until_ms = None
 
@@ -99,7 +103,7 @@ class Closing(WriterState):
         self.status = Status.CLOSING
         self._look_at_ms = self._quorum_until_ms = None
         self._attempts = 0
-        if self.asked in (Asked.NOTHING, Asked.CHOICE):
+        if self.asked in (StoreRequest.NOTHING, StoreRequest.CHOICE):
             self._write_close()
 
     def _write_close(self) -> None:
@@ -122,11 +126,11 @@ class Closing(WriterState):
         elif outcome is CloseOutcome.SUCCESS:
             self._close_done()
         elif outcome is CloseOutcome.FENCED:
-            msg = f"ledger {ledger_id} is being recovered by another client, which decides where it ends"
+            msg = f"ledger {ledger_id} is being recovered by another client, which determines its last entry"
             self._close_failed(Problem(LedgerFencedError, msg))
         else:
             msg = (
-                f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client, "
+                f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client; "
                 f"this writer's last acknowledged entry is {self.lac}"
             )
             self._close_failed(Problem(MetadataConflictError, msg))
@@ -143,20 +147,20 @@ class Closing(WriterState):
     # --- one request to the store at a time ------------------------------------------------------------------------------
 
     def _propose(self, record: LedgerMetadata) -> None:
-        self.asked = Asked.WRITE
+        self.asked = StoreRequest.WRITE
         self._proposed = record
         self.out.append(WriteMetadata(record, self.version))
 
     def _reread(self) -> None:
-        self.asked = Asked.READ
+        self.asked = StoreRequest.READ
         self._proposed = None
         self.out.append(RereadMetadata())
 
     def _store_is_silent(self) -> None:
         """Too many requests to the store stayed unanswered: end without touching the record."""
         msg = (
-            f"the metadata store did not answer {self._attempts} requests for ledger {self.record.ledger_id}; "
-            "open the ledger when it is back: that recovers it"
+            f"the metadata store did not respond to {self._attempts} requests for ledger "
+            f"{self.record.ledger_id}; open the ledger when the store is back, which recovers it"
         )
         problem = Problem(MetadataUnknownError, msg)
         if self.status is Status.CLOSING:

@@ -65,7 +65,10 @@ def share_out(limit: int, connections_max: int, files_max: int) -> Shares:
         MisuseError: there are too few for a bookie.
     """
     if limit < LEAST:
-        msg = f"this process may open {limit} files and connections, a bookie needs {LEAST} at least: raise it (ulimit -n)"
+        msg = (
+            f"this process may open {limit} files and connections, and a bookie needs at least "
+            f"{LEAST}: raise the limit (ulimit -n)"
+        )
         raise MisuseError(msg, limit=limit)
     queue = min(QUEUE_MAX, limit // 8)
     rest = limit - OWN - queue
@@ -74,7 +77,7 @@ def share_out(limit: int, connections_max: int, files_max: int) -> Shares:
     return Shares(connections, max(1, connections // 4), files, queue)
 
 
-class Entry(Enum):
+class ConnectionEntry(Enum):
     """What becomes of a new connection."""
 
     ADMITTED = auto()
@@ -83,7 +86,7 @@ class Entry(Enum):
     REFUSED = auto()
 
 
-def admit(shares: Shares, connections: int, newcomers: int) -> Entry:
+def admit(shares: Shares, connections: int, newcomers: int) -> ConnectionEntry:
     """Whether one more connection gets in.
 
     Args:
@@ -92,5 +95,5 @@ def admit(shares: Shares, connections: int, newcomers: int) -> Entry:
         newcomers: how many of them are newcomers.
     """
     if connections < shares.connections and newcomers < shares.newcomers:
-        return Entry.ADMITTED
-    return Entry.DISPLACES if newcomers else Entry.REFUSED
+        return ConnectionEntry.ADMITTED
+    return ConnectionEntry.DISPLACES if newcomers else ConnectionEntry.REFUSED

@@ -42,7 +42,7 @@ from quire.core.effects import (
 from quire.core.errors import LedgerClosedError, LedgerFencedError, MisuseError, QuorumLostError
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerState
-from quire.core.writer_state import LEGAL, Asked, Hole, Legality, Status
+from quire.core.writer_state import LEGAL, Hole, Legality, Status, StoreRequest
 
 LOOKS_IN_A_WAIT: Final = 10
 """Looks for bookies while the ack quorum is waited for, at least, if the shortest pause allows that."""
@@ -98,7 +98,7 @@ class EnsembleChange(Closing):
         Raises:
             MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
         """
-        if self.status is not Status.CHANGING or self.asked is not Asked.CHOICE:
+        if self.status is not Status.CHANGING or self.asked is not StoreRequest.CHOICE:
             return
         wanted = self._wanted()
         self._check_choice(wanted, chosen)
@@ -163,7 +163,7 @@ class EnsembleChange(Closing):
         if not wanted:
             self._round_done()
             return
-        self.asked = Asked.CHOICE
+        self.asked = StoreRequest.CHOICE
         mask = sum(1 << slot for slot in wanted)
         failed = tuple(
             dict.fromkeys((*self._failing.values(), *(self.ensemble[slot] for slot in self._absent)))
@@ -204,7 +204,7 @@ class EnsembleChange(Closing):
         self._attempts = 0
         self._refresh_live()
         self.status = Status.WRITING
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         if changed:
             self._retry_ms = self.limits.retry_ms_min
             self.out.append(EnsembleChanged(self.record.last_fragment.first_entry, after, changed))
@@ -232,12 +232,15 @@ class EnsembleChange(Closing):
         an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
         """
         if self.rules.writer_may_change(self.record):
-            self.asked = Asked.NOTHING
+            self.asked = StoreRequest.NOTHING
             self._next_round()
             return
         ledger_id = self.record.ledger_id
         if self.record.state is LedgerState.IN_RECOVERY:
-            msg = f"ledger {ledger_id} is being recovered by another client; unconfirmed entries may or may not be in it"
+            msg = (
+                f"ledger {ledger_id} is being recovered by another client; unacknowledged entries "
+                "may or may not be in it"
+            )
             self._end(Problem(LedgerFencedError, msg), close=False)
         else:
             msg = f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client"
@@ -320,7 +323,8 @@ class EnsembleChange(Closing):
         bookies = ", ".join(self.ensemble[slot] for slot in missing)
         late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
         msg = (
-            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: {bookies} "
-            f"failed{late} and no other bookie is there; start bookies and create a new ledger"
+            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: "
+            f"{bookies} failed{late} and no other bookie can replace them; start bookies and create a "
+            "new ledger"
         )
         return Problem(QuorumLostError, msg)

@@ -210,7 +210,7 @@ class LedgerMetadata:
         """
         last = self.last_fragment
         if self.state is LedgerState.CLOSED:
-            msg = f"ledger {self.ledger_id} is closed: its fragments do not grow"
+            msg = f"ledger {self.ledger_id} is closed: no fragment can be added"
             raise MisuseError(msg, ledger_id=self.ledger_id)
         if first_entry < last.first_entry:
             msg = f"ledger {self.ledger_id}: a fragment at {first_entry} would start before the last, {last.first_entry}"
@@ -225,7 +225,7 @@ class LedgerMetadata:
         Source: BookKeeper protocol: "we first update the state in the metadata to IN_RECOVERY".
         """
         if self.state is not LedgerState.OPEN:
-            msg = f"ledger {self.ledger_id} is {self.state.name}, not OPEN: recovery is not announced twice"
+            msg = f"ledger {self.ledger_id} is {self.state.name}, not OPEN: it cannot change to IN_RECOVERY"
             raise MisuseError(msg, ledger_id=self.ledger_id)
         return replace(self, state=LedgerState.IN_RECOVERY, creation_token=0)
 
@@ -243,7 +243,10 @@ class LedgerMetadata:
             MisuseError: it is closed already, or a change starts before the last fragment.
         """
         if self.state is LedgerState.CLOSED:
-            msg = f"ledger {self.ledger_id} is closed at {self.last_entry}; a closed end never moves"
+            msg = (
+                f"ledger {self.ledger_id} is closed at entry {self.last_entry}; the last entry of a "
+                "closed ledger never changes"
+            )
             raise MisuseError(msg, ledger_id=self.ledger_id)
         record = self
         for first in sorted(changes or {}):

@@ -525,7 +525,7 @@ class LogMachine:
             MisuseError: `may_roll` says no.
         """
         if not self.may_roll:
-            msg = f"no roll while {self.status.value}, roll step {self._roll.value}; see may_roll"
+            msg = f"cannot roll while {self.status.value}, roll step {self._roll.value}; see may_roll"
             raise MisuseError(msg)
         self._roll = RollStep.CREATING
         self._adopting = self.adoptions_wait

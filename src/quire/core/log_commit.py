@@ -114,7 +114,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CommitBatch:
     """One batch of one writer.
 
     Attributes:
@@ -176,7 +176,7 @@ class LookForLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoverLedger:
+class RecoverItem:
     """Fence and close an item's ledger; answer `recovered` or `recovery_failed`."""
 
     item: LogItem
@@ -226,7 +226,7 @@ class CommitEnded:
     own: Fingerprint | None = None
 
 
-CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverLedger | SwapHeads | DeleteUnlisted | CommitEnded
+CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverItem | SwapHeads | DeleteUnlisted | CommitEnded
 
 
 # --- rules ----------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class CommitMachine:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: CommitBatch,
         *,
         name_page: PageNamer,
         layout: PageLayout = DEFAULT_LAYOUT,
@@ -451,7 +451,7 @@ class CommitMachine:
                 item = head.item(each)
                 if item is not None and item.ledger_id not in self._recovered:
                     self._waiting.append(item.ledger_id)
-                    self.out.append(RecoverLedger(item))
+                    self.out.append(RecoverItem(item))
         if not self._waiting:
             self._swap()
 

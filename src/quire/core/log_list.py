@@ -392,7 +392,7 @@ class LogHead:
         for place, item in enumerate(items):
             if item.ledger_id == ledger_id and item.is_open:
                 if item.first_offset is None:
-                    msg = f"log {self.name!r}: ledger {ledger_id} is completed before the one in front of it"
+                    msg = f"log {self.name!r}: ledger {ledger_id} is completed before its predecessor"
                     raise MisuseError(msg, log=self.name, ledger_id=ledger_id)
                 items[place] = done = item.completed(item.first_offset, summary)
                 if place + 1 < len(items) and items[place + 1].first_offset is None:
@@ -526,11 +526,13 @@ class LogHead:
         """
         open_places = [place for place, item in enumerate(self.items) if item.is_open]
         if len(open_places) > OPEN_ITEMS_MAX:
-            raise self._corrupt(f"it calls {len(open_places)} ledgers open, at most {OPEN_ITEMS_MAX} can be")
+            raise self._corrupt(
+                f"{len(open_places)} of its ledgers are open, and at most {OPEN_ITEMS_MAX} may be"
+            )
         if open_places and open_places[-1] - open_places[0] != len(open_places) - 1:
             raise self._corrupt("a closed ledger stands between two open ones")
         if open_places and open_places[-1] != len(self.items) - 1:
-            raise self._corrupt("a closed ledger stands behind an open one")
+            raise self._corrupt("a closed ledger follows an open one")
         if len(set(self.ledger_ids)) != len(self.items):
             raise self._corrupt("it names a ledger twice")
         if any((item.place is Place.BOOKIES) != (not item.archive) for item in self.items):

@@ -156,7 +156,7 @@ def with_replaced(
 def _changed(head: LogHead, found: Replacement) -> ListChangedError:
     first, last = found.old[0].ledger_id, found.old[-1].ledger_id
     msg = (
-        f"log {head.name!r}: ledgers {first} to {last} are not in its list any more as they were "
-        "(truncated, or replaced by somebody else); plan again"
+        f"log {head.name!r}: its list no longer has ledgers {first} to {last} as they were planned "
+        "(truncated, or replaced by another job); plan again"
     )
     return ListChangedError(msg, log=head.name)

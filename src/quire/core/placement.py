@@ -17,14 +17,14 @@ from quire.core.ids import BookieId
 from quire.core.rules import RULES, Rules
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Where choices come from; `random.Random` and `random.SystemRandom` have this shape."""
 
     def getrandbits(self, k: int, /) -> int:
         """A number of `k` random bits."""
 
 
-def _below(chance: Chance, stop: int) -> int:
+def _below(chance: RandomSource, stop: int) -> int:
     """A number from 0 to `stop` - 1, each as likely as the others."""
     bits = stop.bit_length()
     while (drawn := chance.getrandbits(bits)) >= stop:
@@ -32,7 +32,7 @@ def _below(chance: Chance, stop: int) -> int:
     return drawn
 
 
-def _draw(chance: Chance, bookies: Sequence[BookieId], count: int) -> list[BookieId]:
+def _draw(chance: RandomSource, bookies: Sequence[BookieId], count: int) -> list[BookieId]:
     """Up to `count` different bookies in random order."""
     left = list(bookies)
     return [left.pop(_below(chance, len(left))) for _ in range(min(count, len(left)))]
@@ -41,7 +41,7 @@ def _draw(chance: Chance, bookies: Sequence[BookieId], count: int) -> list[Booki
 def choose_ensemble(
     writable: Sequence[BookieId],
     ensemble_size: int,
-    chance: Chance,
+    chance: RandomSource,
     *,
     quarantined: Collection[BookieId] = (),
 ) -> tuple[BookieId, ...]:
@@ -52,8 +52,8 @@ def choose_ensemble(
     """
     if len(writable) < ensemble_size:
         msg = (
-            f"an ensemble of {ensemble_size} needs as many writable bookies, there are {len(writable)}: "
-            f"{', '.join(writable) or 'none'}; start bookies or ask for a smaller ensemble"
+            f"an ensemble of {ensemble_size} needs as many writable bookies, and {len(writable)} are "
+            f"writable: {', '.join(writable) or 'none'}; start bookies or request a smaller ensemble"
         )
         raise NotEnoughBookiesError(msg)
     chosen = _draw(chance, [bookie for bookie in writable if bookie not in quarantined], ensemble_size)
@@ -102,7 +102,7 @@ def place_ledger(
     shape: Shape,
     writable: Sequence[BookieId],
     away: Sequence[BookieId],
-    chance: Chance,
+    chance: RandomSource,
     *,
     quarantined: Collection[BookieId] = (),
     rules: Rules = RULES,
@@ -141,17 +141,18 @@ def _too_few(shape: Shape, writable: Sequence[BookieId], away: Sequence[BookieId
     least = shape.min_present
     size, write_quorum, ack_quorum, _ = shape
     return (
-        f"a ledger with E={size} Qw={write_quorum} Qa={ack_quorum} begins with at least {least} of its {size} bookies, "
-        f"and {ack_quorum} of every write set, there; there are {len(writable)}: {', '.join(writable) or 'none'} "
-        f"(not registered: {', '.join(away) or 'none'}); start bookies, or ask for a smaller ensemble or min_present"
+        f"a ledger with E={size} Qw={write_quorum} Qa={ack_quorum} needs at least {least} of its "
+        f"{size} bookies, and {ack_quorum} of every write set, at its creation; {len(writable)} are "
+        f"writable: {', '.join(writable) or 'none'} (not registered: {', '.join(away) or 'none'}); "
+        "start bookies, or request a smaller ensemble or min_present"
     )
 
 
 def _nobody_for_slots(shape: Shape, writable: Sequence[BookieId], away: Sequence[BookieId]) -> str:
     return (
-        f"an ensemble of {shape.ensemble_size} names as many bookies of the cluster; there are {len(writable)} that take "
-        f"entries: {', '.join(writable) or 'none'}, and {len(away)} with a cookie that are away: "
-        f"{', '.join(away) or 'none'}; start or add bookies, or ask for a smaller ensemble"
+        f"an ensemble of {shape.ensemble_size} needs as many known bookies; {len(writable)} are "
+        f"writable: {', '.join(writable) or 'none'}, and {len(away)} with a cookie are not "
+        f"registered: {', '.join(away) or 'none'}; start or add bookies, or request a smaller ensemble"
     )
 
 
@@ -159,7 +160,7 @@ def choose_replacements(
     slots: Sequence[int],
     ensemble: Sequence[BookieId],
     writable: Sequence[BookieId],
-    chance: Chance,
+    chance: RandomSource,
     *,
     failed: Collection[BookieId] = (),
     quarantined: Collection[BookieId] = (),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from quire.core.rules import RULES, Rules
 
-STARTING = "it is not registered yet"
+STARTING = "the bookie is not registered yet"
 
 
 class VigilMachine:
@@ -54,7 +54,7 @@ class VigilMachine:
 
     def registration_gone(self) -> None:
         """The store answered that the registration is not there, or is another's."""
-        self._hold("the metadata store has no registration of it")
+        self._hold("the metadata store has no registration of this bookie")
 
     def confirmed(self, begun_in: int) -> bool:
         """It is registered, and the record of its boots shows its own boot.

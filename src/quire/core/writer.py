@@ -22,7 +22,7 @@ from quire.core.errors import (
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import AddOutcome
-from quire.core.writer_state import LEGAL, Asked, Legality, Run, Status
+from quire.core.writer_state import LEGAL, Legality, Run, Status, StoreRequest
 
 
 class WriterMachine(EnsembleChange):
@@ -135,10 +135,13 @@ class WriterMachine(EnsembleChange):
         if outcome is AddOutcome.DELETED and self.lac == NO_ENTRY:
             outcome = AddOutcome.REUSED
         if outcome is AddOutcome.FENCED:
-            msg = f"{where}, another client recovers it; unconfirmed entries may or may not be in it, open it to see"
+            msg = (
+                f"{where}, another client recovers it; unacknowledged entries may or may not be in "
+                "it, open it to see"
+            )
             self._end(Problem(LedgerFencedError, msg), close=False)
         elif outcome is AddOutcome.SUPERSEDED:
-            msg = f"{where}, another writer has a newer term; unconfirmed entries may or may not be in it"
+            msg = f"{where}, another writer has a newer term; unacknowledged entries may or may not be in it"
             self._end(Problem(TermSupersededError, msg), close=False)
         elif outcome is AddOutcome.REUSED:
             self._end(Problem(LedgerIdReusedError, self._reused(where, answer)), close=True)
@@ -147,25 +150,25 @@ class WriterMachine(EnsembleChange):
             self._end(Problem(LedgerClosedError, msg), close=False)
         elif answer is Answer.UNAUTHORISED:
             self._end(
-                Problem(WrongPasswordError, f"{where}, it knows the ledger under another password"),
+                Problem(WrongPasswordError, f"{where}, the bookie has the ledger with another password"),
                 close=True,
             )
         else:
-            self._end(Problem(MisuseError, f"{where}, it does not take such a request"), close=True)
+            self._end(Problem(MisuseError, f"{where}, the bookie does not accept such a request"), close=True)
 
     def _reused(self, where: str, answer: Answer) -> str:
-        held = "it still holds that one's entries"
+        held = "the bookie still holds entries of that ledger"
         if answer is Answer.DELETED:
-            held = "it keeps that one as deleted (or another client has deleted this one just now)"
+            held = "the bookie keeps a tombstone of that ledger (or another client has just deleted this one)"
         return (
-            f"{where}: id {self.record.ledger_id} was used before by another ledger, and {held}; make the ledger again, it"
-            " gets another id; if the metadata store was restored from a backup, see docs/metadata.md, 'Restoring a"
-            " backup'"
+            f"{where}: id {self.record.ledger_id} was used before by another ledger, and {held}; "
+            "create the ledger again, which gives it another id; if the metadata store was restored "
+            "from a backup, see docs/metadata.md, 'Restoring a backup'"
         )
 
     # --- answers of the metadata store, one at a time ----------------------------------------------------------------
 
-    def _answers(self, name: str, *asked: Asked) -> bool:
+    def _answers(self, name: str, *asked: StoreRequest) -> bool:
         """Whether this answer acts; False for a late one after the end.
 
         Raises:
@@ -184,13 +187,13 @@ class WriterMachine(EnsembleChange):
         Effects:
             The end of the change (EnsembleChanged, SendRun, Confirmed), its next round, or of the close (Closed).
         """
-        if not self._answers("metadata_written", Asked.WRITE):
+        if not self._answers("metadata_written", StoreRequest.WRITE):
             return
         assert self._proposed is not None
         self.record, self._proposed = self._proposed, None
         self.version = version
         self._attempts = 0
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         if self.status is Status.CLOSING:
             self._close_written()
         else:
@@ -202,7 +205,7 @@ class WriterMachine(EnsembleChange):
         Effects:
             RereadMetadata.
         """
-        if self._answers("metadata_conflicted", Asked.WRITE):
+        if self._answers("metadata_conflicted", StoreRequest.WRITE):
             self._reread()
 
     def metadata_unknown(self, now_ms: int) -> None:
@@ -211,12 +214,12 @@ class WriterMachine(EnsembleChange):
         Effects:
             RereadMetadata or SetTimer; Ended or CloseFailed after too many.
         """
-        if not self._answers("metadata_unknown", Asked.WRITE, Asked.READ):
+        if not self._answers("metadata_unknown", StoreRequest.WRITE, StoreRequest.READ):
             return
         self._attempts += 1
         if self._attempts >= self.limits.metadata_attempts_max:
             self._store_is_silent()
-        elif self.asked is Asked.WRITE:
+        elif self.asked is StoreRequest.WRITE:
             self._in_doubt = self.version
             self._reread()
         else:
@@ -230,10 +233,10 @@ class WriterMachine(EnsembleChange):
         Effects:
             The change or the close goes on with it, or the writer ends.
         """
-        if not self._answers("metadata_read", Asked.READ):
+        if not self._answers("metadata_read", StoreRequest.READ):
             return
         self.record, self.version = record, version
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         if self.status is Status.CLOSING:
             self._close_read()
         else:
@@ -245,7 +248,7 @@ class WriterMachine(EnsembleChange):
         Effects:
             Ended or CloseFailed.
         """
-        if self._answers("metadata_missing", Asked.WRITE, Asked.READ):
+        if self._answers("metadata_missing", StoreRequest.WRITE, StoreRequest.READ):
             self._record_is_gone()
 
     # --- time --------------------------------------------------------------------------------------------------------

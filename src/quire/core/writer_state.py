@@ -34,7 +34,7 @@ class Status(Enum):
     ABANDONED = "abandoned"
 
 
-class Asked(Enum):
+class StoreRequest(Enum):
     """The one question that is open."""
 
     NOTHING = "nothing"
@@ -186,7 +186,7 @@ class WriterState:
         self.record = record
         self.version = version
         self.status = Status.WRITING
-        self.asked = Asked.NOTHING
+        self.asked = StoreRequest.NOTHING
         self.problem: Problem | None = None
         self.ensemble = record.last_fragment.ensemble
         self.lac: int = NO_ENTRY
@@ -390,7 +390,7 @@ class WriterState:
                 "a writer that goes on can confirm, or waits for its quorum"
             )
             assert not self.below_quorum or self._timer_at_ms is not None, "a wait has an end"
-            assert self.asked is Asked.NOTHING
+            assert self.asked is StoreRequest.NOTHING
             assert not (self._runs and self._is_confirmed(self._head)), "a confirmed head is told"
         else:
-            assert self.asked is not Asked.NOTHING, "a change waits for an answer"
+            assert self.asked is not StoreRequest.NOTHING, "a change waits for an answer"

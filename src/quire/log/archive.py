@@ -222,7 +222,7 @@ class _Window(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         end = self._size if size < 0 else min(self._at + size, self._size)
         if self._at < self._start or end > self._start + len(self._data):
-            raise ArchiveError(f"bytes {self._at} to {end} of an archive file were asked for and not checked")
+            raise ArchiveError(f"bytes {self._at} to {end} of an archive file were requested and not checked")
         found = self._data[self._at - self._start : end - self._start]
         self._at = end
         return found
@@ -278,7 +278,8 @@ def open_archive(place: ArchivePlace) -> ArchiveFile:
         raise _unread(place, error) from error
     if footer_digest(footer) != place.digest:
         raise ArchiveLostError(
-            f"archive file {place.path}: its footer is not the one that the log's list means", path=place.path
+            f"archive file {place.path}: its footer differs from the one recorded in the log's list",
+            path=place.path,
         )
     return ArchiveFile(place, source, size, footer)
 
@@ -290,7 +291,7 @@ def _opened(system: fs.FileSystem, path: str, place: ArchivePlace) -> pa.NativeF
     except FileNotFoundError as error:
         system.get_file_info(fs.FileSelector(path.rpartition("/")[0]))
         raise ArchiveLostError(
-            f"archive file {place.path} cannot be read: it is not there, its directory is", path=place.path
+            f"archive file {place.path} is missing from its directory", path=place.path
         ) from error
 
 

@@ -34,7 +34,7 @@ class Many:
 Claim: TypeAlias = asyncio.Future[int] | tuple[Many, int]
 
 
-class Batch:
+class RecordBatch:
     """Records that will be, or are, one entry."""
 
     __slots__ = ("base_ms", "bytes", "claims", "headers", "keys", "offset", "target", "times", "values")
@@ -47,7 +47,7 @@ class Batch:
         self.times: list[int] | None = None
         self.claims: list[Claim] = []
         self.bytes = 0
-        self.target: Target | None = None
+        self.target: LedgerTarget | None = None
         self.offset = -1
 
     def add(
@@ -84,7 +84,7 @@ class Batch:
         """Whether a bare value can be put in by appending it to `values` alone."""
         return self.times is None and self.headers is None and self.keys is None
 
-    def encode(self, target: Target, epoch: int, codec: Codec | None, compression: str | None) -> bytes:
+    def encode(self, target: LedgerTarget, epoch: int, codec: Codec | None, compression: str | None) -> bytes:
         """The entry that follows what the target was sent so far."""
         many = len(self.values) > 1
         return encode_batch(
@@ -102,7 +102,7 @@ class Batch:
         )
 
 
-class Target:
+class LedgerTarget:
     """One ledger that this writer sends to."""
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Target:
         self.min_ms: int | None = None
         self.max_ms: int | None = None
 
-    def sent_one(self, batch: Batch, entry_bytes: int) -> None:
+    def sent_one(self, batch: RecordBatch, entry_bytes: int) -> None:
         """A batch is on its way: it has its offset now."""
         times = batch.times
         low, high = (batch.base_ms, batch.base_ms) if times is None else (min(times), max(times))

@@ -25,7 +25,14 @@ from quire.core.errors import (
 )
 from quire.core.fingerprints import Fingerprint
 from quire.core.ledger_metadata import LedgerState
-from quire.core.log_commit import COMMIT_RULES, Batch, CommitMachine, CommitOutcome, CommitRules, FoundHead
+from quire.core.log_commit import (
+    COMMIT_RULES,
+    CommitBatch,
+    CommitMachine,
+    CommitOutcome,
+    CommitRules,
+    FoundHead,
+)
 from quire.core.log_list import LogHead, LogItem, PageLayout
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
@@ -87,7 +94,7 @@ class LogCommitter:
         self,
         client: Client,
         names: Sequence[str],
-        batch: Batch,
+        batch: CommitBatch,
         password: bytes = b"",
         config: LogConfig | None = None,
         *,
@@ -152,9 +159,11 @@ class LogCommitter:
             case c.LookForLedger(place, head, ledger_id):
                 listing = await self._patience.ask(read_listing, self._client.store, self._heads, head.log_id)
                 if listing is None:
-                    raise MetadataUnknownError(f"the list of log {self._names[place]!r} cannot be read now")
+                    raise MetadataUnknownError(
+                        f"the metadata store did not return the list of log {self._names[place]!r}"
+                    )
                 machine.looked(place, listed=ledger_id in listing.ledgers)
-            case c.RecoverLedger(item):
+            case c.RecoverItem(item):
                 await self._recover(item)
             case c.SwapHeads():
                 await self._swap(effect)
@@ -272,8 +281,8 @@ class LogCommitter:
                 raise LogLedError(msg, log=name)
             case CommitOutcome.LEADER_GONE:
                 msg = (
-                    f"log '{name}' was left open by a leader that is gone ({detail}); set takeover=true, "
-                    "which recovers what it wrote."
+                    f"log '{name}' has an open ledger of a leader that has ended ({detail}); set "
+                    "takeover=true, which recovers that ledger."
                 )
                 raise LogLedError(msg, log=name)
             case (

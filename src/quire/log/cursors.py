@@ -114,7 +114,7 @@ class LogCursors:
         def moved(cursor: Cursor) -> Cursor:
             if cursor.holder != use.holder and not take:
                 raise CursorTakenError(
-                    f"cursor '{use.name}' was taken over by another stream: each needs a cursor of its own",
+                    f"cursor '{use.name}' was taken over by another stream: each stream needs its own cursor",
                     cursor=use.name,
                 )
             return replace(cursor, offset=offset)
@@ -168,8 +168,9 @@ class LogCursors:
         last = min(holding, key=lambda cursor: cursor.offset, default=None)
         if last is not None and last.offset < before:
             raise CursorHoldsError(
-                f"log {head.name!r}: cursor '{last.name}' holds what is from offset {last.offset} on; truncate up to "
-                "there, or remove the cursor with `quire log cursors --remove`",
+                f"log {head.name!r}: cursor '{last.name}' retains records from offset {last.offset} "
+                "on; truncate before that offset, or remove the cursor with `quire log cursors "
+                "--remove`",
                 log=head.name,
                 cursor=last.name,
             )
@@ -182,7 +183,9 @@ def cursor_key(owner: str, name: str) -> str:
         MisuseError: the name cannot be one.
     """
     if not CURSOR_NAME.fullmatch(name):
-        raise MisuseError(f"{name!r} cannot be a cursor's name: 1 to 128 letters, digits and any of . _ -")
+        raise MisuseError(
+            f"{name!r} is not a valid cursor name: use 1 to 128 letters, digits and any of . _ -"
+        )
     return f"{CURSORS}{owner}/{name}"
 
 

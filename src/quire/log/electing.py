@@ -63,7 +63,7 @@ class StoreElector:
         return Election(self._store, election_of(log_id), candidate)
 
 
-class Standing:
+class CandidateStanding:
     """A writer's place before an elector, and what it does about the answers.
 
     Args:
@@ -104,9 +104,7 @@ class Standing:
         except Exception as error:
             if self._wait:
                 raise
-            _LOG.warning(
-                "the election cannot be asked who should lead, %s tries on: %s", self._candidate, error
-            )
+            _LOG.warning("the leader election failed, and %s goes on without it: %s", self._candidate, error)
             return True
         if self._wait and leader != self._candidate:
             await self._candidacy.campaign()
@@ -119,11 +117,11 @@ class Standing:
             campaign.cancel()
         for outcome in await asyncio.gather(*self._campaigns, return_exceptions=True):
             if isinstance(outcome, Exception):
-                _LOG.warning("%s does not stand in the election: %s", self._candidate, outcome)
+                _LOG.warning("%s could not join the leader election: %s", self._candidate, outcome)
         for candidacy in (self._candidacy, self._shown):
             if candidacy is None:
                 continue
             try:
                 await candidacy.resign()
             except Exception as error:  # noqa: BLE001 - whatever an elector raises, its advice is not needed any more
-                _LOG.warning("%s cannot give its place in the election up: %s", self._candidate, error)
+                _LOG.warning("%s could not leave the leader election: %s", self._candidate, error)

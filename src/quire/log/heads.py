@@ -102,7 +102,7 @@ class LogHeads:
         try:
             await self._store.multi((Create(key, encode_head(head)), Create(name, encode_name(head.log_id))))
         except AlreadyExistsError as error:
-            msg = f"a log {head.name!r} exists already"
+            msg = f"log {head.name!r} already exists"
             raise AlreadyExistsError(msg, log=head.name) from error
         except MetadataUnknownError:
             if await self.find(head.name) != head.log_id:
@@ -222,7 +222,10 @@ class LogHeads:
     async def _items_below(self, head: LogHead, page: PageRef, offset: int) -> list[LogItem]:
         found = await self.read_page(head.log_id, page.name)
         if found is None:
-            msg = f"page {page.name} of log {head.name!r} is gone: it was truncated or deleted meanwhile"
+            msg = (
+                f"page {page.name} of log {head.name!r} is missing: the log was truncated or "
+                "deleted meanwhile"
+            )
             raise NoSuchLogError(msg, log=head.name, page=page.name)
         if found.children:
             child = next(child for child in found.children if child.next_offset > offset)
@@ -260,7 +263,10 @@ class LogHeads:
             return
         found = await self.read_page(head.log_id, page.name)
         if found is None:
-            msg = f"page {page.name} of log {head.name!r} is gone: it was truncated or deleted meanwhile"
+            msg = (
+                f"page {page.name} of log {head.name!r} is missing: the log was truncated or "
+                "deleted meanwhile"
+            )
             raise NoSuchLogError(msg, log=head.name, page=page.name)
         items += found.items
         for child in found.children:

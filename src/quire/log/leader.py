@@ -47,7 +47,7 @@ MakeLogMachine: TypeAlias = Callable[..., LogMachine]
 """Makes a handle's machine; called as `LogMachine` is."""
 
 
-class Sender(Protocol):
+class LogSender(Protocol):
     """Who sends entries to the ledgers that the leader hands over: `LogWriter`."""
 
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
@@ -108,7 +108,7 @@ class LogLeader:
             digest=head.settings.digest,
             adopts=config.adopts,
         )
-        self._sender: Sender | None = None
+        self._sender: LogSender | None = None
         self._writers: dict[LedgerId, LedgerWriter] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._cause: QuireError | None = None
@@ -156,7 +156,7 @@ class LogLeader:
         """Whether `close` was taken, or the handle has ended anyway."""
         return self._machine.is_closing
 
-    def start(self, sender: Sender) -> None:
+    def start(self, sender: LogSender) -> None:
         """Take the five steps; `sender.serve` or `sender.ended` follows."""
         self._sender = sender
         self._machine.open()
@@ -302,7 +302,9 @@ class LogLeader:
         try:
             await self._ledgers.delete(ledger_id)
         except QuireError as error:
-            log.warning("log %r: unlisted ledger %d stays for now: %s", self._name, ledger_id, error)
+            log.warning(
+                "log %r: the unlisted ledger %d could not be deleted: %s", self._name, ledger_id, error
+            )
 
     async def _back_off(self, attempt: int) -> None:
         """Step 1 again, after a pause; the election is asked when that is over, so that its answer is a new one.
@@ -310,15 +312,18 @@ class LogLeader:
         Source: BookKeeper ledgers to logs, "Opening a log": "they should check that they are in fact still the
         leader".
         """
-        why = f"the list was lost to others {attempt} times in a row"
+        why = f"the compare-and-swap of the list was lost to other writers {attempt} times in a row"
         if attempt < self._config.open_attempts_max:
             await self._pause(attempt)
             if await self._may_retry():
                 self._machine.retry()
                 return
-            why = "the election names another writer than this one"
+            why = "the election names another writer"
         who = self._head.leader.host or "another writer"
-        msg = f"log {self._name!r}: {who} leads it, and {why}; open it again to take it over, or wait for the lead"
+        msg = (
+            f"log {self._name!r}: {who} is the leader, and {why}; open the log again to take it "
+            "over, or wait for the election"
+        )
         self._cause = NotLeaderError(msg, log=self._name)
         self._machine.abandon(msg)
 
@@ -354,7 +359,7 @@ class LogLeader:
                         attempt = 0
             except QuireError as error:
                 if not error.retriable:
-                    log.warning("log %r: adopted ledgers wait for the next roll: %s", self._name, error)
+                    log.warning("log %r: adopted ledgers are placed at the next roll: %s", self._name, error)
                     return
             else:
                 return
@@ -389,7 +394,7 @@ class LogLeader:
         self._writers.pop(ledger_id, None)
         self._machine.ledger_closed(ledger_id, summary)
 
-    def _sender_of(self) -> Sender:
+    def _sender_of(self) -> LogSender:
         assert self._sender is not None
         return self._sender
 

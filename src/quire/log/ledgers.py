@@ -83,8 +83,9 @@ class LogLedgers:
         reader = await self._client.open_ledger(item.ledger_id, self.password, recover=recover)
         if item.token and reader.metadata.token != item.token:
             msg = (
-                f"ledger {item.ledger_id} is not the one that the log's list means: its token is "
-                f"{reader.metadata.token:#x}, not {item.token:#x}; was a metadata store restored?"
+                f"ledger {item.ledger_id} is not the ledger in the log's list: its token is "
+                f"{reader.metadata.token:#x}, not {item.token:#x}; was the metadata store restored "
+                "from a backup?"
             )
             raise CorruptMetadataError(msg, ledger_id=item.ledger_id)
         return reader

@@ -21,14 +21,14 @@ from quire.core.errors import (
     TrimmedError,
 )
 from quire.core.log import LogMachine
-from quire.core.log_commit import Batch, Part
+from quire.core.log_commit import CommitBatch, Part
 from quire.core.log_list import ItemState, LedgerSummary, LogHead, LogItem, LogSettings
 from quire.core.log_trimming import TrimMachine
 from quire.core.quorum import check_min_present, check_quorums
 from quire.log.committing import LogCommitter
 from quire.log.config import LogConfig
 from quire.log.cursors import LogCursors
-from quire.log.electing import Elector, Standing, StoreElector
+from quire.log.electing import CandidateStanding, Elector, StoreElector
 from quire.log.heads import LogHeads, name_key
 from quire.log.leader import LogLeader, MakeLogMachine
 from quire.log.ledgers import LogLedgers, summary
@@ -164,7 +164,7 @@ class Log:
         return head
 
     def _missing(self) -> NoSuchLogError:
-        msg = f"there is no log {self.name!r} in this cluster; `await log.create()` makes it"
+        msg = f"log {self.name!r} does not exist in this cluster; `await log.create()` creates it"
         return NoSuchLogError(msg, log=self.name)
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -201,11 +201,13 @@ class Log:
             raise
         return writer
 
-    def _standing(self, log_id: bytes, candidate: str, *, wait: bool) -> Standing:
+    def _standing(self, log_id: bytes, candidate: str, *, wait: bool) -> CandidateStanding:
         in_store = StoreElector(self._client.store).candidacy(log_id, candidate)
         if self._elector is None:
-            return Standing(in_store, candidate, wait=wait)
-        return Standing(self._elector.candidacy(log_id, candidate), candidate, wait=wait, shown=in_store)
+            return CandidateStanding(in_store, candidate, wait=wait)
+        return CandidateStanding(
+            self._elector.candidacy(log_id, candidate), candidate, wait=wait, shown=in_store
+        )
 
     def _new_leader(
         self, head: LogHead, holder: str, host: str, may_retry: Callable[[], Awaitable[bool]]
@@ -324,10 +326,10 @@ class Log:
             TrimmedError, PastEndError: naming both.
         """
         if start < about.start_offset:
-            msg = f"log {self.name!r}: asked from offset {start}, earliest is {about.start_offset}"
+            msg = f"log {self.name!r}: requested offset {start}, the earliest is {about.start_offset}"
             raise TrimmedError(msg, log=self.name, offset=start, earliest=about.start_offset)
         if start > about.end_offset:
-            msg = f"log {self.name!r}: asked from offset {start}, the log ends at {about.end_offset}"
+            msg = f"log {self.name!r}: requested offset {start}, the log ends at {about.end_offset}"
             raise PastEndError(msg, log=self.name, offset=start, end=about.end_offset)
 
     # --- the list ----------------------------------------------------------------------------------------------
@@ -435,7 +437,7 @@ class Log:
         """
         head = await self._head()
         if head.adoptions:
-            batch = Batch((Part(head.log_id, ()),), takeover=takeover, place=True)
+            batch = CommitBatch((Part(head.log_id, ()),), takeover=takeover, place=True)
             await LogCommitter(
                 self._client, [self.name], batch, self._ledgers.password, self._config
             ).commit()

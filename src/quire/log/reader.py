@@ -60,7 +60,7 @@ class LogReader:
     ) -> None:
         for what, offset in (("start", start), ("end", end)):
             if offset is not None and offset < 0:
-                msg = f"log {name!r}: offsets are numbered from 0, {what}={offset} is none"
+                msg = f"log {name!r}: offsets start at 0, got {what}={offset}"
                 raise MisuseError(msg, log=name)
         self._name, self._log_id, self._heads, self._ledgers = name, log_id, heads, ledgers
         self._start, self._end, self._follow, self._recover = start, end, follow, recover
@@ -122,7 +122,7 @@ class LogReader:
         """An empty pass: was there nothing new, or was the start beyond the end?"""
         end = await confirmed_end(await self._head(), self._ledgers)
         if start > end:
-            msg = f"log {self._name!r}: asked from offset {start}, the log ends at {end}"
+            msg = f"log {self._name!r}: requested offset {start}, the log ends at {end}"
             raise PastEndError(msg, log=self._name, offset=start, end=end)
 
     async def _batches(self) -> AsyncGenerator[BatchAt, None]:
@@ -162,7 +162,7 @@ class LogReader:
     async def _head(self) -> LogHead:
         found = await self._heads.read(self._log_id)
         if found is None or found[0].is_being_deleted:
-            msg = f"there is no log {self._name!r} (any more): it was deleted"
+            msg = f"log {self._name!r} was deleted"
             raise NoSuchLogError(msg, log=self._name)
         head = found[0]
         if self._offset < 0:
@@ -171,7 +171,7 @@ class LogReader:
             if head.items:
                 self._last_ledger = head.items[-1].ledger_id
         if self._offset < head.start_offset:
-            msg = f"log {self._name!r}: asked from offset {self._offset}, earliest is {head.start_offset}"
+            msg = f"log {self._name!r}: requested offset {self._offset}, the earliest is {head.start_offset}"
             raise TrimmedError(msg, log=self._name, offset=self._offset, earliest=head.start_offset)
         return head
 
@@ -245,8 +245,9 @@ class LogReader:
     def _check_follows(self, reader: LedgerReader, batch: BatchAt, at: int) -> None:
         if at > self._offset:
             msg = (
-                f"log {self._name!r}: ledger {reader.ledger_id} entry {batch.entry_id} begins at offset {at}, "
-                f"{self._offset} was to come: its batch headers do not agree with the list"
+                f"log {self._name!r}: ledger {reader.ledger_id} entry {batch.entry_id} begins at "
+                f"offset {at}, and offset {self._offset} was expected: its batch headers contradict "
+                "the list"
             )
             raise CorruptMetadataError(msg, log=self._name, ledger_id=reader.ledger_id)
 

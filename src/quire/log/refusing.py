@@ -14,7 +14,7 @@ from quire.core.errors import (
     TransactionResetError,
     TransactionRowsError,
 )
-from quire.core.log_commit import Batch, CommitEnded, CommitOutcome
+from quire.core.log_commit import CommitBatch, CommitEnded, CommitOutcome
 
 NAMED: Final = "app:"
 """What the marks of named transactions begin with, so that no name can be a query's id."""
@@ -27,7 +27,7 @@ _STREAM_WAYS: Final = (
 )
 
 
-def mark_error(ended: CommitEnded, batch: Batch, name: str) -> RefusedError:
+def mark_error(ended: CommitEnded, batch: CommitBatch, name: str) -> RefusedError:
     """The error for a batch that was refused because of its log's mark.
 
     Args:
@@ -40,9 +40,10 @@ def mark_error(ended: CommitEnded, batch: Batch, name: str) -> RefusedError:
     if ended.outcome is CommitOutcome.MARK_DAMAGED:
         ways = "txnOnReset=continue or skip" if batch.named else "onCheckpointReset=append or skip"
         return DamagedMarkError(
-            f"log '{name}': the mark of query '{batch.query_id}' at batch {mark.batch_id} is damaged: its fingerprint is "
-            f"none that a program writes, so nobody can tell whether batch {batch.batch_id} is in the log. Nothing was "
-            f"written. Compare the end of the log with the input, then set {ways} for one run.",
+            f"log '{name}': the mark of query '{batch.query_id}' at batch {mark.batch_id} is damaged: "
+            f"its fingerprint is not valid, so it is unknown whether batch {batch.batch_id} is in the "
+            f"log. Nothing was written. Compare the end of the log with the input, then set {ways} "
+            "for one run.",
             log=name,
         )
     if batch.named:
@@ -64,7 +65,7 @@ def mark_error(ended: CommitEnded, batch: Batch, name: str) -> RefusedError:
     return CheckpointWentBackError(f"log '{name}': {what} {ways}", log=name, query=batch.query_id)
 
 
-def _transaction(ended: CommitEnded, batch: Batch, name: str) -> RefusedError:
+def _transaction(ended: CommitEnded, batch: CommitBatch, name: str) -> RefusedError:
     mark = ended.mark
     assert mark is not None
     app, _, part = batch.query_id.removeprefix(NAMED).partition(PART)

@@ -113,7 +113,10 @@ class LogRewriter:
             raise
         found = await summary(await self._ledgers.open(new))
         if (found.records, found.payload_bytes) != (through, new.payload_bytes):
-            msg = f"ledger {new.ledger_id} was written up to record {through} and reads up to {found.records}"
+            msg = (
+                f"ledger {new.ledger_id} was written up to record {through}, and {found.records} "
+                "records were read back"
+            )
             raise CorruptMetadataError(msg, ledger_id=new.ledger_id)
         return Replacement.by_copy(items, new)
 
@@ -121,7 +124,7 @@ class LogRewriter:
         """Each entry of an item's ledger."""
         reader = await self._ledgers.open(item)
         if not is_batched(reader.metadata):
-            msg = f"the entries of ledger {item.ledger_id} are no batches; it stays as it is"
+            msg = f"the entries of ledger {item.ledger_id} are not batches; the ledger is not rewritten"
             raise MisuseError(msg, ledger_id=item.ledger_id)
         if reader.last_add_confirmed < 0:
             return
@@ -182,7 +185,7 @@ class LogRewriter:
     async def _head(self) -> tuple[LogHead, int]:
         found = await self._heads.read(self._log_id)
         if found is None or found[0].is_being_deleted:
-            msg = f"there is no log {self._log_id.hex()} any more: it was deleted"
+            msg = f"log {self._log_id.hex()} was deleted"
             raise NoSuchLogError(msg, log_id=self._log_id.hex())
         return found
 
@@ -201,10 +204,10 @@ class LogRewriter:
         try:
             record, version = await self._client.ledger_store.read(new.ledger_id)
         except NoSuchLedgerError as error:
-            msg = f"ledger {new.ledger_id} was deleted before it got into the list; copy again"
+            msg = f"ledger {new.ledger_id} was deleted before it was added to the list; copy again"
             raise StagedLedgerGoneError(msg, ledger_id=new.ledger_id) from error
         if record.token != new.token:
-            msg = f"ledger {new.ledger_id} is another one by now; copy again"
+            msg = f"ledger {new.ledger_id} was replaced by another ledger; copy again"
             raise StagedLedgerGoneError(msg, ledger_id=new.ledger_id)
         return new.ledger_id, version
 

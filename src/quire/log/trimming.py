@@ -49,13 +49,13 @@ class LogTrimmer:
             if len(out) == 1 and isinstance(out[0], t.TrimEnded):
                 self._judge(out[0])
                 return
-            assert out, "a truncation that waits for nothing"
+            assert out, "a truncation without a pending effect"
             # Several effects at once are deletions of one page; they go side by side.
             await asyncio.gather(*(self._carry_out(machine, effect) for effect in out))
 
     def _judge(self, ended: t.TrimEnded) -> None:
         if ended.outcome is TrimOutcome.NO_SUCH_LOG:
-            msg = f"there is no log {self._name!r} any more: it was deleted"
+            msg = f"log {self._name!r} was deleted"
             raise NoSuchLogError(msg, log=self._name)
         if ended.outcome is TrimOutcome.PAST_END:
             raise PastEndError(ended.detail, log=self._name)

@@ -31,7 +31,7 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log_list import LedgerSummary
 from quire.env.interfaces import Clock
-from quire.log.batching import RECORD_OVERHEAD, Batch, Many, Target, fail, record_size, settle
+from quire.log.batching import RECORD_OVERHEAD, LedgerTarget, Many, RecordBatch, fail, record_size, settle
 from quire.log.config import LogConfig
 from quire.log.leader import LOST_LEDGER, LogLeader
 from quire.wire.batch import Codec, Headers
@@ -80,10 +80,10 @@ class LogWriter:
         self._codec = Codec.ARROW if config.codec == "arrow" else None
         self._compression = config.compression
         # Records that wait, as batches in the making; the last one grows.
-        self._waiting: deque[Batch] = deque()
-        self._plain: Batch | None = None
+        self._waiting: deque[RecordBatch] = deque()
+        self._plain: RecordBatch | None = None
         self._waiting_bytes = 0
-        self._in_flight: deque[Batch] = deque()
+        self._in_flight: deque[RecordBatch] = deque()
         self._in_flight_bytes = 0
         self._send_due = False
         self._stalled = False
@@ -92,8 +92,8 @@ class LogWriter:
         self._accepted = 0
         self._settled = 0
         self._now_ms = 0
-        self._target: Target | None = None
-        self._targets: dict[LedgerId, Target] = {}
+        self._target: LedgerTarget | None = None
+        self._targets: dict[LedgerId, LedgerTarget] = {}
         self._draining: LedgerId | None = None
         self._roll_waiters: list[asyncio.Future[None]] = []
         self._roll_timer: asyncio.TimerHandle | None = None
@@ -263,7 +263,7 @@ class LogWriter:
             self._leader.roll()
         elif not self._leader.rolling:
             self._roll_waiters.remove(waiter)
-            msg = f"log {self.name!r}: the former ledger is not closed yet; try again"
+            msg = f"log {self.name!r}: the previous ledger is not closed yet; try again"
             raise RefusedError(msg, log=self.name)
         await waiter
 
@@ -321,8 +321,9 @@ class LogWriter:
         size = record_size(value, key, headers, timestamp_ms)
         if size > self._record_bytes_max:
             msg = (
-                f"log {self.name!r}: a record of {size} bytes is above the limit of {self._record_bytes_max} "
-                "(ClientConfig.entry_bytes_max or what a frame holds, --frame-bytes-max, less a header); split it"
+                f"log {self.name!r}: a record of {size} bytes exceeds the limit of "
+                f"{self._record_bytes_max} (ClientConfig.entry_bytes_max or --frame-bytes-max, less a "
+                "header); split it"
             )
             raise MisuseError(msg, log=self.name)
         return size
@@ -349,7 +350,9 @@ class LogWriter:
             for i in range(len(values))
         ]
 
-    def _fill(self, batch: Batch, values: Sequence[bytes | None], sizes: Sequence[int], start: int) -> int:
+    def _fill(
+        self, batch: RecordBatch, values: Sequence[bytes | None], sizes: Sequence[int], start: int
+    ) -> int:
         """Put bare values from `start` on into a plain batch, as many as fit; the place behind them."""
         room = self._batch_bytes_max - batch.bytes
         last = min(len(values), start + self._batch_records_max - len(batch.values))
@@ -380,7 +383,7 @@ class LogWriter:
         headers: Headers | None,
         timestamp_ms: int | None,
         size: int,
-    ) -> Batch:
+    ) -> RecordBatch:
         """Put a record into the batch in the making, or into a new one when it is full."""
         if not self._send_due:
             # The first record of a loop turn: its time serves for the whole turn.
@@ -396,7 +399,7 @@ class LogWriter:
             or batch.bytes + size > self._batch_bytes_max
             or len(batch.values) >= self._batch_records_max
         ):
-            batch = Batch(timestamp_ms)
+            batch = RecordBatch(timestamp_ms)
             waiting.append(batch)
         batch.add(value, key, headers, timestamp_ms, size)
         self._plain = batch if batch.plain and batch.base_ms == self._now_ms else None
@@ -463,7 +466,7 @@ class LogWriter:
                 self._roll()
                 target = self._target
 
-    def _send_batch(self, target: Target, batch: Batch) -> bool:
+    def _send_batch(self, target: LedgerTarget, batch: RecordBatch) -> bool:
         entry = batch.encode(target, self._leader.epoch, self._codec, self._compression)
         try:
             confirmed = target.ledger.append_nowait(entry)
@@ -486,7 +489,7 @@ class LogWriter:
         confirmed.add_done_callback(self._entry_done)
         return True
 
-    async def _unstall(self, target: Target) -> None:
+    async def _unstall(self, target: LedgerTarget) -> None:
         try:
             await target.ledger.drain()
         except QuireError as error:
@@ -538,7 +541,7 @@ class LogWriter:
     def serve(self, ledger: LedgerWriter, first_offset: int, epoch: int) -> None:
         """Send to this ledger from now on; see `Sender`."""
         del epoch
-        self._target = Target(ledger, first_offset, self._clock.now_ms())
+        self._target = LedgerTarget(ledger, first_offset, self._clock.now_ms())
         self._targets[ledger.ledger_id] = self._target
         if not self._opened.done():
             self._end = first_offset
@@ -557,7 +560,7 @@ class LogWriter:
         if not target.in_flight:
             self._loop.call_soon(self._drained, target)
 
-    def _drained(self, target: Target) -> None:
+    def _drained(self, target: LedgerTarget) -> None:
         if self._draining == target.ledger.ledger_id:
             self._draining = None
             self._leader.drained(target.ledger.ledger_id, target.confirmed)
@@ -577,7 +580,11 @@ class LogWriter:
         cause = self._leader.cause
         if not done:
             self._no_roll_before_ms = self._clock.now_ms() + ROLL_RETRY_MS
-            log.warning("log %r: no new ledger could be made, the current one goes on: %s", self.name, cause)
+            log.warning(
+                "log %r: no new ledger could be created; the writer continues in the current one: %s",
+                self.name,
+                cause,
+            )
         for waiter in waiters:
             if waiter.done():
                 continue
@@ -588,7 +595,7 @@ class LogWriter:
                     cause or NotEnoughBookiesError(f"log {self.name!r}: no new ledger", log=self.name)
                 )
 
-    def _roll_due(self, target: Target) -> bool:
+    def _roll_due(self, target: LedgerTarget) -> bool:
         return (
             target.sent_bytes >= self._config.roll_bytes
             and self._leader.may_roll
@@ -681,7 +688,7 @@ class LogWriter:
         try:
             await self._resign()
         except QuireError as error:
-            log.warning("log %s: the lead is given back when its session ends: %s", self.name, error)
+            log.warning("log %s: the leadership ends with the session of this client: %s", self.name, error)
 
     async def _finish(self) -> None:
         if self._roll_timer is not None:

@@ -16,7 +16,7 @@ from quire.metadata.store import MetadataStore, VersionConflictError
 from quire.wire.store_records import Passes, decode_passes, encode_passes
 
 
-class Held(NamedTuple):
+class HeldCollection(NamedTuple):
     """A bookie that deletes nothing.
 
     Attributes:
@@ -33,22 +33,22 @@ class Held(NamedTuple):
     version: int
 
 
-async def bookies_that_hold(store: MetadataStore) -> list[Held]:
+async def bookies_that_hold(store: MetadataStore) -> list[HeldCollection]:
     """The bookies that delete nothing because the metadata store is not the one that they knew.
 
     Raises:
         CorruptMetadataError: a bookie's counter is damaged; it names the key.
     """
-    found: list[Held] = []
+    found: list[HeldCollection] = []
     async for key, value in every_key(store, PASSES):
         bookie = BookieId(key.removeprefix(PASSES))
         says = decode_passes(value.value, bookie)
         if says.held:
-            found.append(Held(bookie, says.held, says.accepted == says.own, says, value.version))
+            found.append(HeldCollection(bookie, says.held, says.accepted == says.own, says, value.version))
     return found
 
 
-async def accept_store(store: MetadataStore) -> list[Held]:
+async def accept_store(store: MetadataStore) -> list[HeldCollection]:
     """Say to every bookie that holds: this store is the one. Each goes on with its next pass, without its evidence.
 
     Returns:
@@ -57,7 +57,7 @@ async def accept_store(store: MetadataStore) -> list[Held]:
     Raises:
         RefusedError: no bookie holds, or all were told already; nothing was changed.
     """
-    told: list[Held] = []
+    told: list[HeldCollection] = []
     holding = await bookies_that_hold(store)
     for one in holding:
         if one.accepted:
@@ -71,6 +71,9 @@ async def accept_store(store: MetadataStore) -> list[Held]:
     if not told:
         why = "no bookie holds back deletions"
         if holding:
-            why = f"the store is accepted already; {', '.join(one.bookie for one in holding)} will see it with the next pass"
-        raise RefusedError(f"there is nothing to accept: {why}")
+            why = (
+                f"the store is already accepted; {', '.join(one.bookie for one in holding)} will "
+                "notice it with the next pass"
+            )
+        raise RefusedError(f"the store needs no acceptance: {why}")
     return told

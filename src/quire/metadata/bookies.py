@@ -146,8 +146,8 @@ class BookieRegistration:
             again = await _register(self._store, self.info, wait_ms)
         except AlreadyExistsError as error:
             raise IdentityReplacedError(
-                f"{error.message}; this one ends. Keep the other, and do not start this directory again unless that one "
-                "is gone for good",
+                f"{error.message}; this process ends. Keep the other one, and do not start this "
+                "directory again unless the other one is gone for good",
                 bookie=self.info.bookie_id,
             ) from error
         self._hold(again)
@@ -203,7 +203,7 @@ async def _register_once(store: MetadataStore, info: BookieInfo) -> Registration
         if await store.get(other) is None:
             return held
         await held.close()
-    raise AlreadyExistsError(f"{other} exists already; its owner lives", key=other)
+    raise AlreadyExistsError(f"the registration {other} already exists and its owner is alive", key=other)
 
 
 async def _register(store: MetadataStore, info: BookieInfo, wait_ms: int) -> Registration:
@@ -221,7 +221,8 @@ async def _register(store: MetadataStore, info: BookieInfo, wait_ms: int) -> Reg
     except TimeoutError:
         pass
     raise AlreadyExistsError(
-        f"bookie {info.bookie_id} is registered already: another process with its identity lives; stop that one",
+        f"bookie {info.bookie_id} is already registered: another process with its identity is alive; "
+        "stop that process",
         bookie=info.bookie_id,
     ) from taken
 

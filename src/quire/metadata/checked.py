@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from quire.core.errors import CorruptMetadataError, MisuseError
 from quire.metadata.store import Versioned
-from quire.wire.layout import REFUSES, Field, Layout, Use
+from quire.wire.layout import REFUSES, Field, FieldUse, Layout
 
 PLAIN_FORMAT: Final = 1
 """Stores whose values are stored as they are."""
@@ -28,7 +28,7 @@ FORMATS: Final = (PLAIN_FORMAT, CHECKED_FORMAT)
 
 HEAD: Final = b"\0QC1"
 TAIL: Final = HEAD[::-1]
-_USE: Final = Use("the drivers for SQLite and etcd", "the same", "2", REFUSES)
+_USE: Final = FieldUse("the drivers for SQLite and etcd", "the same", "2", REFUSES)
 SEAL_FIELDS: Final = Layout(
     "A checked value, before the value", [Field("magic", "4s", _USE), Field("checksum", "I", _USE)]
 )
@@ -67,7 +67,7 @@ def open_sealed(key: str, stored: bytes) -> bytes:
     if not looks_sealed(stored):
         return stored
     missing = "end" if stored.startswith(HEAD) else "beginning"
-    raise _damaged(key, f"its {len(stored)} bytes have a mark that is not there at the {missing}")
+    raise _damaged(key, f"the marker at the {missing} of its {len(stored)} bytes is missing")
 
 
 def to_store(key: str, value: bytes, store_format: int) -> bytes:
@@ -127,7 +127,8 @@ def listed(key: str, stored: bytes, version: int) -> Versioned:
 
 def _damaged(key: str, what: str) -> CorruptMetadataError:
     return CorruptMetadataError(
-        f"the value of {key} in the metadata store is damaged: {what}; put it back from a backup (the owner of a"
-        " registration puts it back when it is started again), and look at the disk that it was on",
+        f"the value of {key} in the metadata store is damaged: {what}; restore it from a backup (the "
+        "owner of a registration writes it again when it is restarted), and check the disk of the "
+        "store",
         key=key,
     )

@@ -55,7 +55,7 @@ async def open_store(uri: str, *, create: bool = False) -> MetadataStore:
 
             return await EtcdStore.open(parse_etcd_uri(uri), create=create)
         case _:
-            raise NoClusterError(f"{uri!r} is not a cluster's name; use {FORMS}")
+            raise NoClusterError(f"{uri!r} is not the URI of a cluster; use {FORMS}")
 
 
 async def format_store(uri: str, *, force: bool = False) -> str:
@@ -84,8 +84,8 @@ async def format_store(uri: str, *, force: bool = False) -> str:
 
         return await format_etcd(parse_etcd_uri(uri), force=force)
     if force:
-        raise MisuseError(f"--force is for ZooKeeper and etcd; to begin {uri!r} anew, remove it yourself")
+        raise MisuseError(f"--force is for ZooKeeper and etcd; to format {uri!r}, remove the file first")
     if scheme == "sqlite" and Path(path.removeprefix("//")).expanduser().exists():
-        raise AlreadyExistsError(f"there is a cluster at {uri!r} already; remove the file to begin anew")
+        raise AlreadyExistsError(f"a cluster already exists at {uri!r}; remove the file to format it")
     async with await open_store(uri, create=True) as store:
         return store.instance_id

@@ -30,9 +30,9 @@ from quire.metadata.checked import PLAIN_FORMAT, listed
 from quire.metadata.etcd_changes import Changes
 from quire.metadata.etcd_connection import EtcdConnection
 from quire.metadata.etcd_formats import Instance, StoredValues, upgrade
-from quire.metadata.etcd_ids import WRITES_MAX, LedgerIds
+from quire.metadata.etcd_ids import WRITES_MAX, EtcdLedgerIds
 from quire.metadata.etcd_keys import (
-    Layout,
+    KeyLayout,
     Plan,
     absent,
     delete,
@@ -43,8 +43,8 @@ from quire.metadata.etcd_keys import (
     unchanged,
 )
 from quire.metadata.etcd_options import EtcdAddress
-from quire.metadata.etcd_registrations import Registrations
-from quire.metadata.etcd_watches import Place, Watches
+from quire.metadata.etcd_registrations import EtcdRegistrations
+from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.id_floor import check_raised, raise_floor
 from quire.metadata.store import (
     LIST_LIMIT,
@@ -76,15 +76,15 @@ class EtcdStore(MetadataStore):
 
     def __init__(self, address: EtcdAddress) -> None:
         self._connection = EtcdConnection(address)
-        self._layout = Layout(address.root)
+        self._layout = KeyLayout(address.root)
         self._changes = Changes(self._connection, self._layout)
-        self._watches = Watches(self._connection)
+        self._watches = EtcdWatches(self._connection)
         self._values = StoredValues()
-        self._registrations = Registrations(
+        self._registrations = EtcdRegistrations(
             self._connection, self._changes, self._layout, self._watches, self._values
         )
-        self._ids = LedgerIds(self._connection, self._layout, self._values)
-        self._watchers: dict[Watch, Place] = {}
+        self._ids = EtcdLedgerIds(self._connection, self._layout, self._values)
+        self._watchers: dict[Watch, WatchedRange] = {}
         self._instance_id = ""
 
     @classmethod
@@ -115,7 +115,8 @@ class EtcdStore(MetadataStore):
         found = (await self._changes.range(RangeRequest(key=self._layout.instance))).kvs
         if not found:
             raise NoClusterError(
-                f"there is no cluster at etcd://{address}; make one with quire metadata format --cluster etcd://{address}"
+                f"no cluster exists at etcd://{address}; create one with quire metadata format "
+                f"--cluster etcd://{address}"
             )
         instance = Instance.parse(found[0].value, self._layout, self._connection.hosts)
         self._instance_id, self._values.format = instance.instance_id, instance.format
@@ -187,7 +188,8 @@ class EtcdStore(MetadataStore):
         versions = (kvs[0].mod_revision if kvs else None for kvs in found)
         refuse(ops, zip(plan.staged, versions, strict=True))
         raise VersionConflictError(
-            f"an operation on {ops[-1].key} names the version of an earlier one, which nobody can know",
+            f"an operation on {ops[-1].key} expects the version of an earlier operation of the same "
+            "transaction, which is not known yet",
             key=ops[-1].key,
         )
 
@@ -254,7 +256,7 @@ class EtcdStore(MetadataStore):
         self._watchers.clear()
 
 
-async def make_instance(changes: Changes, layout: Layout) -> bool:
+async def make_instance(changes: Changes, layout: KeyLayout) -> bool:
     """Give a cluster an id; whether it had none."""
     value = Instance.new().serialize()
     answer = await changes.settled(
@@ -281,14 +283,14 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
         NoClusterError: nobody answers, or bookies are registered.
     """
     connection = EtcdConnection(address)
-    layout = Layout(address.root)
+    layout = KeyLayout(address.root)
     changes = Changes(connection, layout)
     try:
         await connection.start()
         if not await make_instance(changes, layout):
             if not force:
                 raise AlreadyExistsError(
-                    f"there is a cluster at etcd://{address} already; --force deletes it, with everything in it"
+                    f"a cluster already exists at etcd://{address}; --force deletes it, with everything in it"
                 )
             await _make_anew(changes, layout, address)
         found = (await changes.range(RangeRequest(key=layout.instance))).kvs
@@ -297,7 +299,7 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
         await connection.close()
 
 
-async def _make_anew(changes: Changes, layout: Layout, address: EtcdAddress) -> None:
+async def _make_anew(changes: Changes, layout: KeyLayout, address: EtcdAddress) -> None:
     bookies = layout.key(BOOKIES)
     instance = (await changes.range(RangeRequest(key=layout.instance))).kvs
     alive = (
@@ -317,4 +319,4 @@ async def _make_anew(changes: Changes, layout: Layout, address: EtcdAddress) -> 
     conditions = [unchanged(layout.instance, instance[0].mod_revision)] if instance else []
     answer = await changes.settled(conditions, effects, [], "the cluster was made anew")
     if not answer.succeeded:
-        raise QuireError(f"the cluster at etcd://{address} was formatted by another meanwhile")
+        raise QuireError(f"the cluster at etcd://{address} was formatted by another client meanwhile")

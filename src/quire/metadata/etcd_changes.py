@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from quire.core.errors import MetadataUnknownError
 from quire.metadata.etcd_connection import GRANT, RANGE, TXN, EtcdConnection, Method
-from quire.metadata.etcd_keys import Layout, absent, put, read
+from quire.metadata.etcd_keys import KeyLayout, absent, put, read
 from quire.wire.proto.etcd_pb2 import (
     Compare,
     LeaseGrantRequest,
@@ -39,7 +39,7 @@ class Changes:
         layout: where fences are.
     """
 
-    def __init__(self, connection: EtcdConnection, layout: Layout) -> None:
+    def __init__(self, connection: EtcdConnection, layout: KeyLayout) -> None:
         self._connection = connection
         self._layout = layout
         self._client = uuid.uuid4().hex

@@ -302,18 +302,19 @@ class EtcdConnection:
         if "authentication failed" in details:
             return NoClusterError(f"etcd at {self.hosts} refuses the credentials: is the password right?")
         if code is Status.UNIMPLEMENTED:
-            return NoClusterError(f"what answers at {self.hosts} is no etcd 3: {details}")
+            return NoClusterError(f"the server at {self.hosts} is not etcd 3: {details}")
         if any(text in details for text in (*_NO_RIGHT, *_STALE_TOKEN)):
             return RefusedError(
-                f"etcd at {self.hosts} refuses it: this client's credentials have no right there ({details}); name a"
-                " file with others in the cluster's URI (?credentials=FILE)"
+                f"etcd at {self.hosts} denies permission: this client's credentials lack the right "
+                f"({details}); name a file with other credentials in the cluster's URI "
+                "(?credentials=FILE)"
             )
         if "too many operations" in details:
             return MisuseError(
-                f"these are more operations than etcd at {self.hosts} takes at once; start it with a larger"
-                " --max-txn-ops (128 if it is not given)"
+                f"the transaction has more operations than etcd at {self.hosts} accepts; start etcd "
+                "with a larger --max-txn-ops (the default is 128)"
             )
-        return RefusedError(f"etcd at {self.hosts} refuses it: {details or code.name}")
+        return RefusedError(f"etcd at {self.hosts} refuses the request: {details or code.name}")
 
     @staticmethod
     def is_refusal(error: grpc.aio.AioRpcError) -> bool:
@@ -323,8 +324,8 @@ class EtcdConnection:
     async def away(self) -> StoreAwayError:
         """What to raise when nothing was changed because the store does not answer."""
         return StoreAwayError(
-            f"etcd at {self.hosts} has not answered for {self.address.options.patience_ms} ms"
-            f" ({await self.why()}); nothing was changed, try again"
+            f"etcd at {self.hosts} has not responded for {self.address.options.patience_ms} ms "
+            f"({await self.why()}); nothing was changed, try again"
         )
 
     async def why(self) -> str:
@@ -351,8 +352,9 @@ class EtcdConnection:
                 await self._metadata(server)
         except TimeoutError:
             raise NoClusterError(
-                f"no etcd answered at {self.hosts} within {self.address.options.patience_ms} ms ({await self.why()}); is"
-                " it running, is this its client port, and does it speak TLS as the URI says?"
+                f"no etcd server responded at {self.hosts} within {self.address.options.patience_ms} "
+                f"ms ({await self.why()}); is it running, is this its client port, and does it use "
+                "TLS as the URI says?"
             ) from None
         except grpc.aio.AioRpcError as error:
             refused = self.refused(error)

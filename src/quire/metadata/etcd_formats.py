@@ -29,7 +29,7 @@ from quire.metadata.checked import (
     to_store,
 )
 from quire.metadata.etcd_changes import Changes
-from quire.metadata.etcd_keys import Layout, prefix_end, put, unchanged
+from quire.metadata.etcd_keys import KeyLayout, prefix_end, put, unchanged
 from quire.metadata.store import Create, Op, Put, Upgraded
 from quire.wire.proto.etcd_pb2 import KeyValue, RangeRequest
 
@@ -63,7 +63,7 @@ class Instance:
         return text + b"%08x" % crc32c(text)
 
     @classmethod
-    def parse(cls, value: bytes, layout: Layout, hosts: str) -> Instance:
+    def parse(cls, value: bytes, layout: KeyLayout, hosts: str) -> Instance:
         """What the value of the key says.
 
         Args:
@@ -157,7 +157,7 @@ class StoredValues:
         return int(value)
 
 
-async def upgrade(changes: Changes, layout: Layout, values: StoredValues, hosts: str) -> Upgraded:
+async def upgrade(changes: Changes, layout: KeyLayout, values: StoredValues, hosts: str) -> Upgraded:
     """Bring a cluster's store to the newest format: first the key that says so, then the values, page by page.
 
     From the first step on older programs refuse the store, and whoever opens it seals what it writes. A value that was
@@ -190,7 +190,7 @@ async def upgrade(changes: Changes, layout: Layout, values: StoredValues, hosts:
     return Upgraded(before, checked, tuple(damaged))
 
 
-async def _switch(changes: Changes, layout: Layout, hosts: str) -> int:
+async def _switch(changes: Changes, layout: KeyLayout, hosts: str) -> int:
     """Write the newest format into the key that says it; the format that was there."""
     before = None
     while True:

@@ -16,7 +16,7 @@ from typing import Final
 from quire.core.ids import LedgerId
 from quire.metadata.etcd_connection import TXN, EtcdConnection
 from quire.metadata.etcd_formats import StoredValues
-from quire.metadata.etcd_keys import Layout, fewer_writes, put, read
+from quire.metadata.etcd_keys import KeyLayout, fewer_writes, put, read
 from quire.metadata.id_floor import floor_of
 from quire.metadata.keys import LEDGER_IDS_ABOVE
 from quire.wire.proto.etcd_pb2 import RequestOp, TxnRequest, TxnResponse
@@ -26,7 +26,7 @@ WRITES_MAX: Final = 10_000
 WRITES_AT_ONCE: Final = 64
 
 
-class LedgerIds:
+class EtcdLedgerIds:
     """The id generator of one cluster.
 
     Args:
@@ -35,7 +35,7 @@ class LedgerIds:
         values: how values are stored.
     """
 
-    def __init__(self, connection: EtcdConnection, layout: Layout, values: StoredValues) -> None:
+    def __init__(self, connection: EtcdConnection, layout: KeyLayout, values: StoredValues) -> None:
         self._connection = connection
         self._count = layout.ledger_ids
         self._above = layout.key(LEDGER_IDS_ABOVE)

@@ -32,7 +32,7 @@ VERSION_MAX: Final = 2**63 - 1
 """No key ever has this version."""
 
 
-class Layout:
+class KeyLayout:
     """The etcd keys of one cluster."""
 
     def __init__(self, root: str) -> None:
@@ -129,13 +129,13 @@ class Plan:
         possible: False if no state of the store fits; then the state only tells which operation is to be refused.
     """
 
-    layout: Layout
+    layout: KeyLayout
     conditions: list[Compare] = field(default_factory=list)
     staged: dict[str, _Staged] = field(default_factory=dict)
     possible: bool = True
 
     @classmethod
-    def of(cls, layout: Layout, ops: Sequence[Op]) -> Plan:
+    def of(cls, layout: KeyLayout, ops: Sequence[Op]) -> Plan:
         """The plan of some operations."""
         plan = cls(layout)
         for op in ops:

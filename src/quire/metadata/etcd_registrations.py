@@ -27,8 +27,8 @@ from quire.metadata.etcd_connection import (
     LeaseGoneError,
 )
 from quire.metadata.etcd_formats import StoredValues
-from quire.metadata.etcd_keys import Layout, absent, delete, leased, put, read, unchanged
-from quire.metadata.etcd_watches import Place, Watches
+from quire.metadata.etcd_keys import KeyLayout, absent, delete, leased, put, read, unchanged
+from quire.metadata.etcd_watches import EtcdWatches, WatchedRange
 from quire.metadata.held import HeldRegistrations
 from quire.metadata.store import KeyMissingError, Registration, sequential_key
 from quire.wire.proto.etcd_pb2 import (
@@ -44,7 +44,7 @@ CLOSE_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Registrations:
+class EtcdRegistrations:
     """The registrations of one client.
 
     Args:
@@ -59,8 +59,8 @@ class Registrations:
         self,
         connection: EtcdConnection,
         changes: Changes,
-        layout: Layout,
-        watches: Watches,
+        layout: KeyLayout,
+        watches: EtcdWatches,
         values: StoredValues,
     ) -> None:
         self._connection = connection
@@ -69,7 +69,7 @@ class Registrations:
         self._watches = watches
         self._values = values
         self._held = HeldRegistrations(self._restore, (QuireError,), RETRY_DELAY_S)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, WatchedRange] = {}
         self._renewing = asyncio.Lock()
         self._beat: asyncio.Task[None] | None = None
         self._ttl_s = max(1, -(-connection.address.options.session_timeout_ms // 1000))
@@ -176,7 +176,7 @@ class Registrations:
                 registration.value = value
                 return
             await self._restore(name)
-        raise KeyMissingError(f"the registration {name} is gone; register again", key=name)
+        raise KeyMissingError(f"the registration {name} was lost; register again", key=name)
 
     async def _take_back(self, registration: Registration) -> None:
         name = registration.key
@@ -187,7 +187,7 @@ class Registrations:
         try:
             await self._remove(name)
         except QuireError as error:
-            _LOG.warning("the registration %s is taken back later: %s", name, error)
+            _LOG.warning("the registration %s is deleted later: %s", name, error)
         if (place := self._places.pop(name, None)) is not None:
             await self._watches.remove(place)
 
@@ -262,7 +262,7 @@ class Registrations:
                     await self._remove(name)
             except (QuireError, grpc.aio.AioRpcError, TimeoutError) as error:
                 _LOG.warning(
-                    "etcd at %s does not keep the lease of this client alive: %s",
+                    "the lease of this client at etcd %s could not be kept alive: %s",
                     self._connection.hosts,
                     error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error) or "no answer",
                 )
@@ -295,7 +295,7 @@ class Registrations:
                 async with asyncio.timeout(CLOSE_S):
                     await self._connection.read(REVOKE, LeaseRevokeRequest(ID=self.lease))
             except (QuireError, TimeoutError, LeaseGoneError) as error:
-                _LOG.info("the registrations of this client end by their time: %s", error)
+                _LOG.info("the registrations of this client expire with their lease: %s", error)
 
     def abandon(self) -> None:
         """Stop looking after them."""

@@ -31,7 +31,7 @@ _LOG: Final = logging.getLogger(__name__)
 OnEvents = Callable[[Iterable[Event], bool], None]
 
 
-class Place:
+class WatchedRange:
     """A range of keys that is watched.
 
     Args:
@@ -68,7 +68,7 @@ class Place:
         self.failure: Exception | None = None
 
 
-class Watches:
+class EtcdWatches:
     """The watches of one client.
 
     Args:
@@ -77,7 +77,7 @@ class Watches:
 
     def __init__(self, connection: EtcdConnection) -> None:
         self._connection = connection
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, WatchedRange] = {}
         self._last = 0
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
@@ -87,7 +87,7 @@ class Watches:
 
     async def add(
         self, key: bytes, end: bytes, on_events: OnEvents, on_failed: Callable[[Exception], None]
-    ) -> Place:
+    ) -> WatchedRange:
         """Watch a range; when this returns no later change is missed.
 
         Raises:
@@ -96,7 +96,7 @@ class Watches:
         """
         self._connection.check()
         self._last += 1
-        place = Place(self._last, key, end, on_events, on_failed)
+        place = WatchedRange(self._last, key, end, on_events, on_failed)
         self._places[place.number] = place
         try:
             if self._task is None:
@@ -114,7 +114,7 @@ class Watches:
             raise place.failure
         return place
 
-    async def remove(self, place: Place) -> None:
+    async def remove(self, place: WatchedRange) -> None:
         """End a watch."""
         place.ended = True
         if self._places.pop(place.number, None) is not None and place.number in self._asked:
@@ -129,7 +129,7 @@ class Watches:
 
     # --- the stream --------------------------------------------------------------------------------------------------
 
-    async def _ask(self, place: Place) -> None:
+    async def _ask(self, place: WatchedRange) -> None:
         if self._call is None or place.number in self._asked:
             return
         self._asked.add(place.number)
@@ -190,9 +190,7 @@ class Watches:
             for place in list(self._places.values()):
                 self._fail(place, self._connection.refused(error))
         else:
-            _LOG.info(
-                "the watches of etcd at %s are taken up again: %s", self._connection.hosts, error.details()
-            )
+            _LOG.info("resuming the watches of etcd at %s: %s", self._connection.hosts, error.details())
 
     # --- what it says ------------------------------------------------------------------------------------------------
 
@@ -206,7 +204,10 @@ class Watches:
             return
         if response.created:
             if place.next_revision > revision + 1:
-                _LOG.warning("etcd at %s has gone back; everything is read again", self._connection.hosts)
+                _LOG.warning(
+                    "etcd at %s went back to an earlier revision; all keys are read again",
+                    self._connection.hosts,
+                )
                 self._begin_anew(place)
                 return
             place.next_revision = place.next_revision or revision + 1
@@ -215,21 +216,21 @@ class Watches:
             place.next_revision = response.events[-1].kv.mod_revision + 1
             place.on_events(response.events, False)
 
-    def _canceled(self, place: Place, response: WatchResponse) -> None:
+    def _canceled(self, place: WatchedRange, response: WatchResponse) -> None:
         if response.compact_revision:
             self._begin_anew(place)
             return
         reason = response.cancel_reason or "no reason given"
         self._fail(place, RefusedError(f"etcd at {self._connection.hosts} ended a watch: {reason}"))
 
-    def _begin_anew(self, place: Place) -> None:
+    def _begin_anew(self, place: WatchedRange) -> None:
         """Watch from now on, under another number, and tell the watcher to read everything once that stands."""
         del self._places[place.number]
         task = asyncio.get_running_loop().create_task(self._again(place), name="etcd watch again")
         self._anew.add(task)
         task.add_done_callback(self._anew.discard)
 
-    async def _again(self, place: Place) -> None:
+    async def _again(self, place: WatchedRange) -> None:
         if place.number in self._asked:
             await self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
         if place.ended:
@@ -242,7 +243,7 @@ class Watches:
         await place.stands.wait()
         place.on_events((), True)
 
-    def _fail(self, place: Place, failure: Exception) -> None:
+    def _fail(self, place: WatchedRange, failure: Exception) -> None:
         self._places.pop(place.number, None)
         place.failure = failure
         place.stands.set()

@@ -13,7 +13,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX
 from quire.metadata.store import check_key
 from quire.wire.bookie_service_info import check_bookie_id
-from quire.wire.layout import IGNORES, Names, Use
+from quire.wire.layout import IGNORES, FieldUse, Names
 
 LEDGER_NOTES: Final = "ledger-notes/"
 TOMBSTONES: Final = "tombstones/"
@@ -70,45 +70,54 @@ def _digits(number: int) -> str:
     return f"{number:019d}"
 
 
-_LATER: Final = Use("nobody yet", "nobody yet", "2", IGNORES)
+_LATER: Final = FieldUse("nobody yet", "nobody yet", "2", IGNORES)
 KEYS: Final = Names(
     "Keys of the metadata store",
     {
-        "ledgers/<19 digits>": ("the ledger's record", Use("writers, recoverers, repair", "everyone")),
-        "bookies/available/<bookie>": ("a registration: takes entries", Use("the bookie", "everyone")),
-        "bookies/readonly/<bookie>": ("a registration: serves them only", Use("the bookie", "everyone")),
+        "ledgers/<19 digits>": ("the ledger's record", FieldUse("writers, recoverers, repair", "everyone")),
+        "bookies/available/<bookie>": ("a registration: takes entries", FieldUse("the bookie", "everyone")),
+        "bookies/readonly/<bookie>": ("a registration: serves them only", FieldUse("the bookie", "everyone")),
         "cookies/<bookie>": (
             "the cookie, as in the bookie's directory",
-            Use("the bookie", "the bookie; operators"),
+            FieldUse("the bookie", "the bookie; operators"),
         ),
-        "elections/<name>/<19 digits>": ("a registration: a candidate", Use("candidates", "candidates")),
-        "log-names/<name>": ("a log's id", Use("whoever makes the log", "clients of logs")),
-        "logs/<log id>": ("a log's head", Use("the log's leader, sinks, operators", "clients of logs")),
-        "log-pages/<log id>/<page>": ("a page of a log's list", Use("the log's leader", "clients of logs")),
-        "log-cursors/<owner>/<name>": ("a named position", Use("readers", "readers; truncation")),
+        "elections/<name>/<19 digits>": ("a registration: a candidate", FieldUse("candidates", "candidates")),
+        "log-names/<name>": ("a log's id", FieldUse("whoever makes the log", "clients of logs")),
+        "logs/<log id>": ("a log's head", FieldUse("the log's leader, sinks, operators", "clients of logs")),
+        "log-pages/<log id>/<page>": (
+            "a page of a log's list",
+            FieldUse("the log's leader", "clients of logs"),
+        ),
+        "log-cursors/<owner>/<name>": ("a named position", FieldUse("readers", "readers; truncation")),
         f"{LEDGER_NOTES}<19 digits>": (
             "holes and accepted losses of a ledger whose record has format 1",
-            Use("whoever writes notes, in one transaction with the record", "the same", "2", IGNORES),
+            FieldUse("whoever writes notes, in one transaction with the record", "the same", "2", IGNORES),
         ),
         f"{TOMBSTONES}<19 digits>": (
             "of a deleted ledger",
-            Use("whoever deletes the ledger, in one transaction with the record", "collectors", "2", IGNORES),
+            FieldUse(
+                "whoever deletes the ledger, in one transaction with the record", "collectors", "2", IGNORES
+            ),
         ),
         f"{WATERMARKS}<bookie>": (
             "what a bookie has dropped",
-            Use("the bookie's collector", "whoever ends tombstones", "2", IGNORES),
+            FieldUse("the bookie's collector", "whoever ends tombstones", "2", IGNORES),
         ),
         f"{BOOTS}<bookie>": (
             "how far a bookie's directory is known to be",
-            Use("the bookie", "the bookie at its start, and before it goes on after holding", "2", IGNORES),
+            FieldUse(
+                "the bookie", "the bookie at its start, and before it goes on after holding", "2", IGNORES
+            ),
         ),
         f"{PASSES}<bookie>": (
             "passes of a bookie's collector",
-            Use("the bookie's collector; operators", "the same", "2", IGNORES),
+            FieldUse("the bookie's collector; operators", "the same", "2", IGNORES),
         ),
         LEDGER_IDS_ABOVE: (
             "later ledger ids are above this number",
-            Use("whoever raises the ids; not in memory", "whoever has ids ready; in etcd all", "2", IGNORES),
+            FieldUse(
+                "whoever raises the ids; not in memory", "whoever has ids ready; in etcd all", "2", IGNORES
+            ),
         ),
         f"{STREAMS}<19 digits>": ("a stream's record", _LATER),
         f"{STREAM_NAMES}<name>": ("a stream's id", _LATER),

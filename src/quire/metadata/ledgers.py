@@ -123,7 +123,7 @@ class LedgerStore:
                 if found is not None and found.value == value:
                     return found.version
                 raise AlreadyExistsError(
-                    f"ledger {record.ledger_id} exists already; take another id", ledger_id=record.ledger_id
+                    f"ledger {record.ledger_id} already exists; use another id", ledger_id=record.ledger_id
                 ) from error
         raise self._unknown(record.ledger_id)
 
@@ -383,8 +383,8 @@ class LedgerStore:
             except (VersionConflictError, AlreadyExistsError) as error:
                 if error.ids.get("key") == key:
                     raise RefusedError(
-                        f"ledger {ledger_id} has a record: it is no orphan; delete it with `quire ledger delete"
-                        f" {ledger_id}`",
+                        f"ledger {ledger_id} has a record and is not an orphan; delete it with `quire "
+                        f"ledger delete {ledger_id}`",
                         ledger_id=ledger_id,
                     ) from error
             else:
@@ -454,7 +454,7 @@ class LedgerStore:
     @staticmethod
     def _missing(ledger_id: int) -> NoSuchLedgerError:
         return NoSuchLedgerError(
-            f"there is no ledger {ledger_id}: it was deleted, or never made in this cluster",
+            f"ledger {ledger_id} does not exist: it was deleted, or never created in this cluster",
             ledger_id=ledger_id,
         )
 
@@ -468,7 +468,7 @@ class LedgerStore:
     @staticmethod
     def _unknown(ledger_id: int) -> MetadataUnknownError:
         return MetadataUnknownError(
-            f"the metadata store did not say whether it wrote the record of ledger {ledger_id}, {ATTEMPTS_MAX} times;"
-            " read it before doing anything else",
+            f"the outcome of writing the record of ledger {ledger_id} was unknown {ATTEMPTS_MAX} "
+            "times; read the record before doing anything else",
             ledger_id=ledger_id,
         )

@@ -256,7 +256,7 @@ class MemoryStore(MetadataStore):
         with self._space.lock:
             row = self._space.rows.get(registration.key)
             if row is None or row.session != self._session or registration.lost.is_set():
-                msg = f"the registration {registration.key} is gone; register again"
+                msg = f"the registration {registration.key} was lost; register again"
                 raise KeyMissingError(msg, key=registration.key)
             self._space.apply((Put(registration.key, value, row.version),))
         registration.value = value

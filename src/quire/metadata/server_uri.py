@@ -55,7 +55,7 @@ def _host(name: str, uri: str, default_port: int) -> str:
     if not colon or name.endswith("]"):
         return f"{name}:{default_port}"
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise NoClusterError(f"{uri!r}: {name!r} is no HOST:PORT")
+        raise NoClusterError(f"{uri!r}: {name!r} is not HOST:PORT")
     return name
 
 
@@ -74,7 +74,7 @@ def with_query(options: Options, query: str, uri: str, credentials: Callable[[Pa
     kinds = {item.name: item.type for item in fields(options)}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in kinds:
-            raise NoClusterError(f"{uri!r}: there is no option {name!r}; there are {', '.join(kinds)}")
+            raise NoClusterError(f"{uri!r}: unknown option {name!r}; the options are {', '.join(kinds)}")
         value: Any = text
         if name == "credentials":
             value = credentials(Path(text))

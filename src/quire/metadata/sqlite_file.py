@@ -40,14 +40,20 @@ from quire.metadata.sqlite_place import (
 )
 from quire.metadata.sqlite_schema import (
     Counters,
-    Identity,
+    FileIdentity,
     create,
     read_counters,
     read_identity,
     upgrade,
     write_identity,
 )
-from quire.metadata.sqlite_sequence import Progress, SequenceFile, after_return, look_back, warn_of_return
+from quire.metadata.sqlite_sequence import (
+    SequenceFile,
+    StoreProgress,
+    after_return,
+    look_back,
+    warn_of_return,
+)
 from quire.metadata.sqlite_sessions import SessionRow
 from quire.metadata.store import Create, Delete, Op, Put, Require, Versioned, judge
 
@@ -69,7 +75,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """One key that exists; `stored` is its value as the file has it."""
 
     key: str
@@ -101,7 +107,7 @@ class Row:
         return listed(self.key, self.stored, self.version)
 
 
-class Committed(NamedTuple):
+class CommittedChanges(NamedTuple):
     """What a transaction changed: all changes after revision `since`, up to `revision`."""
 
     since: int
@@ -135,7 +141,7 @@ class SqliteFile:
         self._tombstones_kept = tombstones_kept
         self._next_ledger = 0
         self._changed: list[str] = []
-        self.committed: Committed | None = None
+        self.committed: CommittedChanges | None = None
         self.format = 0
         self._upgraded = False
         self._seen: Counters | None = None
@@ -193,7 +199,7 @@ class SqliteFile:
         try:
             if not self._tables():  # another process may have been first
                 run(f"PRAGMA application_id = {APPLICATION_ID}")
-                create(self._connection, Identity(str(uuid.uuid4()), 1, self._inode), FIRST_LEDGER_ID)
+                create(self._connection, FileIdentity(str(uuid.uuid4()), 1, self._inode), FIRST_LEDGER_ID)
             run("COMMIT")
         except BaseException:
             self.rollback()
@@ -244,7 +250,7 @@ class SqliteFile:
                 warn_of_return(self.path, now, newer, started)
         return found.instance, found.generation
 
-    def _look_back(self) -> tuple[Identity, Progress, Progress | None]:
+    def _look_back(self) -> tuple[FileIdentity, StoreProgress, StoreProgress | None]:
         """Whose file it is, how far it has come, and how far it had come if that was further."""
         slots = self.sequence.read()  # first: the file that is read after it has all that it names
         found = read_identity(self._connection, self.format)
@@ -309,7 +315,7 @@ class SqliteFile:
         if changed and self._seen is not None:
             self._seen = Counters(*now, self.generation)
         self._upgraded = False
-        self.committed = Committed(self._started[0], self.revision, self._changed)
+        self.committed = CommittedChanges(self._started[0], self.revision, self._changed)
 
     def rollback(self) -> None:
         """Undo what the transaction did; does nothing where SQLite has done so already."""
@@ -416,19 +422,19 @@ class SqliteFile:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def get(self, key: str) -> Row | None:
+    def get(self, key: str) -> StoredRow | None:
         """One key, if it exists."""
         query = "SELECT value, version, session FROM entries WHERE key = ? AND value IS NOT NULL"
         row = self._patiently(lambda: self._connection.execute(query, (key,)).fetchone())
-        return Row(key, *row) if row else None
+        return StoredRow(key, *row) if row else None
 
-    def page(self, prefix: str, after: str | None, limit: int) -> list[Row]:
+    def page(self, prefix: str, after: str | None, limit: int) -> list[StoredRow]:
         """Keys with a prefix, ascending."""
         query, start = (_PAGE_FROM, prefix) if after is None or after < prefix else (_PAGE_AFTER, after)
         rows = self._patiently(
             lambda: self._connection.execute(query, (start, prefix + _KEY_END, limit)).fetchall()
         )
-        return [Row(*row) for row in rows]
+        return [StoredRow(*row) for row in rows]
 
     def has_session(self, number: int, name: str) -> bool:
         """Whether a session is there."""
@@ -475,10 +481,10 @@ class SqliteFile:
             self.rollback()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> StoreProgress:
         """How far the file has come, as far as this connection has seen; all of that is on the disk."""
         assert self._seen is not None
-        return Progress(self.instance_id, self.generation, self._seen.revision, self._seen.next_ledger)
+        return StoreProgress(self.instance_id, self.generation, self._seen.revision, self._seen.next_ledger)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from quire.core.errors import QuireError
-from quire.metadata.sqlite_file import Row
+from quire.metadata.sqlite_file import StoredRow
 from quire.metadata.store import Versioned
 
 
@@ -36,7 +36,7 @@ class Glance:
         query = "SELECT key, value, version, session FROM entries WHERE key = ? AND value IS NOT NULL AND session IS NULL"
         try:
             rows = self._open().execute(query, (key,)).fetchall()
-            return Row(*rows[0]).versioned if rows else None
+            return StoredRow(*rows[0]).versioned if rows else None
         except (sqlite3.Error, QuireError):
             return None
 

@@ -58,7 +58,7 @@ class WriteAheadLog:
                 raise
             if code not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED} and not self._said:
                 self._said = True
-                _LOG.warning("the -wal of %s cannot be brought into it for now: %s", self._path, error)
+                _LOG.warning("the write-ahead log of %s could not be checkpointed: %s", self._path, error)
             return False
         self._said = False
         return not busy

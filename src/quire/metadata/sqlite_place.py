@@ -83,13 +83,13 @@ def explain(error: sqlite3.Error, path: Path) -> QuireError:
         return damaged(path, str(error))
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreBusyError(
-            f"another process has kept the metadata file {path} locked for {BUSY_MS // 1000} s; look for one that is"
-            " stopped, then try again",
+            f"another process has locked the metadata file {path} for {BUSY_MS // 1000} s; look for a "
+            "stopped process, then try again",
             **ids,
         )
     if code == sqlite3.SQLITE_FULL:
         return DiskFullError(
-            f"the disk of the metadata file {path} is full; nothing was changed: make room", **ids
+            f"the disk of the metadata file {path} is full; nothing was changed: free space", **ids
         )
     if code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}:
         return NoClusterError(
@@ -164,8 +164,9 @@ def check_place(path: Path, *, create: bool) -> None:
             if not create:
                 where = path.parent if path.parent.is_dir() else f"{path.parent}, which does not exist either"
                 raise NoClusterError(
-                    f"there is no cluster at {path}: no such file in {where}; make a cluster with"
-                    f" `quire up --dir {path.parent}`, or name another with --cluster or QUIRE_CLUSTER",
+                    f"no cluster exists at {path}: no such file in {where}; create a cluster with "
+                    f"`quire up --dir {path.parent}`, or name another one with --cluster or "
+                    "QUIRE_CLUSTER",
                     **ids,
                 )
             RealFiles().make_directory(

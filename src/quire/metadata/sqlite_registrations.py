@@ -77,7 +77,7 @@ class SqliteRegistrations:
         row = self._file.get(registration.key)
         if held is None or row is None:
             raise KeyMissingError(
-                f"the registration {registration.key} is gone; register again", key=registration.key
+                f"the registration {registration.key} was lost; register again", key=registration.key
             )
         self._file.apply((Put(row.key, value, row.version),))
         held.value = value

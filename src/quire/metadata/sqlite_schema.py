@@ -64,7 +64,7 @@ class Counters(NamedTuple):
     generation: int
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """What the row of counters says that changes only when the file turns out to be a copy, or to have gone back."""
 
     instance: str
@@ -102,18 +102,18 @@ def read_counters(connection: sqlite3.Connection, store_format: int) -> Counters
     return "its counters are missing"
 
 
-def read_identity(connection: sqlite3.Connection, store_format: int) -> Identity | str:
+def read_identity(connection: sqlite3.Connection, store_format: int) -> FileIdentity | str:
     """Whose file it is, or what is wrong with that."""
     row = connection.execute("SELECT * FROM counters").fetchone()
     if row is None:
         return "its counters are missing"
-    identity = Identity(*row[PLAIN_FIELDS - 3 : PLAIN_FIELDS])
+    identity = FileIdentity(*row[PLAIN_FIELDS - 3 : PLAIN_FIELDS])
     if store_format != PLAIN_FORMAT and row[-1] != identity.text:
         return f"it is of {identity}, and of {row[-1]!r}"
     return identity
 
 
-def write_identity(connection: sqlite3.Connection, store_format: int, identity: Identity) -> None:
+def write_identity(connection: sqlite3.Connection, store_format: int, identity: FileIdentity) -> None:
     """Say that the file is another one, or went back: inside a transaction."""
     run = connection.execute
     run("UPDATE counters SET generation = ?, inode = ?", (identity.generation, identity.inode))
@@ -121,7 +121,7 @@ def write_identity(connection: sqlite3.Connection, store_format: int, identity: 
         run("UPDATE counters SET identity = ?", (identity.text,))
 
 
-def create(connection: sqlite3.Connection, identity: Identity, first_ledger: int) -> None:
+def create(connection: sqlite3.Connection, identity: FileIdentity, first_ledger: int) -> None:
     """Inside a transaction: make the tables of a new file."""
     run = connection.execute
     run(f"PRAGMA user_version = {CHECKED_FORMAT}")

@@ -27,8 +27,8 @@ from crc32c import crc32c
 
 from quire.env.private import FILE_MODE, share_as
 from quire.env.real import RealFiles
-from quire.metadata.sqlite_schema import Counters, Identity
-from quire.wire.layout import IGNORES, Field, Layout, Use
+from quire.metadata.sqlite_schema import Counters, FileIdentity
+from quire.wire.layout import IGNORES, Field, FieldUse, Layout
 
 SLOTS: Final = 2
 SLOT_BYTES: Final = 4096
@@ -37,7 +37,7 @@ SEQUENCE_VERSION: Final = 1
 COUNTER_END: Final = 1 << 62
 """Counters are below this: SQLite's integers end at twice as much, and there must be room for a leap."""
 _MAGIC: Final = b"\xd1QSEQ\r\n\x1a"
-_USE: Final = Use("the driver for SQLite", "the same, when it opens the file", "1", IGNORES)
+_USE: Final = FieldUse("the driver for SQLite", "the same, when it opens the file", "1", IGNORES)
 SEQUENCE: Final = Layout(
     "Sequence, one slot",
     [
@@ -54,7 +54,7 @@ _CHECKSUM_AT: Final = SEQUENCE.size - 4
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Progress(NamedTuple):
+class StoreProgress(NamedTuple):
     """How far a database has come; of two of one database the greater is the later.
 
     Attributes:
@@ -69,7 +69,7 @@ class Progress(NamedTuple):
     revision: int
     next_ledger: int
 
-    def is_behind(self, remembered: Progress) -> bool:
+    def is_behind(self, remembered: StoreProgress) -> bool:
         """Whether a database that is here now was further once: it went back.
 
         Not the sum of the counters is compared but each of them: a restored store's ids leap, its changes do not.
@@ -84,7 +84,7 @@ class Progress(NamedTuple):
         )
 
 
-def encode_progress(progress: Progress) -> bytes:
+def encode_progress(progress: StoreProgress) -> bytes:
     """One slot."""
     _, *numbers = progress
     head = SEQUENCE.struct.pack(_MAGIC, SEQUENCE_VERSION, progress.instance.encode(), *numbers, 0)[
@@ -93,17 +93,17 @@ def encode_progress(progress: Progress) -> bytes:
     return head + crc32c(head).to_bytes(4, "big")
 
 
-def decode_progress(data: bytes) -> Progress | None:
+def decode_progress(data: bytes) -> StoreProgress | None:
     """What a slot says; None if nothing that verifies is there, or a version that is not known."""
     if len(data) < SEQUENCE.size or data[: len(_MAGIC)] != _MAGIC:
         return None
     _, version, instance, *numbers, checksum = SEQUENCE.struct.unpack_from(data)
     if checksum != crc32c(data[:_CHECKSUM_AT]) or version != SEQUENCE_VERSION:
         return None
-    return Progress(instance.rstrip(b"\0").decode(errors="replace"), *numbers)
+    return StoreProgress(instance.rstrip(b"\0").decode(errors="replace"), *numbers)
 
 
-def newest_of(slots: Sequence[Progress | None], instance: str) -> Progress | None:
+def newest_of(slots: Sequence[StoreProgress | None], instance: str) -> StoreProgress | None:
     """The latest that was written for one store."""
     return max((slot for slot in slots if slot is not None and slot.instance == instance), default=None)
 
@@ -121,10 +121,10 @@ class SequenceFile:
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + "-sequence")
         self._database = database
-        self._synced: Progress | None = None
+        self._synced: StoreProgress | None = None
         self._said = False
 
-    def read(self) -> list[Progress]:
+    def read(self) -> list[StoreProgress]:
         """What the slots say that verify, of whatever store. Damage is logged."""
         try:
             with self.path.open("rb") as file:
@@ -138,14 +138,14 @@ class SequenceFile:
         if not found and data.strip(b"\0") and not self._said:  # zeros: a crash cut its first write
             self._said = True
             _LOG.warning(
-                "%s is damaged: nothing in it verifies. It is written anew; whether %s went back in time cannot be told"
-                " this once",
+                "%s is damaged: no part of it has a valid checksum. It is written again; whether %s "
+                "went back in time is unknown this time",
                 self.path,
                 self._database,
             )
         return found
 
-    def raise_to(self, progress: Progress) -> bool:
+    def raise_to(self, progress: StoreProgress) -> bool:
         """Write down, durably, how far the database has come; what is there already and is not lower stays.
 
         Args:
@@ -179,7 +179,7 @@ class SequenceFile:
         share_as(self._database, descriptor)
         return descriptor
 
-    def _write(self, descriptor: int, progress: Progress) -> None:
+    def _write(self, descriptor: int, progress: StoreProgress) -> None:
         slots = _slots(os.pread(descriptor, SLOTS * SLOT_BYTES, 0))
         newest = newest_of(slots, progress.instance)
         if newest is not None:
@@ -200,8 +200,8 @@ class SequenceFile:
         if not self._said:
             self._said = True
             _LOG.warning(
-                "%s %s (%s). The store goes on; but should %s go back in time, by a damaged -wal or an older copy, it is"
-                " not noticed. See who owns it, and whether the disk is full",
+                "%s %s (%s). The store continues; but if %s goes back in time, by a damaged -wal or "
+                "an older copy, this is not noticed. Check its owner, and whether the disk is full",
                 self.path,
                 what,
                 error.strerror,
@@ -209,13 +209,13 @@ class SequenceFile:
             )
 
 
-def _slots(data: bytes) -> list[Progress | None]:
+def _slots(data: bytes) -> list[StoreProgress | None]:
     return [decode_progress(data[at * SLOT_BYTES : at * SLOT_BYTES + SEQUENCE.size]) for at in range(SLOTS)]
 
 
 def look_back(
-    identity: Identity, counters: Counters, slots: Sequence[Progress]
-) -> tuple[Progress, Progress | None] | str:
+    identity: FileIdentity, counters: Counters, slots: Sequence[StoreProgress]
+) -> tuple[StoreProgress, StoreProgress | None] | str:
     """How far a database has come, and how far it had come if that was further; or what is wrong with its counters.
 
     Args:
@@ -226,12 +226,12 @@ def look_back(
     read: tuple[object, ...] = (identity.generation, counters.revision, counters.next_ledger)
     if not all(isinstance(number, int) and 0 <= number < COUNTER_END for number in read):  # a damaged row
         return f"its counters {counters!r} cannot be"
-    now = Progress(str(identity.instance), identity.generation, counters.revision, counters.next_ledger)
+    now = StoreProgress(str(identity.instance), identity.generation, counters.revision, counters.next_ledger)
     remembered = newest_of(slots, now.instance)
     return now, remembered if remembered is not None and now.is_behind(remembered) else None
 
 
-def after_return(now: Progress, newer: Progress | None, leap: int) -> Progress:
+def after_return(now: StoreProgress, newer: StoreProgress | None, leap: int) -> StoreProgress:
     """Where a database goes on that is a copy or went back: no id, and no version of a key, comes a second time.
 
     Args:
@@ -240,7 +240,7 @@ def after_return(now: Progress, newer: Progress | None, leap: int) -> Progress:
         leap: over how many revisions and ledger ids to jump, because nobody knows all that were given.
     """
     last = newer or now
-    return Progress(
+    return StoreProgress(
         now.instance,
         max(now.generation, last.generation) + 1,
         max(now.revision, last.revision) + leap,
@@ -248,7 +248,9 @@ def after_return(now: Progress, newer: Progress | None, leap: int) -> Progress:
     )
 
 
-def warn_of_return(database: Path, now: Progress, remembered: Progress, started: Progress) -> None:
+def warn_of_return(
+    database: Path, now: StoreProgress, remembered: StoreProgress, started: StoreProgress
+) -> None:
     """Tell the operator that the store went back in time, and what to do.
 
     Args:

@@ -27,7 +27,7 @@ from quire.core.errors import (
     QuireError,
     StorageError,
 )
-from quire.metadata.sqlite_file import Committed, SqliteFile
+from quire.metadata.sqlite_file import CommittedChanges, SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.sqlite_place import BUSY_MS, explain
 from quire.metadata.sqlite_registrations import SqliteRegistrations
@@ -174,7 +174,7 @@ class StoreThread(threading.Thread):
             self.registrations.close(sweep_file=not self._abandoned)
             self.file.close()
         except (sqlite3.Error, OSError) as error:
-            _LOG.warning("the metadata file %s was not closed well: %s", self.path, error)
+            _LOG.warning("closing the metadata file %s failed: %s", self.path, error)
         with _NEIGHBOURS_LOCK:
             _NEIGHBOURS.discard(self)
         refused = MisuseError("this metadata store is closed; open another", path=str(self.path))
@@ -253,8 +253,8 @@ class StoreThread(threading.Thread):
         except sqlite3.Error as error:
             self._roll_back()
             return MetadataUnknownError(
-                f"the metadata file {self.path} failed in the middle of a commit ({error}): it may or may not have"
-                " happened; read again, then decide",
+                f"the metadata file {self.path} failed during a commit ({error}): the outcome is "
+                "unknown; read again, then decide",
                 path=str(self.path),
             )
         self.settling.committed()
@@ -375,7 +375,7 @@ class StoreThread(threading.Thread):
             self.registrations.forget(removed)
             self._announce()
 
-    def _announce(self, committed: Committed | None = None) -> None:
+    def _announce(self, committed: CommittedChanges | None = None) -> None:
         """After a commit of this store: tell the watches of this process; wake those that it cannot tell.
 
         Args:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from quire.metadata.sqlite_file import Committed, SqliteFile
+from quire.metadata.sqlite_file import CommittedChanges, SqliteFile
 from quire.metadata.sqlite_options import SqliteOptions
 from quire.metadata.store import Watch
 
@@ -81,7 +81,7 @@ class SharedWatches:
         if watcher is not None:
             watcher.wake()
 
-    def tell_news(self, file: SqliteFile, committed: Committed | None = None) -> None:
+    def tell_news(self, file: SqliteFile, committed: CommittedChanges | None = None) -> None:
         """Tell all watches what has changed since they were told last.
 
         Args:
@@ -95,7 +95,7 @@ class SharedWatches:
         with self._lock:
             self._tell_news(file, committed)
 
-    def _tell_news(self, file: SqliteFile, committed: Committed | None) -> None:
+    def _tell_news(self, file: SqliteFile, committed: CommittedChanges | None) -> None:
         if not self._watches:
             return
         keys: Sequence[str] | None

@@ -57,15 +57,15 @@ from quire.metadata.store import (
     sequential_key,
 )
 from quire.metadata.zookeeper_cluster import Cluster, ClusterRoot
-from quire.metadata.zookeeper_ids import LedgerIds
+from quire.metadata.zookeeper_ids import ZookeeperLedgerIds
 from quire.metadata.zookeeper_nodes import ANY_VERSION, Nodes
 from quire.metadata.zookeeper_options import ZookeeperAddress
 from quire.metadata.zookeeper_paths import KeyPaths
-from quire.metadata.zookeeper_registrations import Registrations
+from quire.metadata.zookeeper_registrations import ZookeeperRegistrations
 from quire.metadata.zookeeper_requests import Node
 from quire.metadata.zookeeper_session import ZookeeperSession
-from quire.metadata.zookeeper_tree import Tree, versioned
-from quire.metadata.zookeeper_watches import Watches
+from quire.metadata.zookeeper_tree import ZnodeTree, versioned
+from quire.metadata.zookeeper_watches import ZookeeperWatches
 
 REQUEST_BYTES_MAX: Final = 1_040_000
 """A server ends the connection of who sends more than a mebibyte at once."""
@@ -84,10 +84,10 @@ class ZookeeperStore(MetadataStore):
         self._nodes = Nodes(self._session, address.root)
         self._cluster: Cluster
         self._paths: KeyPaths
-        self._tree: Tree
-        self._ids: LedgerIds
-        self._watches: Watches | None = None
-        self._registrations: Registrations | None = None
+        self._tree: ZnodeTree
+        self._ids: ZookeeperLedgerIds
+        self._watches: ZookeeperWatches | None = None
+        self._registrations: ZookeeperRegistrations | None = None
 
     @classmethod
     async def open(cls, address: ZookeeperAddress, *, create: bool = False) -> Self:
@@ -119,10 +119,10 @@ class ZookeeperStore(MetadataStore):
         self._cluster = cluster
         self._nodes.own_value = cluster.own_value
         self._paths = KeyPaths(self._address.root, cluster.layout)
-        self._tree = Tree(self._session, self._paths)
-        self._ids = LedgerIds(self._session, self._nodes, cluster.layout)
-        self._watches = Watches(self._session, self._paths)
-        self._registrations = Registrations(self._session, self._nodes, self._paths, self._watches)
+        self._tree = ZnodeTree(self._session, self._paths)
+        self._ids = ZookeeperLedgerIds(self._session, self._nodes, cluster.layout)
+        self._watches = ZookeeperWatches(self._session, self._paths)
+        self._registrations = ZookeeperRegistrations(self._session, self._nodes, self._paths, self._watches)
 
     @property
     def instance_id(self) -> str:
@@ -221,7 +221,9 @@ class ZookeeperStore(MetadataStore):
             )
         if isinstance(error, NotEmptyError):
             return RefusedError(f"the znode of {op.key} has children that are not Quire's", key=op.key)
-        return RefusedError(f"ZooKeeper at {self._address} refuses to change {op.key}: {error!r}", key=op.key)
+        return RefusedError(
+            f"ZooKeeper at {self._address} refuses the change of {op.key}: {error!r}", key=op.key
+        )
 
     @staticmethod
     def _version(op: Op) -> int:

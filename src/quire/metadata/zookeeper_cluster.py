@@ -20,7 +20,7 @@ from kazoo.protocol.serialization import Create, Delete, GetChildren, GetData, T
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, MetadataUnknownError, NoClusterError
 from quire.metadata.zookeeper_nodes import ANY_VERSION, Nodes
-from quire.metadata.zookeeper_options import Layout, ZookeeperAddress
+from quire.metadata.zookeeper_options import ZookeeperAddress, ZookeeperLayout
 from quire.metadata.zookeeper_paths import OWN, layout_text, parse_layout
 from quire.metadata.zookeeper_session import ZookeeperSession
 
@@ -37,7 +37,7 @@ class Cluster:
         instance_id: the cluster's id.
     """
 
-    layout: Layout
+    layout: ZookeeperLayout
     instance_id: str
 
     @property
@@ -76,8 +76,8 @@ class ClusterRoot:
             if create:
                 return await self.make()
             raise NoClusterError(
-                f"there is no cluster at {self._address}; check the path, or make one with"
-                f" `quire metadata format --cluster zk://{self._address}`",
+                f"no cluster exists at {self._address}; check the path, or create one with `quire "
+                f"metadata format --cluster zk://{self._address}`",
             ) from None
         if not {"LAYOUT", "available"} & set(names):
             raise NoClusterError(
@@ -99,9 +99,9 @@ class ClusterRoot:
             return None
         return data or b""
 
-    async def _layout(self) -> Layout:
+    async def _layout(self) -> ZookeeperLayout:
         text = await self._get("LAYOUT")
-        return Layout.HIERARCHICAL if text is None else parse_layout(text, str(self._address))
+        return ZookeeperLayout.HIERARCHICAL if text is None else parse_layout(text, str(self._address))
 
     async def _instance_id(self) -> str:
         """INSTANCEID; old clusters have none, then an id of our own, kept with our own records.
@@ -149,7 +149,7 @@ class ClusterRoot:
             AlreadyExistsError: there is something at its path.
             MetadataUnknownError: nobody can tell; look again.
         """
-        cluster = Cluster(self._address.layout or Layout.HIERARCHICAL, str(uuid.uuid4()))
+        cluster = Cluster(self._address.layout or ZookeeperLayout.HIERARCHICAL, str(uuid.uuid4()))
         await self._nodes.make_folders(self._root)
         acl = self._session.acl
         wanted = {
@@ -165,8 +165,8 @@ class ClusterRoot:
         refusal = next((answer for answer in made if isinstance(answer, KazooException)), None)
         if refusal is not None:
             raise AlreadyExistsError(
-                f"there is something at {self._address} already; it is made anew with `quire metadata format --force`,"
-                " which deletes it"
+                f"{self._address} is not empty; `quire metadata format --force` deletes it and "
+                "creates a cluster"
             ) from refusal
         await self._nodes.create(f"{self._root}/LAYOUT", layout_text(cluster.layout))
         return cluster

@@ -25,7 +25,7 @@ from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, Tr
 from quire.core.errors import CorruptMetadataError, MetadataUnknownError, MisuseError, RefusedError
 from quire.core.ids import LedgerId
 from quire.metadata.zookeeper_nodes import ANY_VERSION, EPHEMERAL, SEQUENTIAL, Nodes
-from quire.metadata.zookeeper_options import Layout
+from quire.metadata.zookeeper_options import ZookeeperLayout
 from quire.metadata.zookeeper_paths import SHORT_ID_END
 from quire.metadata.zookeeper_session import LOST, ZookeeperSession
 
@@ -44,7 +44,7 @@ DRAWN_AT_ONCE: Final = 100
 _LOG: Final = logging.getLogger(__name__)
 
 
-class LedgerIds:
+class ZookeeperLedgerIds:
     """The id generator of one cluster.
 
     Args:
@@ -53,11 +53,13 @@ class LedgerIds:
         layout: the flat one has another place for its numbers, and no long ids.
     """
 
-    def __init__(self, session: ZookeeperSession, nodes: Nodes, layout: Layout) -> None:
+    def __init__(self, session: ZookeeperSession, nodes: Nodes, layout: ZookeeperLayout) -> None:
         self._session = session
         self._nodes = nodes
         self._layout = layout
-        self._short = f"{nodes.root}/{ID_NODE}" if layout is Layout.FLAT else f"{nodes.root}/idgen/{ID_NODE}"
+        self._short = (
+            f"{nodes.root}/{ID_NODE}" if layout is ZookeeperLayout.FLAT else f"{nodes.root}/idgen/{ID_NODE}"
+        )
         self._long = f"{nodes.root}/idgen-long"
         self._is_long: bool | None = None
         self._ahead: asyncio.Future[Any] | None = None
@@ -98,7 +100,7 @@ class LedgerIds:
 
     @property
     def _takes_long(self) -> bool:
-        return self._layout in {Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL}
+        return self._layout in {ZookeeperLayout.HIERARCHICAL, ZookeeperLayout.LONG_HIERARCHICAL}
 
     async def _short_number(self, floor: int) -> int | None:
         ahead, self._ahead = self._ahead, None

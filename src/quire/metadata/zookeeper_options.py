@@ -33,7 +33,7 @@ LEDGER_FORMATS: Final = (2, NEWEST_FORMAT)
 SCHEMES: Final = ("zk", "zookeeper")
 
 
-class Layout(Enum):
+class ZookeeperLayout(Enum):
     """How ledger ids become paths; the value is the name in a URI."""
 
     HIERARCHICAL = "hierarchical"
@@ -80,7 +80,7 @@ class ZookeeperAddress:
 
     hosts: tuple[str, ...]
     root: str
-    layout: Layout | None = None
+    layout: ZookeeperLayout | None = None
     options: ZookeeperOptions = ZookeeperOptions()
 
     def __str__(self) -> str:
@@ -106,14 +106,14 @@ def parse_uri(uri: str) -> ZookeeperAddress:
     return ZookeeperAddress(hosts, root, _layout(scheme, uri), _options(query, uri))
 
 
-def _layout(scheme: str, uri: str) -> Layout | None:
+def _layout(scheme: str, uri: str) -> ZookeeperLayout | None:
     _, plus, name = scheme.partition("+")
     if not plus or name == "null":
         return None
     try:
-        return Layout(name)
+        return ZookeeperLayout(name)
     except ValueError:
-        known = ", ".join(layout.value for layout in Layout)
+        known = ", ".join(layout.value for layout in ZookeeperLayout)
         raise NoClusterError(f"{uri!r}: there is no layout {name!r}; there are {known}, and null") from None
 
 

@@ -32,7 +32,7 @@ from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.core.ids import ID_MAX
 from quire.metadata.bookies import AVAILABLE, COOKIES, READONLY
 from quire.metadata.ledgers import PREFIX as LEDGERS
-from quire.metadata.zookeeper_options import Layout
+from quire.metadata.zookeeper_options import ZookeeperLayout
 from quire.wire.bookie_service_info import check_bookie_id
 
 SHORT_ID_END: Final = 2**31 - 1
@@ -45,10 +45,10 @@ LAYOUT_VERSION: Final = 2
 MANAGER_VERSION: Final = 1
 _PACKAGE: Final = "org.apache.bookkeeper.meta."
 _CLASSES: Final = {
-    Layout.HIERARCHICAL: "HierarchicalLedgerManagerFactory",
-    Layout.LONG_HIERARCHICAL: "LongHierarchicalLedgerManagerFactory",
-    Layout.FLAT: "FlatLedgerManagerFactory",
-    Layout.LEGACY_HIERARCHICAL: "LegacyHierarchicalLedgerManagerFactory",
+    ZookeeperLayout.HIERARCHICAL: "HierarchicalLedgerManagerFactory",
+    ZookeeperLayout.LONG_HIERARCHICAL: "LongHierarchicalLedgerManagerFactory",
+    ZookeeperLayout.FLAT: "FlatLedgerManagerFactory",
+    ZookeeperLayout.LEGACY_HIERARCHICAL: "LegacyHierarchicalLedgerManagerFactory",
 }
 _DIGITS: Final = 19
 _SHORT_CUTS: Final = (2, 4, 4)
@@ -57,12 +57,12 @@ _SAFE: Final = "!$&'()*,:;=@-._~^ "
 """Characters of a key's part that stand for themselves in a znode's name; all others are percent-encoded."""
 
 
-def layout_text(layout: Layout) -> bytes:
+def layout_text(layout: ZookeeperLayout) -> bytes:
     """The value of LAYOUT."""
     return f"{LAYOUT_VERSION}\n{_PACKAGE}{_CLASSES[layout]}:{MANAGER_VERSION}".encode()
 
 
-def parse_layout(text: bytes, where: str) -> Layout:
+def parse_layout(text: bytes, where: str) -> ZookeeperLayout:
     """The layout that a LAYOUT names.
 
     Raises:
@@ -100,7 +100,7 @@ class KeyPaths:
         layout: where ledgers are.
     """
 
-    def __init__(self, root: str, layout: Layout) -> None:
+    def __init__(self, root: str, layout: ZookeeperLayout) -> None:
         self.root = root
         self.layout = layout
         self.available = f"{root}/available"
@@ -116,15 +116,15 @@ class KeyPaths:
         Raises:
             MisuseError: the layout has no path for ids this large.
         """
-        if self.layout is Layout.FLAT:
+        if self.layout is ZookeeperLayout.FLAT:
             return f"{self.root}/L{ledger_id:010d}"
         short = ledger_id < SHORT_ID_END
-        if self.layout is Layout.LEGACY_HIERARCHICAL and not short:
+        if self.layout is ZookeeperLayout.LEGACY_HIERARCHICAL and not short:
             raise MisuseError(
                 f"the layout {self.layout.value} has no place for ledger {ledger_id}: its ids end at {SHORT_ID_END - 1}",
                 ledger_id=ledger_id,
             )
-        if short and self.layout is not Layout.LONG_HIERARCHICAL:
+        if short and self.layout is not ZookeeperLayout.LONG_HIERARCHICAL:
             *folders, last = _cut(f"{ledger_id:010d}", _SHORT_CUTS)
         else:
             *folders, last = _cut(f"{ledger_id:019d}", _LONG_CUTS)
@@ -144,7 +144,7 @@ class KeyPaths:
         return ledger_id if self.ledger(ledger_id) == "/".join((self.root, *names)) else None
 
     def _beyond(self, ledger_id: int) -> bool:
-        return self.layout is Layout.LEGACY_HIERARCHICAL and ledger_id >= SHORT_ID_END
+        return self.layout is ZookeeperLayout.LEGACY_HIERARCHICAL and ledger_id >= SHORT_ID_END
 
     def ledger_folders(self, names: tuple[str, ...]) -> Callable[[str], tuple[int, int] | None] | None:
         """How to read the children of a folder of ledgers: child name -> first and last id below it.
@@ -155,7 +155,7 @@ class KeyPaths:
         Returns:
             None if ledgers have no such folder.
         """
-        if self.layout is Layout.FLAT:
+        if self.layout is ZookeeperLayout.FLAT:
             return self._flat_child if not names else None
         cuts = _LONG_CUTS if self._is_long(names) else _SHORT_CUTS
 
@@ -179,8 +179,8 @@ class KeyPaths:
 
     def _has_tree(self, *, long: bool) -> bool:
         if long:
-            return self.layout in {Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL}
-        return self.layout is not Layout.LONG_HIERARCHICAL
+            return self.layout in {ZookeeperLayout.HIERARCHICAL, ZookeeperLayout.LONG_HIERARCHICAL}
+        return self.layout is not ZookeeperLayout.LONG_HIERARCHICAL
 
     @staticmethod
     def _is_long(names: tuple[str, ...]) -> bool:

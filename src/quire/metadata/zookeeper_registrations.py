@@ -22,13 +22,13 @@ from quire.metadata.store import KeyMissingError, Registration
 from quire.metadata.zookeeper_nodes import EPHEMERAL, SEQUENTIAL, Nodes
 from quire.metadata.zookeeper_paths import SEQUENCE_ZEROS, KeyPaths
 from quire.metadata.zookeeper_session import LOST, ZookeeperSession
-from quire.metadata.zookeeper_watches import Watches
+from quire.metadata.zookeeper_watches import ZookeeperWatches
 
 ATTEMPTS_MAX: Final = 20
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Registrations:
+class ZookeeperRegistrations:
     """What one store has registered.
 
     Args:
@@ -38,7 +38,9 @@ class Registrations:
         watches: reports when a registration was deleted.
     """
 
-    def __init__(self, session: ZookeeperSession, nodes: Nodes, paths: KeyPaths, watches: Watches) -> None:
+    def __init__(
+        self, session: ZookeeperSession, nodes: Nodes, paths: KeyPaths, watches: ZookeeperWatches
+    ) -> None:
         self._session = session
         self._nodes = nodes
         self._paths = paths
@@ -83,11 +85,13 @@ class Registrations:
                 if owner == self._session.session_id and path not in self._held and unknown:
                     return
                 if owner is not None:
-                    raise AlreadyExistsError(f"{key} exists already; its owner lives", key=key) from error
+                    raise AlreadyExistsError(
+                        f"the registration {key} already exists and its owner is alive", key=key
+                    ) from error
             else:
                 return
         raise MetadataUnknownError(
-            f"nobody can tell whether {key} was registered; it ends with this session", key=key
+            f"the outcome of registering {key} is unknown; the registration ends with this session", key=key
         )
 
     async def _make_numbered(self, path: str, value: bytes) -> str:
@@ -100,7 +104,7 @@ class Registrations:
             except MetadataUnknownError:
                 unknown = True
         raise MetadataUnknownError(
-            f"nobody can tell whether {path} was registered; it ends with this session"
+            f"the outcome of registering {path} is unknown; the registration ends with this session"
         )
 
     async def _lost_number(self, path: str) -> str | None:
@@ -142,7 +146,7 @@ class Registrations:
     @staticmethod
     def _gone(registration: Registration) -> KeyMissingError:
         return KeyMissingError(
-            f"the registration {registration.key} is gone; register again", key=registration.key
+            f"the registration {registration.key} was lost; register again", key=registration.key
         )
 
     async def _take_back(self, registration: Registration) -> None:

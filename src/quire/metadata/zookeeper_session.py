@@ -245,8 +245,8 @@ class ZookeeperSession:
             why = self._why()
             await self.close()
             raise NoClusterError(
-                f"no ZooKeeper answered at {','.join(self.address.hosts)} within {patience_ms} ms ({why}); is it"
-                " running, and is this its client port?"
+                f"no ZooKeeper server responded at {','.join(self.address.hosts)} within "
+                f"{patience_ms} ms ({why}); is it running, and is this its client port?"
             ) from None
         if self.failure is not None:
             await self.close()
@@ -297,8 +297,8 @@ class ZookeeperSession:
     def away(self) -> StoreAwayError:
         """What to raise when nothing was changed because the store does not answer."""
         return StoreAwayError(
-            f"ZooKeeper at {','.join(self.address.hosts)} has not answered for {self.address.options.patience_ms} ms"
-            f" ({self._why()}); nothing was changed, try again",
+            f"ZooKeeper at {','.join(self.address.hosts)} has not responded for "
+            f"{self.address.options.patience_ms} ms ({self._why()}); nothing was changed, try again",
         )
 
     def _check(self) -> None:
@@ -373,8 +373,9 @@ class ZookeeperSession:
     def refused(self) -> RefusedError:
         """What to raise when the server says that this client has no right."""
         return RefusedError(
-            f"ZooKeeper at {','.join(self.address.hosts)} refuses it: this client's credentials have no right there;"
-            " name a file with others in the cluster's URI (?credentials=FILE)"
+            f"ZooKeeper at {','.join(self.address.hosts)} denies permission: this client's "
+            "credentials lack the right; name a file with other credentials in the cluster's URI "
+            "(?credentials=FILE)"
         )
 
     async def _next_connection(self) -> None:
@@ -413,7 +414,7 @@ class ZookeeperSession:
         if exact == KeeperState.AUTH_FAILED:
             self._fail(self._bad_credentials())
         elif state == KazooState.LOST and exact == KeeperState.CLOSED:
-            self._fail(NoClusterError(f"what answers at {self.address} is no ZooKeeper: {self._why()}"))
+            self._fail(NoClusterError(f"the server at {self.address} is not ZooKeeper: {self._why()}"))
 
     async def _set_up(self, session_id: int) -> None:
         # Kept until a set-up has succeeded: one that was interrupted must not hide that the session is a new one.

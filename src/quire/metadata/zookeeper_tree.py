@@ -133,7 +133,7 @@ class _Walk:
         return self._after is None or begin > self._after or self._after.startswith(begin)
 
 
-class Tree:
+class ZnodeTree:
     """Reads pages of keys.
 
     Args:

@@ -20,7 +20,7 @@ from quire.metadata.zookeeper_requests import AddWatch, RemoveWatches
 from quire.metadata.zookeeper_session import ZookeeperSession
 
 
-class Watches:
+class ZookeeperWatches:
     """The watchers of one store, and the places they need.
 
     Args:

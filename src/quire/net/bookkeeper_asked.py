@@ -1,7 +1,7 @@
 """What one of our requests becomes at a bookie that takes entries one by one, until it is one answer again.
 
 A run is answered when all its entries are; a range is asked for entry by entry, some ahead, and put together. Knows
-neither V2 nor V3: whoever sends frames is a `Sender`.
+neither V2 nor V3: whoever sends frames is a `RangeConnection`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ NEGATIVES_MAX: Final = 64
 _NEGATIVES: Final = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
 
 
-class Sender(Protocol):
+class RangeConnection(Protocol):
     """What a range needs of its connection."""
 
     def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
         """Ask for entries; `asked.got` is called for each."""
 
-    def finished(self, asked: Asked) -> None:
+    def finished(self, asked: PendingRequest) -> None:
         """It has been answered, or is given up: nothing more of it is waited for."""
 
 
-class Asked:
+class PendingRequest:
     """One request that is outstanding.
 
     Attributes:
@@ -47,7 +47,7 @@ class Asked:
     __slots__ = ("_sender", "deadline", "done", "expected", "ledger_id", "sink", "tag")
 
     def __init__(
-        self, sender: Sender, sink: AnswerSink, tag: object, deadline: float, ledger_id: int
+        self, sender: RangeConnection, sink: AnswerSink, tag: object, deadline: float, ledger_id: int
     ) -> None:
         self._sender = sender
         self.sink = sink
@@ -75,7 +75,7 @@ class Asked:
         self.finish(Answer.ERROR if answer is Answer.OK else answer)
 
 
-class RunAsked(Asked):
+class RunAsked(PendingRequest):
     """A run on its way, entry by entry.
 
     Attributes:
@@ -88,7 +88,7 @@ class RunAsked(Asked):
     __slots__ = ("answers", "ids", "offset", "txn_id")
 
     def __init__(
-        self, sender: Sender, sink: AnswerSink, tag: object, deadline: float, frames: RunFrames
+        self, sender: RangeConnection, sink: AnswerSink, tag: object, deadline: float, frames: RunFrames
     ) -> None:
         super().__init__(sender, sink, tag, deadline, frames.ledger_id)
         self.ids = frames.ids
@@ -105,7 +105,7 @@ class RunAsked(Asked):
             self.finish(Answer.OK)
 
 
-class RangeAsked(Asked):
+class RangeAsked(PendingRequest):
     """Entries first..last on their way, as many as fit.
 
     Attributes:
@@ -131,7 +131,7 @@ class RangeAsked(Asked):
 
     def __init__(
         self,
-        sender: Sender,
+        sender: RangeConnection,
         sink: AnswerSink,
         tag: object,
         deadline: float,
@@ -262,7 +262,7 @@ class RangeAsked(Asked):
         )
 
 
-class LacAsked(Asked):
+class LacAsked(PendingRequest):
     """How far a ledger is confirmed: an explicit LAC, or the last entry, whose header says it."""
 
     __slots__ = ()
@@ -282,7 +282,7 @@ class LacAsked(Asked):
         self.finish(Answer.OK, lac=lac, body=body)
 
 
-class PlainAsked(Asked):
+class PlainAsked(PendingRequest):
     """A request with one answer and nothing to put together."""
 
     __slots__ = ()

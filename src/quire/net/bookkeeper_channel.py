@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.net.bookkeeper_asked import Asked, LacAsked, RangeAsked, RunAsked
+from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, RunAsked
 from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel, Shape
 from quire.net.opening import BookKeeperOpening
@@ -55,7 +55,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         super().__init__(meant, context, ended, sent_bytes_max=longest, taken_bytes_max=taken)
         self._encoder = context.encoder
         self.runs = runs
-        self._asked: dict[Asked, None] = {}
+        self._asked: dict[PendingRequest, None] = {}
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         """Ask for entries one by one."""
         raise NotImplementedError
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: PendingRequest) -> None:
         """A request is outstanding from now on."""
         self._asked[asked] = None
 
@@ -80,12 +80,16 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         raise NotImplementedError
 
     def ask_otherwise(
-        self, kind: Kind, asked: Callable[[type[Asked]], Asked], body: Sequence[Buffer], key: bytes
+        self,
+        kind: Kind,
+        asked: Callable[[type[PendingRequest]], PendingRequest],
+        body: Sequence[Buffer],
+        key: bytes,
     ) -> bool:
         """Send a request of another kind, which `asked` notes; False if the protocol has none for it."""
         raise NotImplementedError
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: PendingRequest) -> None:
         """Wait for nothing more of a request that is no run."""
         raise NotImplementedError
 
@@ -125,7 +129,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         Returns:
             Whether all of it has gone to the transport; else it waits here and counts as unsent.
         """
-        asked: Asked
+        asked: PendingRequest
         before = len(self._waiting)
         recovery = bool(flags & Flag.RECOVERY)
         fence_key = key if flags & Flag.FENCE else b""
@@ -152,7 +156,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
             self.ask_last(asked, fence_key)
         else:
 
-            def make(of: type[Asked]) -> Asked:
+            def make(of: type[PendingRequest]) -> PendingRequest:
                 asked = of(self, sink, tag, deadline, ledger_id)
                 self._asked[asked] = None
                 return asked
@@ -178,7 +182,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         )
         asyncio.get_running_loop().call_soon(sink.answered, tag, answer)
 
-    def write(self, asked: Asked, data: bytes) -> None:
+    def write(self, asked: PendingRequest, data: bytes) -> None:
         """Give frames to the transport, or let them wait until it takes them."""
         if self._ready and not self._paused and not self._waiting:
             assert self.transport is not None
@@ -186,7 +190,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
             return
         self._wait((asked, data, len(data), asked.sink))
 
-    def finished(self, asked: Asked) -> None:
+    def finished(self, asked: PendingRequest) -> None:
         """A request has its answer, or is given up."""
         self._asked.pop(asked, None)
         if asked.expected:
@@ -203,10 +207,10 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
             self._silence.given_up(int(1000 * asked.deadline))
             self.finished(asked)
 
-    def _late(self, now: float) -> Sequence[Asked]:
+    def _late(self, now: float) -> Sequence[PendingRequest]:
         return [asked for asked in self._asked if asked.deadline <= now]
 
-    def _timed_out(self, request: Asked) -> None:
+    def _timed_out(self, request: PendingRequest) -> None:
         request.finish(Answer.TIMED_OUT)
 
     # --- the connection ------------------------------------------------------------------------------------------

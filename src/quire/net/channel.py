@@ -192,12 +192,13 @@ class Channel(ClientChannel):
     def hello_received(self, body: memoryview) -> None:
         hello = native_hello.decode_hello_answer(body)
         if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != self.meant:
-            self._give_up(hello.message or f"it is bookie {hello.bookie_id}")
+            self._give_up(hello.message or f"the bookie at this address is {hello.bookie_id}")
             return
         if hello.version > native_hello.VERSION:
             self.refuse(
-                f"it answers in version {hello.version} of the native protocol, and this client offered "
-                f"{native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this client"
+                f"the bookie responds in version {hello.version} of the native protocol, and this "
+                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this "
+                "client"
             )
             return
         self.version, self.features, self.boot = hello.version, hello.features, hello.boot
@@ -206,7 +207,7 @@ class Channel(ClientChannel):
         if hello.answer is Answer.UNAUTHORISED:
             self.refuse(hello.message or WANTS_A_NAME)
         elif hello.version == 0:
-            self._give_up(hello.message or "it refused the connection")
+            self._give_up(hello.message or "the bookie refused the connection")
         else:
             self.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(self.transport)
             self.opened()

@@ -162,7 +162,7 @@ class ReceiveBudget:
             if not self._waiting:
                 break
             protocol.give_up(
-                f"its frame was unfinished for {STALL_SECONDS:.0f} s while others waited for memory"
+                f"a frame was incomplete for {STALL_SECONDS:.0f} s while other connections waited for memory"
             )
         if self._waiting:
             self._timer = loop.call_later(LOOK_SECONDS, self._make_room)
@@ -348,7 +348,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
             MalformedFrameError: more came in clear, which somebody between the two may have put there.
         """
         if self._stub or self._frame is not None:
-            msg = "bytes in clear behind the agreement to speak TLS"
+            msg = "unencrypted bytes after the agreement to use TLS"
             raise MalformedFrameError(msg)
         assert self.transport is not None
         self.transport.pause_reading()
@@ -380,7 +380,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
             if self.transport is not None and self.transport.is_closing():
                 return  # whoever is refused is not served
             if not self._greeted and at < end:
-                msg = "bytes in clear behind a wish for TLS"
+                msg = "unencrypted bytes after a START_TLS request"
                 raise MalformedFrameError(msg)
         while end - at >= _LENGTH_BYTES:
             size = _LENGTH_BYTES + _LENGTH.unpack_from(data, at)[0]

@@ -24,13 +24,24 @@ from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
 _FIRST_TXN_ID: Final = 1 << 40
 """Far from the numbers of requests: an answer to the opening that comes late is nobody's."""
-_NO_TLS: Final = "it speaks no TLS, and this client speaks nothing else: give the bookie a certificate, or take tls away here"
-_NOT_TAKEN: Final = (
-    "it does not take this user with this password: compare the client's [sasl] with the bookie's"
+_NO_TLS: Final = (
+    "the bookie refuses TLS, and this client requires it: give the bookie a "
+    "certificate, or remove [tls] from the client's settings"
 )
-_LATE: Final = "it did not answer in time while the connection was being opened; a Java bookie is silent when a password is wrong"
-WANTS_A_NAME: Final = "it serves nobody whom it does not know: give this client TLS, or a user and a password, as the bookie asks (over V2 it may also know the ledger under another key)"
-_ENDED: Final = "it ended the connection before it was open: does it ask for a certificate or a password? its log says why"
+_NOT_TAKEN: Final = "the bookie refuses this user and password: compare the client's [sasl] with the bookie's"
+_LATE: Final = (
+    "the bookie did not respond while the connection was being opened; a Java bookie "
+    "sends no response when a password is wrong"
+)
+WANTS_A_NAME: Final = (
+    "the bookie requires authentication: give this client TLS, or a user and a "
+    "password, as the bookie demands (over V2 the ledger may also have another "
+    "password)"
+)
+_ENDED: Final = (
+    "the bookie closed the connection while it was being opened: does it require a "
+    "certificate or a password? its log says why"
+)
 
 
 class Opened(Protocol):
@@ -185,7 +196,7 @@ class BookKeeperOpening(_Opening):
         in_clear = not self._channel.upgrading
         for at in starts:
             if in_clear and self._channel.upgrading:
-                msg = "frames in clear behind the answer to START_TLS"
+                msg = "unencrypted frames after the response to START_TLS"
                 raise MalformedFrameError(msg)
             frame = memoryview(data)[at : at + 4 + int.from_bytes(data[at : at + 4], "big")]
             if len(frame) > 4 and frame[4] == v3.FIRST_BYTE:

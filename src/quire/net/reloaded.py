@@ -49,7 +49,7 @@ class Reloaded(Generic[T]):
         try:
             self._value = self._read()
         except MisuseError as error:
-            log.warning("what was read before stays in use: %s", error.message)
+            log.warning("the settings that were read before stay in use: %s", error.message)
             return False
         log.info("read again: %s", ", ".join(map(str, self._files)))
         return True

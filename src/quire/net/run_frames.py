@@ -61,7 +61,7 @@ class RunEncoder:
         if last is not None and last.body is body and last.made_for == made_for:
             return last
         run = RunView.parse(body)
-        flags = v2.Flag.RECOVERY_ADD | v2.Flag.HIGH_PRIORITY if recovery else 0
+        flags = v2.V2Flag.RECOVERY_ADD | v2.V2Flag.HIGH_PRIORITY if recovery else 0
         data = add_columns.encode_v2(run, key, flags)
         ids = run.ids()
         answers = v2.encode_add_answers(_DONE, run.ledger_id, ids)

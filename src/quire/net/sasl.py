@@ -64,7 +64,7 @@ class SaslClient:
         if not said.get("rspauth" if self._answered else "nonce") or (
             "rspauth" in said and not self._answered
         ):
-            raise AuthenticationError("the bookie's challenge is none of DIGEST-MD5")
+            raise AuthenticationError("the bookie's challenge is not a DIGEST-MD5 challenge")
         try:
             answer = self._client.process(challenge)
         except (SASLError, SASLProtocolException, ValueError, AttributeError) as error:
@@ -123,19 +123,19 @@ class SaslServer:
             raise AuthenticationError(f"its token lacks {', '.join(missing)}")
         name = _text(said["username"], utf8=said.get("charset") == b"utf-8")
         if not hmac.compare_digest(said["nonce"], self._nonce) or said["nc"] != b"00000001":
-            raise AuthenticationError(f"user {name!r}: an answer to another challenge")
+            raise AuthenticationError(f"user {name!r}: the response belongs to another challenge")
         if said.get("qop", b"auth") != b"auth" or said["digest-uri"] != _URI:
-            raise AuthenticationError(f"user {name!r}: asks for another service or protection")
+            raise AuthenticationError(f"user {name!r}: the client requests another service or protection")
         authzid = said.get("authzid")
         if authzid is not None and _text(authzid, utf8=True) != name:
-            raise AuthenticationError(f"user {name!r}: asks to be somebody else")
+            raise AuthenticationError(f"user {name!r}: the client requests another identity")
         # Somebody unknown costs as much time as a wrong password.
         known = self._users.passwords.get(name)
         password = secrets.token_urlsafe(12) if known is None else known
         secret = b":".join((_hashed_form(name), said.get("realm", b""), _hashed_form(password)))
         proof = _proof(secret, said, b"AUTHENTICATE:" + _URI)
         if not hmac.compare_digest(proof, said["response"]) or known is None:
-            raise AuthenticationError(f"user {name!r}: unknown, or another password")
+            raise AuthenticationError(f"user {name!r}: unknown user or wrong password")
         if self._users.allowed.fullmatch(name) is None:
             raise AuthenticationError(f"user {name!r}: not allowed ({self._users.allowed.pattern})")
         self.complete, self.username = True, name
@@ -168,7 +168,7 @@ def _text(data: bytes, *, utf8: bool) -> str:
     try:
         return data.decode("utf-8" if utf8 else "latin-1")
     except UnicodeDecodeError as error:
-        raise AuthenticationError("a name that is no UTF-8") from error
+        raise AuthenticationError("a name that is not UTF-8") from error
 
 
 def _parse(token: bytes) -> dict[str, bytes]:
@@ -177,4 +177,4 @@ def _parse(token: bytes) -> dict[str, bytes]:
     try:
         return dict(DigestMD5Mechanism.parse_challenge(bytes(token)))
     except ValueError as error:
-        raise AuthenticationError("a token that is none of DIGEST-MD5") from error
+        raise AuthenticationError("a token that is not a DIGEST-MD5 token") from error

@@ -49,7 +49,7 @@ def users_of(path: Path, section: str, allowed: str) -> Users:
     try:
         return Users(passwords, re.compile(allowed))
     except re.error as error:
-        msg = f"allowed_ids is no regular expression: {allowed!r}: {error}"
+        msg = f"allowed_ids is not a valid regular expression: {allowed!r}: {error}"
         raise MisuseError(msg) from error
 
 

@@ -182,7 +182,9 @@ async def upgrade(
         raise
     if new is None or new.is_closing() or meanwhile.reason is not None:
         transport.abort()
-        connection.connection_lost(meanwhile.reason or ConnectionResetError("it ended in the handshake"))
+        connection.connection_lost(
+            meanwhile.reason or ConnectionResetError("the connection was closed in the handshake")
+        )
         return
     new.set_protocol(connection)  # type: ignore[arg-type]
     connection.secured(new)
@@ -205,26 +207,28 @@ _EXPIRED, _NOT_YET_VALID = 10, 9
 _UNTRUSTED: Final = (18, 19, 20, 21, 2)
 _OTHER_NAME: Final = (62, 63, 64)
 _WHAT_NEXT: Final = {
-    "CERTIFICATE_REQUIRED": "the other side asks for a certificate: name one (certificate, key)",
+    "CERTIFICATE_REQUIRED": "the peer requires a certificate: configure one (certificate, key)",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate, and this bookie requires one",
-    "ALERT_UNKNOWN_CA": "the other side does not trust the CA that signed our certificate: give it that CA's",
-    "ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate: is it for this host, and whole?",
-    "ALERT_CERTIFICATE_EXPIRED": "the other side says that our certificate has expired: renew it",
-    "ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept our certificate: its CA, its name or its dates",
-    "WRONG_VERSION_NUMBER": "what came is not TLS: does the other side speak in clear?",
-    "HTTP_REQUEST": "what came is not TLS but HTTP: something else was meant to be at this port",
-    "UNSUPPORTED_PROTOCOL": "the other side speaks nothing newer than TLS 1.1; 1.2 is the oldest taken here",
-    "ALERT_PROTOCOL_VERSION": "the two sides have no version of TLS in common; 1.2 is the oldest spoken here",
-    "NO_SHARED_CIPHER": "the two sides have no cipher in common",
+    "ALERT_UNKNOWN_CA": (
+        "the peer does not trust the CA that signed our certificate: give it the certificate of that CA"
+    ),
+    "ALERT_BAD_CERTIFICATE": "the peer rejects our certificate: is it for this host, and complete?",
+    "ALERT_CERTIFICATE_EXPIRED": "the peer reports that our certificate has expired: renew it",
+    "ALERT_CERTIFICATE_UNKNOWN": ("the peer rejects our certificate: check its CA, its name and its dates"),
+    "WRONG_VERSION_NUMBER": "the received bytes are not TLS: does the peer send unencrypted data?",
+    "HTTP_REQUEST": "the received bytes are HTTP, not TLS: another service listens on this port",
+    "UNSUPPORTED_PROTOCOL": "the peer supports at most TLS 1.1; 1.2 is the oldest supported version",
+    "ALERT_PROTOCOL_VERSION": (
+        "the peers have no version of TLS in common; 1.2 is the oldest supported version"
+    ),
+    "NO_SHARED_CIPHER": "the peers have no cipher in common",
 }
 
 
 def explain(error: BaseException) -> str:
     """Why TLS failed, and what to do about it, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"the certificate is not accepted: {error.verify_message.rstrip('.')}; {_for_certificate(error)}"
-        )
+        return f"the certificate is rejected: {error.verify_message.rstrip('.')}; {_for_certificate(error)}"
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
         for word, what_next in _WHAT_NEXT.items():
@@ -232,9 +236,9 @@ def explain(error: BaseException) -> str:
                 return f"{what_next} ({reason})"
         return f"TLS failed: {reason}"
     if isinstance(error, ConnectionAbortedError):
-        return "the other side did not finish the TLS handshake in time"
+        return "the peer did not finish the TLS handshake in time"
     if isinstance(error, ConnectionResetError):
-        return "the other side ended the connection in the TLS handshake: its log says why"
+        return "the peer closed the connection in the TLS handshake: its log says why"
     return str(error) or type(error).__name__
 
 

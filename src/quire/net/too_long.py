@@ -46,7 +46,10 @@ class PassesOver:
     def _too_long(self, data: memoryview, size: int) -> None:
         """`data` begins with a frame above the limit."""
         if size > min(ABSURD * self._frame_bytes_max, ABSURD_BYTES):
-            msg = f"a frame of {size} bytes is no frame: the limit is {self._frame_bytes_max} ({OPTION})"
+            msg = (
+                f"a frame of {size} bytes far exceeds the limit of {self._frame_bytes_max} "
+                f"({OPTION}) and is not a frame"
+            )
             raise MalformedFrameError(msg)
         if len(data) < self.told_bytes:
             self._keep(data)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.net.bookkeeper_asked import Asked, LacAsked, RangeAsked, header_lac
+from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, header_lac
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.client_channel import AnswerSink, ChannelContext
 from quire.net.opening import WANTS_A_NAME
@@ -21,7 +21,7 @@ from quire.wire.native import Flag, Kind
 _OVER_V2: Final = frozenset({Kind.ADD, Kind.READ})
 _ADDED = v2.packet_header(v2.VERSION, v2.Op.ADD)
 _UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
-_FENCING = v2.Flag.DO_FENCING | v2.Flag.HIGH_PRIORITY
+_FENCING = v2.V2Flag.DO_FENCING | v2.V2Flag.HIGH_PRIORITY
 
 
 class V2Channel(BookKeeperChannel):
@@ -43,7 +43,7 @@ class V2Channel(BookKeeperChannel):
         super().__init__(meant, context, RunsExpected(v2_ledger_of, v2_place_of), ended)
         self._make_beside = beside
         self._beside: V3Channel | None = None
-        self._expected: dict[tuple[int, int, int], list[Asked]] = {}
+        self._expected: dict[tuple[int, int, int], list[PendingRequest]] = {}
         self._next_batch = 1
 
     # --- sending -------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class V2Channel(BookKeeperChannel):
         )
 
     def ask_entries(self, asked: RangeAsked, entry_ids: Sequence[int]) -> None:
-        flags = (_FENCING if asked.key else 0) | (v2.Flag.HIGH_PRIORITY if asked.recovery else 0)
+        flags = (_FENCING if asked.key else 0) | (v2.V2Flag.HIGH_PRIORITY if asked.recovery else 0)
         parts = []
         for entry_id in entry_ids:
             self._expect(asked, v2.Op.READ, asked.ledger_id, entry_id)
@@ -76,7 +76,7 @@ class V2Channel(BookKeeperChannel):
 
     def ask_last(self, asked: LacAsked, key: bytes) -> None:
         self._expect(asked, v2.Op.READ, asked.ledger_id, bookkeeper.LAST_ENTRY)
-        flags = v2.Flag.DO_FENCING if key else v2.Flag.NONE
+        flags = v2.V2Flag.DO_FENCING if key else v2.V2Flag.NONE
         self.write(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
 
     def send(
@@ -95,13 +95,13 @@ class V2Channel(BookKeeperChannel):
             self._beside = self._make_beside()
         return self._beside.send(kind, body, sink, tag, flags=flags, **rest)
 
-    def _expect(self, asked: Asked, op: int, ledger_id: int, number: int) -> None:
+    def _expect(self, asked: PendingRequest, op: int, ledger_id: int, number: int) -> None:
         self._expected.setdefault((op, ledger_id, number), []).append(asked)
         asked.expected += 1
 
     # --- the connection beside -----------------------------------------------------------------------------------
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: PendingRequest) -> None:
         asked.expected = 0
         for place in [place for place, waiting in self._expected.items() if asked in waiting]:
             waiting = self._expected[place]
@@ -169,7 +169,7 @@ class V2Channel(BookKeeperChannel):
             return
         asked.batch_came(answer.entries, max(map(header_lac, answer.entries)))
 
-    def _answered(self, op: int, ledger_id: int, number: int) -> Asked | None:
+    def _answered(self, op: int, ledger_id: int, number: int) -> PendingRequest | None:
         """Who waits for this answer, first come first served; None if nobody does any more."""
         place = (op, ledger_id, number)
         waiting = self._expected.get(place)

@@ -7,7 +7,7 @@ from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
-from quire.net.bookkeeper_asked import Asked, LacAsked, PlainAsked, RangeAsked
+from quire.net.bookkeeper_asked import LacAsked, PendingRequest, PlainAsked, RangeAsked
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.client_channel import ChannelContext
 from quire.net.opening import WANTS_A_NAME
@@ -37,7 +37,7 @@ class V3Channel(BookKeeperChannel):
     ) -> None:
         super().__init__(meant, context, RunsExpected(v3.ledger_of_add_answer, v3_place_of), ended)
         self._last_run_txn = 0
-        self._expected: dict[int, tuple[Asked, int]] = {}
+        self._expected: dict[int, tuple[PendingRequest, int]] = {}
 
     # --- sending -------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,11 @@ class V3Channel(BookKeeperChannel):
         self.write(asked, v3.encode_read(txn_id, asked.ledger_id, last, key=key, flag=flag))
 
     def ask_otherwise(
-        self, kind: Kind, asked: Callable[[type[Asked]], Asked], body: Sequence[Buffer], key: bytes
+        self,
+        kind: Kind,
+        asked: Callable[[type[PendingRequest]], PendingRequest],
+        body: Sequence[Buffer],
+        key: bytes,
     ) -> bool:
         if kind is Kind.READ_LAC:
             lac = asked(LacAsked)
@@ -120,13 +124,13 @@ class V3Channel(BookKeeperChannel):
             return False
         return True
 
-    def _expect(self, asked: Asked, entry_id: int) -> int:
+    def _expect(self, asked: PendingRequest, entry_id: int) -> int:
         txn_id = self._encoder.next_txns(1)
         self._expected[txn_id] = (asked, entry_id)
         asked.expected += 1
         return txn_id
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: PendingRequest) -> None:
         asked.expected = 0
         for txn_id in [txn_id for txn_id, (other, _) in self._expected.items() if other is asked]:
             del self._expected[txn_id]
@@ -165,7 +169,7 @@ class V3Channel(BookKeeperChannel):
             run, position = found
             run.got(run.ids[position], bookkeeper.v3_answer(status), b"", -1)
 
-    def _answered(self, message: pb.Response, asked: Asked, entry_id: int) -> None:
+    def _answered(self, message: pb.Response, asked: PendingRequest, entry_id: int) -> None:
         answer = bookkeeper.v3_answer(v3.status_of(message))
         operation = message.header.operation
         if answer is Answer.UNAUTHORISED and self._is_unknown_here(message):
@@ -208,7 +212,7 @@ class V3Channel(BookKeeperChannel):
         asked.start([read.body] if read.body and read.entryId == poll.first else (), lac)
 
 
-class _ListAsked(Asked):
+class _ListAsked(PendingRequest):
     """The entries that a bookie holds."""
 
     __slots__ = ()
@@ -221,7 +225,7 @@ class _ListAsked(Asked):
         self.finish(answer, body=[native_bodies.encode_held(held, version=native_hello.VERSION_MIN)])
 
 
-class _DiskAsked(Asked):
+class _DiskAsked(PendingRequest):
     """How large a bookie's disk is, and how much of it is free."""
 
     __slots__ = ()
@@ -231,7 +235,7 @@ class _DiskAsked(Asked):
         self.finish(answer, body=[native_info.encode_info({"disk": disk})])
 
 
-class _PollAsked(Asked):
+class _PollAsked(PendingRequest):
     """A long poll; what it was for is read after it, as the range that it asks for."""
 
     __slots__ = ("bytes_max", "first", "last")

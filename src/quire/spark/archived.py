@@ -17,7 +17,7 @@ from quire.spark import cluster
 from quire.spark.decode import Origin, possible_times
 from quire.spark.losses import TaskLosses
 from quire.spark.options import ReadOptions
-from quire.spark.packing import Piece
+from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 from quire.spark.schema import Projection
 from quire.wire.batch import without_empty_headers
@@ -32,7 +32,7 @@ def _place(log: LogDescription, item: ItemDescription) -> ArchivePlace:
 
 def pieces(
     options: ReadOptions, wanted: Wanted, log: LogDescription, item: ItemDescription, spans: Spans
-) -> list[Piece]:
+) -> list[EntrySpan]:
     """The row groups of an archived item that hold wanted records, consecutive ones as one piece.
 
     Raises:
@@ -42,11 +42,13 @@ def pieces(
     try:
         groups = open_archive(place).manifest.groups
     except ArchiveError as error:
-        whole = Piece(Origin(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, place)
+        whole = EntrySpan(
+            Origin(log.name, item.ledger_id, item.first_offset), None, 0, 0, 0, False, spans, place
+        )
         TaskLosses(options).step_over_archived(whole, error, item.first_offset, item.next_offset)
         return []
     origin = Origin(log.name, item.ledger_id, item.first_offset)
-    found: list[Piece] = []
+    found: list[EntrySpan] = []
     for number, group in enumerate(groups):
         inside = intersect(spans, between(group.first, group.next))
         if not inside or not wanted.touches(group.min_ms, group.max_ms):
@@ -55,7 +57,9 @@ def pieces(
         if found and found[-1].last_entry == number - 1:
             before = found.pop()
             size, first, inside = before.size + size, before.first_entry, (*before.offsets, *inside)
-        found.append(Piece(origin, None, first, number, size, batches=False, offsets=inside, archive=place))
+        found.append(
+            EntrySpan(origin, None, first, number, size, batches=False, offsets=inside, archive=place)
+        )
     return found
 
 
@@ -74,7 +78,7 @@ def offset_since(log: LogDescription, item: ItemDescription, from_ms: int) -> in
 
 
 def read(
-    piece: Piece, options: ReadOptions, projection: Projection, wanted: Wanted, losses: TaskLosses
+    piece: EntrySpan, options: ReadOptions, projection: Projection, wanted: Wanted, losses: TaskLosses
 ) -> Iterator[pa.RecordBatch]:
     """A piece's records, in batches of at most `rowsPerBatch`, without row groups that are gone if they may be skipped.
 

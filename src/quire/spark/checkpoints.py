@@ -99,7 +99,8 @@ def query_of(checkpoint: str | None) -> str:
     """
     if checkpoint is None:
         raise use_error(
-            "Spark does not tell the query's id; set the option checkpointLocation on the writer, where it can be read."
+            "Spark does not pass the query's id; set the option checkpointLocation on the writer, "
+            "where it can be read."
         )
     try:
         files, path = _opened(checkpoint)

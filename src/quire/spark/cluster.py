@@ -21,7 +21,7 @@ from quire.client.lost_entries import LostEntries, lost_entries
 from quire.client.reader import LedgerReader
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.spark.options import ReadOptions
-from quire.spark.packing import Piece
+from quire.spark.packing import EntrySpan
 
 if TYPE_CHECKING:
     from quire.log.client import QuireClient
@@ -67,7 +67,7 @@ def entry_bytes_max(uri: str) -> int:
     return _client(uri).config.payload_bytes_max
 
 
-def runs(options: ReadOptions, piece: Piece, *, replica: int) -> Iterator[Entries]:
+def runs(options: ReadOptions, piece: EntrySpan, *, replica: int) -> Iterator[Entries]:
     """A piece's entries; see `runs_of`."""
     assert piece.record is not None, "archived records are not in a ledger"
     return runs_of(options.cluster, piece.record, piece.first_entry, piece.last_entry, replica=replica)

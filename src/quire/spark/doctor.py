@@ -40,7 +40,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One thing that was looked at.
 
     Attributes:
@@ -60,7 +60,7 @@ class Check:
         return asdict(self)
 
 
-def examine(cluster: str | None = None) -> Iterator[Check]:
+def examine(cluster: str | None = None) -> Iterator[DoctorCheck]:
     """Look at this machine as a Spark driver would find it.
 
     Args:
@@ -73,14 +73,14 @@ def examine(cluster: str | None = None) -> Iterator[Check]:
     yield _discovery()
     yield from _other_modules()
     if cluster is None:
-        yield Check(
+        yield DoctorCheck(
             "cluster", Health.ODD, "none named", "Set QUIRE_CLUSTER, or give --cluster or option cluster."
         )
     else:
         yield _cluster(cluster)
 
 
-def examine_session(conf: Callable[[str, str], str]) -> Iterator[Check]:
+def examine_session(conf: Callable[[str, str], str]) -> Iterator[DoctorCheck]:
     """Look at a running session's settings.
 
     Args:
@@ -89,7 +89,7 @@ def examine_session(conf: Callable[[str, str], str]) -> Iterator[Check]:
     pushdown = conf(FILTERS_SETTING, "false").lower()
     version = _version_of("pyspark") or ""
     right = str(keeps_filters_apart(version)).lower()
-    yield Check(
+    yield DoctorCheck(
         "filters handed to sources",
         Health.GOOD if pushdown == right else Health.ODD,
         f"{FILTERS_SETTING}={pushdown}",
@@ -101,14 +101,14 @@ def examine_session(conf: Callable[[str, str], str]) -> Iterator[Check]:
         "in every Python data source. To read less, use the options of quire.spark.read_options.",
     )
     reuse = conf("spark.python.worker.reuse", "true")
-    yield Check(
+    yield DoctorCheck(
         "workers used again",
         Health.GOOD if reuse == "true" else Health.ODD,
         f"spark.python.worker.reuse={reuse}",
         "" if reuse == "true" else "Set it to true: a micro-batch takes several times as long without.",
     )
     zone = conf("spark.sql.session.timeZone", "")
-    yield Check(
+    yield DoctorCheck(
         "zone of timestamps",
         Health.GOOD if zone in {"UTC", "Etc/UTC", "Z"} else Health.ODD,
         f"spark.sql.session.timeZone={zone or 'of the machine'}",
@@ -124,79 +124,79 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _spark() -> Check:
+def _spark() -> DoctorCheck:
     version = _version_of("pyspark")
     if version is None:
-        return Check("pyspark", Health.BAD, "not installed", "pip install 'quire[spark]'")
+        return DoctorCheck("pyspark", Health.BAD, "not installed", "pip install 'quire[spark]'")
     if version.startswith(TESTED):
-        return Check("pyspark", Health.GOOD, version)
-    return Check("pyspark", Health.ODD, version, f"Tested with {' and '.join(TESTED)}.")
+        return DoctorCheck("pyspark", Health.GOOD, version)
+    return DoctorCheck("pyspark", Health.ODD, version, f"Tested with {' and '.join(TESTED)}.")
 
 
-def _pyarrow() -> Check:
+def _pyarrow() -> DoctorCheck:
     version = _version_of("pyarrow")
     if version is None:
-        return Check("pyarrow", Health.BAD, "not installed", "pip install 'quire[spark]'")
+        return DoctorCheck("pyarrow", Health.BAD, "not installed", "pip install 'quire[spark]'")
     if int(version.split(".")[0]) < PYARROW_AT_LEAST:
-        return Check(
+        return DoctorCheck(
             "pyarrow", Health.BAD, version, f"Spark's data sources need {PYARROW_AT_LEAST} or later."
         )
-    return Check("pyarrow", Health.GOOD, version)
+    return DoctorCheck("pyarrow", Health.GOOD, version)
 
 
-def _java() -> Check:
+def _java() -> DoctorCheck:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     remedy = "Install Java 17 or 21: apt-get install openjdk-17-jre-headless."
     if java is None or not Path(java).exists():
-        return Check("java", Health.BAD, "none on PATH or in JAVA_HOME", remedy)
+        return DoctorCheck("java", Health.BAD, "none on PATH or in JAVA_HOME", remedy)
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.SubprocessError) as error:
-        return Check("java", Health.BAD, f"{java}: {error}", remedy)
+        return DoctorCheck("java", Health.BAD, f"{java}: {error}", remedy)
     first = (said.stderr or said.stdout).splitlines()[0]
     number = first.partition('"')[2].partition(".")[0].strip('"')
     if number.isdigit() and int(number) in JAVA_VERSIONS:
-        return Check("java", Health.GOOD, first)
-    return Check("java", Health.ODD, first, "Spark 4 is made for 17 and 21.")
+        return DoctorCheck("java", Health.GOOD, first)
+    return DoctorCheck("java", Health.ODD, first, "Spark 4 is made for 17 and 21.")
 
 
-def _workers_python() -> Check:
+def _workers_python() -> DoctorCheck:
     python = os.environ.get("PYSPARK_PYTHON") or shutil.which("python3") or ""
     name = os.environ.get("PYSPARK_PYTHON", "python3 of PATH, since PYSPARK_PYTHON is not set")
     remedy = f"Set PYSPARK_PYTHON={sys.executable}, or use quire.spark.session(), which does."
     try:
         subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - the Python that Spark would start
     except subprocess.CalledProcessError as error:
-        return Check(
+        return DoctorCheck(
             "Python of the workers", Health.BAD, f"{name}: {error.stderr.strip().splitlines()[-1]}", remedy
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return Check("Python of the workers", Health.BAD, f"{name}: {error}", remedy)
-    return Check("Python of the workers", Health.GOOD, f"{name} imports pyarrow, pyspark and quire")
+        return DoctorCheck("Python of the workers", Health.BAD, f"{name}: {error}", remedy)
+    return DoctorCheck("Python of the workers", Health.GOOD, f"{name} imports pyarrow, pyspark and quire")
 
 
-def _discovery() -> Check:
+def _discovery() -> DoctorCheck:
     try:
         found = importlib.import_module("pyspark_quire").DefaultSource
     except ImportError as error:
-        return Check(
+        return DoctorCheck(
             "format quire is found",
             Health.BAD,
             str(error),
             "Call quire.spark.register(spark) in the session.",
         )
-    return Check("format quire is found", Health.GOOD, f"{found.__module__}.{found.__name__}")
+    return DoctorCheck("format quire is found", Health.GOOD, f"{found.__module__}.{found.__name__}")
 
 
-def _other_modules() -> Iterator[Check]:
+def _other_modules() -> Iterator[DoctorCheck]:
     """One other module named `pyspark_*` that fails to import switches discovery off for all, silently."""
     for module in pkgutil.iter_modules():
         if module.name.startswith("pyspark_") and module.name != "pyspark_quire":
             try:
                 importlib.import_module(module.name)
             except Exception as error:  # noqa: BLE001 - whatever it raises is what Spark meets
-                yield Check(
+                yield DoctorCheck(
                     f"module {module.name}",
                     Health.BAD,
                     f"{type(error).__name__}: {error}",
@@ -204,18 +204,20 @@ def _other_modules() -> Iterator[Check]:
                 )
 
 
-def _cluster(uri: str) -> Check:
+def _cluster(uri: str) -> DoctorCheck:
     from quire.spark import cluster
 
     try:
         bookies = cluster.call(uri, _bookies)
     except (QuireError, OSError) as error:
-        return Check("cluster", Health.BAD, f"{uri}: {error}", "Is it up, and can this machine reach it?")
+        return DoctorCheck(
+            "cluster", Health.BAD, f"{uri}: {error}", "Is it up, and can this machine reach it?"
+        )
     if not bookies:
-        return Check(
+        return DoctorCheck(
             "cluster", Health.BAD, f"{uri} has no bookie that takes entries", "Start some: `quire up`."
         )
-    return Check("cluster", Health.GOOD, f"{uri}: {bookies} bookies take entries")
+    return DoctorCheck("cluster", Health.GOOD, f"{uri}: {bookies} bookies take entries")
 
 
 async def _bookies(client: QuireClient) -> int:

@@ -212,7 +212,7 @@ def begin_at(options: ReadOptions, extent: Extent, start: int) -> int:
     """
     if start >= extent.start:
         return start
-    text = f"log '{extent.name}': asked from offset {start}, earliest is {extent.start} (trimmed)."
+    text = f"log '{extent.name}': requested offset {start}, the earliest is {extent.start} (trimmed)."
     if options.fail_on_data_loss:
         skipped = f"failOnDataLoss=false skips {extent.start - start:,} records."
         raise TrimmedError(f"quire: {text} {skipped}", log=extent.name)
@@ -228,9 +228,9 @@ def check_end_is_known(extent: Extent) -> None:
     """
     if extent.silent:
         raise ReadUnavailableError(
-            f"quire: log '{extent.name}': too few bookies answer to tell where its open ledger ends (at offset "
-            f"{extent.end} or later; silent: {', '.join(extent.silent)}). Start it again when they are back, or read "
-            "closed ledgers only: isolation=sealed.",
+            f"quire: log '{extent.name}': too few bookies respond to determine where its open ledger "
+            f"ends (at offset {extent.end} or later; no response: {', '.join(extent.silent)}). Start "
+            "the query again when they are back, or read closed ledgers only: isolation=sealed.",
             log=extent.name,
         )
 

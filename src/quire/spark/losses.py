@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from quire.client.lost_entries import LostEntries
     from quire.log.client import QuireClient
     from quire.spark.options import ReadOptions
-    from quire.spark.packing import Piece
+    from quire.spark.packing import EntrySpan
 
 _OUTAGE = "It is not proven gone, so failOnDataLoss=false does not skip it"
 MOVED = "The log has its records elsewhere now (it was rewritten or archived): start the query again"
@@ -48,7 +48,7 @@ class TaskLosses:
         self._options, self._number = options, number
         self._entries = self._records = 0
 
-    def step_over(self, piece: Piece, error: QuireError) -> int:
+    def step_over(self, piece: EntrySpan, error: QuireError) -> int:
         """Say what is lost of a piece, whose entry could not be read.
 
         Returns:
@@ -64,7 +64,7 @@ class TaskLosses:
         except NoSuchLedgerError as gone:
             return self._whole_ledger(piece, gone)
 
-    def step_over_archived(self, piece: Piece, error: ArchiveError, first: int, behind: int) -> None:
+    def step_over_archived(self, piece: EntrySpan, error: ArchiveError, first: int, behind: int) -> None:
         """Say that archived records from `first` up to, not including, `behind` could not be read.
 
         Raises:
@@ -76,7 +76,7 @@ class TaskLosses:
         text = f"{error}: offsets {first} to {behind - 1}, up to {records:,} records of this read"
         self._lose(piece, text, 1, records)
 
-    def step_over_ledger(self, piece: Piece, why: str) -> int:
+    def step_over_ledger(self, piece: EntrySpan, why: str) -> int:
         """Say that a piece is lost with its ledger, or file, whatever of it could still be read.
 
         Args:
@@ -113,7 +113,7 @@ class TaskLosses:
                 "or archived row groups."
             )
 
-    def _some_entries(self, piece: Piece, error: QuireError) -> int:
+    def _some_entries(self, piece: EntrySpan, error: QuireError) -> int:
         entry_id = error.ids.get("entry_id")
         if not isinstance(entry_id, int):
             raise named(piece, error) from error
@@ -131,11 +131,14 @@ class TaskLosses:
         what = "their offsets are counted with those of the entries before them"
         if span is not None:
             what = f"offsets {span[0]} to {span[1] - 1}, {records:,} records of this read"
-        text = f"{where} of ledger {piece.origin.ledger_id}, gone from every bookie that had a copy ({lost.said}): {what}"
+        text = (
+            f"{where} of ledger {piece.origin.ledger_id}, missing or damaged on every bookie of "
+            f"the write set ({lost.said}): {what}"
+        )
         self._lose(piece, text, lost.last - lost.first + 1, records)
         return lost.last
 
-    def _whole_ledger(self, piece: Piece, error: QuireError) -> int:
+    def _whole_ledger(self, piece: EntrySpan, error: QuireError) -> int:
         origin = piece.origin
         why: str | None = "which was deleted"
         if origin.end_offset is not None:
@@ -145,7 +148,7 @@ class TaskLosses:
             raise named(piece, error, MOVED) from error
         return self.step_over_ledger(piece, why)
 
-    def _lose(self, piece: Piece, text: str, entries: int, records: int) -> None:
+    def _lose(self, piece: EntrySpan, text: str, entries: int, records: int) -> None:
         if self._options.fail_on_data_loss:
             raise SparkUseError(
                 f"quire: log '{piece.origin.log}': {text}. failOnDataLoss=false skips them.",
@@ -157,14 +160,14 @@ class TaskLosses:
         cluster.warn(f"log '{piece.origin.log}': skipped: {text}.")
 
 
-def named(piece: Piece, error: QuireError, remedy: str = "") -> SparkUseError:
+def named(piece: EntrySpan, error: QuireError, remedy: str = "") -> SparkUseError:
     """The error with the log it happened in, as the last line that a user sees."""
     end = f" {remedy}." if remedy else ""
     return SparkUseError(f"quire: log '{piece.origin.log}': {error}.{end}", **error.ids)
 
 
 async def _what_is_lost(
-    client: QuireClient, piece: Piece, entry_id: int
+    client: QuireClient, piece: EntrySpan, entry_id: int
 ) -> tuple[LostEntries, tuple[int, int] | None]:
     """Which entries from one on are gone, and from which offset up to, not including, which their records were.
 

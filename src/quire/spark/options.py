@@ -379,13 +379,15 @@ def _check_range(options: ReadOptions) -> None:
     begin, end = options.starting_ms, options.ending_ms
     if begin is not None and end is not None and begin > end:
         raise use_error(
-            f"startingTimestamp {_shown(begin)} lies after endingTimestamp {_shown(end)}. Give the earlier time first."
+            f"startingTimestamp {_shown(begin)} is after endingTimestamp {_shown(end)}. Give the "
+            "earlier time first."
         )
     for log in sorted({*dict(options.starting.of_log), *dict(options.ending.of_log)}):
         first, last = options.starting.of(log), options.ending.of(log)
         if first > last >= 0:
             raise use_error(
-                f"log '{log}': startingOffsets {first} lies behind endingOffsets {last}. Give the smaller offset first."
+                f"log '{log}': startingOffsets {first} is after endingOffsets {last}. Give the "
+                "smaller offset first."
             )
 
 

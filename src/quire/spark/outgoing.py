@@ -169,7 +169,7 @@ class Times:
 
 
 @dataclass(slots=True)
-class Entries:
+class EntryPacker:
     """Batch entries of one ledger, made of batches as they come.
 
     Attributes:

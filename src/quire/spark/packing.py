@@ -23,7 +23,7 @@ SPLIT_BYTES_MIN: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EntrySpan:
     """A stretch of entries of one ledger, with all that a task needs to read it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Task:
     """
 
     number: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[EntrySpan, ...]
     from_ms: int | None = None
     to_ms: int | None = None
     logs: tuple[tuple[str, str], ...] = ()
@@ -79,12 +79,12 @@ def usual_split(total_bytes: int, cpus: int) -> int:
 
 
 def pack(
-    pieces: Sequence[Piece],
+    pieces: Sequence[EntrySpan],
     split_bytes: int,
     *,
     min_partitions: int | None = None,
     max_partitions: int | None = None,
-) -> list[tuple[Piece, ...]]:
+) -> list[tuple[EntrySpan, ...]]:
     """Distribute pieces over tasks.
 
     Args:
@@ -106,9 +106,9 @@ def pack(
     return packed
 
 
-def _fill(pieces: Sequence[Piece], split_bytes: int) -> list[tuple[Piece, ...]]:
-    packed: list[tuple[Piece, ...]] = []
-    current: list[Piece] = []
+def _fill(pieces: Sequence[EntrySpan], split_bytes: int) -> list[tuple[EntrySpan, ...]]:
+    packed: list[tuple[EntrySpan, ...]] = []
+    current: list[EntrySpan] = []
     size = 0
     for piece in pieces:
         for part in cut(piece, split_bytes):
@@ -122,7 +122,7 @@ def _fill(pieces: Sequence[Piece], split_bytes: int) -> list[tuple[Piece, ...]]:
     return packed
 
 
-def cut(piece: Piece, split_bytes: int) -> Iterator[Piece]:
+def cut(piece: EntrySpan, split_bytes: int) -> Iterator[EntrySpan]:
     """A piece in parts of about `split_bytes`, each of whole entries; sizes are shared out by the number of entries."""
     entries = piece.last_entry - piece.first_entry + 1
     parts = min(entries, max(1, ceil(piece.size / split_bytes)))

@@ -31,7 +31,7 @@ from quire.spark.extents import (
 )
 from quire.spark.given import SparkUseError
 from quire.spark.options import LATEST, ReadOptions
-from quire.spark.packing import Piece, Task, pack, usual_split
+from quire.spark.packing import EntrySpan, Task, pack, usual_split
 from quire.spark.pushdown import Spans, Wanted, between, intersect
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
     ]
 
 
-def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> list[Task]:
+def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[EntrySpan]) -> list[Task]:
     """Pieces shared out over tasks."""
     split_bytes = options.split_bytes or usual_split(sum(piece.size for piece in pieces), os.cpu_count() or 1)
     packed = pack(
@@ -73,9 +73,9 @@ def tasks_of(options: ReadOptions, wanted: Wanted, pieces: Sequence[Piece]) -> l
 
 async def _pieces(
     client: QuireClient, options: ReadOptions, wanted: Wanted
-) -> tuple[list[Piece], dict[str, str]]:
+) -> tuple[list[EntrySpan], dict[str, str]]:
     """What to read, and the id of each log that it is of."""
-    pieces: list[Piece] = []
+    pieces: list[EntrySpan] = []
     identities: dict[str, str] = {}
     for extent in await extents(client, options):
         start, end = asked_of(options, extent)
@@ -106,7 +106,7 @@ def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
     check_end(extent, "endingOffsets", end)
     if start > end:
         raise SparkUseError(
-            f"quire: log '{extent.name}': startingOffsets {start} lies behind endingOffsets {end}.",
+            f"quire: log '{extent.name}': startingOffsets {start} is after endingOffsets {end}.",
             log=extent.name,
         )
     return start, end
@@ -114,7 +114,7 @@ def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
 
 async def pieces_between(
     client: QuireClient, options: ReadOptions, wanted: Wanted, extent: Extent, start: int, end: int
-) -> list[Piece]:
+) -> list[EntrySpan]:
     """The stretches of entries that hold the wanted records from `start` up to, not including, `end`.
 
     Raises:
@@ -124,7 +124,7 @@ async def pieces_between(
     spans = intersect(wanted.offsets, between(start, end))
     if extent.log is None:
         return _pieces_of_ledger(extent, spans)
-    pieces: list[Piece] = []
+    pieces: list[EntrySpan] = []
     for item in extent.log.items:
         inside = intersect(spans, between(item.first_offset, item.next_offset))
         if not inside or not item.count or not _touches(wanted, item):
@@ -155,17 +155,17 @@ class _Ledger:
     record: LedgerMetadata
     last_entry: int
 
-    def piece(self, first: int, last: int, offsets: Spans) -> Piece:
+    def piece(self, first: int, last: int, offsets: Spans) -> EntrySpan:
         size = self.item.bytes * (last - first + 1) // max(self.last_entry + 1, 1)
         gaps = bool(self.item.flags & ItemFlags.COMPACTED)
         item = self.item
         origin = Origin(
             self.log, item.ledger_id, item.first_offset, gaps, self.log_id, item.next_offset, self.last_entry
         )
-        return Piece(origin, self.record, first, last, size, batches=True, offsets=offsets)
+        return EntrySpan(origin, self.record, first, last, size, batches=True, offsets=offsets)
 
 
-async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: int | None) -> Piece:
+async def _stretch(client: QuireClient, ledger: _Ledger, spans: Spans, from_ms: int | None) -> EntrySpan:
     """The entries from the first to the last of some spans, which all lie in one ledger.
 
     Where that is not the whole ledger, entries are looked up: by offset, and by time from where a record can be as
@@ -255,11 +255,13 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
 # --- a raw ledger -------------------------------------------------------------------------------------------------
 
 
-def _pieces_of_ledger(extent: Extent, spans: Spans) -> list[Piece]:
+def _pieces_of_ledger(extent: Extent, spans: Spans) -> list[EntrySpan]:
     record = extent.record
     assert record is not None
     origin = Origin(extent.name, record.ledger_id, 0)
     return [
-        Piece(origin, record, first, behind - 1, extent.size * (behind - first) // extent.end, batches=False)
+        EntrySpan(
+            origin, record, first, behind - 1, extent.size * (behind - first) // extent.end, batches=False
+        )
         for first, behind in spans
     ]

@@ -64,7 +64,7 @@ class _OptionalPushFilters:
     overridden" then, and calls this object when the setting is on. tests/spark/test_spark_contract.py pins both.
     """
 
-    def __init__(self, reader: LogReader) -> None:
+    def __init__(self, reader: RecordReader) -> None:
         self._reader = reader
 
     @property
@@ -87,7 +87,7 @@ def _say_that_nothing_is_pruned() -> None:
     )
 
 
-class LogReader(DataSourceReader):
+class RecordReader(DataSourceReader):
     """Reads records of logs and entries of raw ledgers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -31,7 +31,7 @@ from quire.spark.checkpoints import Checkpoint, query_of
 from quire.spark.given import Given, SparkUseError, use_error
 from quire.spark.readers import OneSentence
 from quire.spark.row_sums import sum_of
-from quire.spark.staged import Mark, Seams, Share, Staging, Target
+from quire.spark.staged import Seams, StagedMark, Staging, TargetLog, TaskShare
 from quire.spark.write_options import OrderBy, WriteOptions, parse_write
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -40,11 +40,11 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
-class Message(WriterCommitMessage):
+class TaskMessage(WriterCommitMessage):
     """What a task tells the driver: who it is, and what it has for each log."""
 
     by: StagedBy
-    shares: tuple[Share, ...]
+    shares: tuple[TaskShare, ...]
 
 
 class _Sink:
@@ -60,13 +60,13 @@ class _Sink:
         outgoing.check_columns(schema)
         self._options = options
         self._seams = seams or Seams()
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, TargetLog] = {}
         if options.log is not None:
             self._targets[options.log] = staged.target(options, options.log)
 
     # --- in a task ---------------------------------------------------------------------------------------------
 
-    def _stage(self, batches: Iterator[pa.RecordBatch], by: StagedBy) -> Message:
+    def _stage(self, batches: Iterator[pa.RecordBatch], by: StagedBy) -> TaskMessage:
         now_ms = staged.wall_ms(self._options)
         begun: dict[str, Staging] = {}
         totals: dict[str, RowSum] = {}
@@ -87,7 +87,7 @@ class _Sink:
                 staging.discard()
             raise
         self._seams.at("staged")
-        return Message(by, shares)
+        return TaskMessage(by, shares)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not batch.num_rows:
@@ -97,17 +97,17 @@ class _Sink:
         else:
             yield from outgoing.by_log(batch)
 
-    def _target(self, log: str) -> Target:
+    def _target(self, log: str) -> TargetLog:
         if log not in self._targets:
             self._targets[log] = staged.target(self._options, log)
         return self._targets[log]
 
     # --- on the driver -----------------------------------------------------------------------------------------
 
-    def _commit(self, told: Sequence[Message], mark: Mark) -> None:
+    def _commit(self, told: Sequence[TaskMessage], mark: StagedMark) -> None:
         if self._options.order_by is OrderBy.TIMESTAMP:
             _check_ascending(told)
-        shares: dict[str, list[Share]] = {}
+        shares: dict[str, list[TaskShare]] = {}
         if (
             self._options.truncate or mark.query_id
         ):  # even without rows a batch is compared with the log's mark
@@ -143,7 +143,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     would count as one.
     """
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage one task's rows."""
         options, context = self._options, TaskContext.get()
         version = -1 if options.txn_version is None else options.txn_version
@@ -155,10 +155,10 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the rows part of their logs."""
         options, told = self._options, _in_order(messages)
-        mark = Mark()
+        mark = StagedMark()
         if options.txn_version is not None:
             incarnation = told[0].by.incarnation if told else ""
-            mark = Mark(options.mark, options.txn_version, incarnation, options.txn_on_reset)
+            mark = StagedMark(options.mark, options.txn_version, incarnation, options.txn_on_reset)
         with OneSentence():
             self._commit(told, mark)
 
@@ -171,7 +171,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """Writes a stream's batches, each once, whatever is restarted."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage one task's rows."""
         context = TaskContext.get()
         query = _property(context, QUERY_ID)
@@ -194,7 +194,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
                     raise use_error("this batch came without the id of its query.")
                 return
             checkpoint = Checkpoint(options.checkpoint, query)
-            mark = Mark(query, batchId, on_reset=options.on_checkpoint_reset, checkpoint=checkpoint)
+            mark = StagedMark(query, batchId, on_reset=options.on_checkpoint_reset, checkpoint=checkpoint)
             self._commit(told, mark)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
@@ -239,13 +239,13 @@ def _by(context: TaskContext | None, query: str, batch: int, incarnation: str, *
     return StagedBy(query, batch, incarnation, partition, attempt, platform.node(), consents)
 
 
-def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
+def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
     """The tasks' messages by partition, as far as they came: a failed task has none."""
-    found = [message for message in messages if isinstance(message, Message)]
+    found = [message for message in messages if isinstance(message, TaskMessage)]
     return sorted(found, key=lambda message: message.by.partition)
 
 
-def _check_ascending(told: Sequence[Message]) -> None:
+def _check_ascending(told: Sequence[TaskMessage]) -> None:
     """`orderBy=timestamp` is a promise of the user's, and held against the rows.
 
     Raises:

@@ -25,7 +25,7 @@ from quire.spark.as_of import fix
 from quire.spark.given import Given, Use
 from quire.spark.options import READ_OPTIONS, parse
 from quire.spark.positions import AsOf
-from quire.spark.readers import DescribeReader, LogReader, LogStreamReader, OneSentence
+from quire.spark.readers import DescribeReader, LogStreamReader, OneSentence, RecordReader
 from quire.spark.schema import DESCRIPTIONS, default_schema
 from quire.spark.sink import batch_sink, stream_sink
 from quire.spark.write_options import WRITE_OPTIONS
@@ -71,7 +71,7 @@ class QuireDataSource(DataSource):
                 return DescribeReader(options, schema)
             if options.as_of is None:
                 options = replace(options, as_of=self._fixed)
-            return LogReader(options, schema)
+            return RecordReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of one stream."""

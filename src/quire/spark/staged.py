@@ -16,14 +16,14 @@ import pyarrow as pa
 from quire.core import fingerprints
 from quire.core.errors import AlreadyExistsError, NoSuchLogError, QuireError
 from quire.core.fingerprints import Fingerprint, RowSum
-from quire.core.log_commit import COMMIT_RULES, Batch, CommitRules, OnReset, Part
+from quire.core.log_commit import COMMIT_RULES, CommitBatch, CommitRules, OnReset, Part
 from quire.core.log_list import LogItem, LogSettings
 from quire.log.committing import LogCommitter, discard
 from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
 from quire.spark.checkpoints import Checkpoint
 from quire.spark.given import SparkUseError
-from quire.spark.outgoing import Entries, Times, packed, unpacked
+from quire.spark.outgoing import EntryPacker, Times, packed, unpacked
 from quire.spark.write_options import INLINE_SHARES, WriteOptions
 from quire.wire.entry import digest_type_of
 
@@ -35,7 +35,7 @@ PLACED_WITHIN_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetLog:
     """A log that is written to: its id, which is never used again, and how ledgers for it are made."""
 
     log_id: bytes
@@ -43,7 +43,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TaskShare:
     """What one task has for one log: a ledger, or few rows.
 
     Attributes:
@@ -54,7 +54,7 @@ class Share:
     """
 
     log: str
-    target: Target
+    target: TargetLog
     item: LogItem | None
     rows: bytes
     times: Times
@@ -62,7 +62,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StagedMark:
     """Under which name and number a batch is committed; see `quire.core.log_commit.Batch`.
 
     Attributes:
@@ -80,7 +80,7 @@ class Mark:
         """Whether this is a named transaction."""
         return bool(self.query_id) and self.checkpoint is None
 
-    def of_rows(self, shares: Sequence[Share]) -> Fingerprint:
+    def of_rows(self, shares: Sequence[TaskShare]) -> Fingerprint:
         """The fingerprint of a named transaction's rows for one log."""
         total = RowSum()
         for share in shares:
@@ -120,7 +120,7 @@ class Seams:
 # --- logs ---------------------------------------------------------------------------------------------------------
 
 
-def target(options: WriteOptions, log: str) -> Target:
+def target(options: WriteOptions, log: str) -> TargetLog:
     """The log of a name, made if the user consents.
 
     Raises:
@@ -129,7 +129,7 @@ def target(options: WriteOptions, log: str) -> Target:
     return cluster.call(options.cluster, _target, options, log)
 
 
-async def _target(client: QuireClient, options: WriteOptions, name: str) -> Target:
+async def _target(client: QuireClient, options: WriteOptions, name: str) -> TargetLog:
     log = client.log(name, options.password())
     try:
         about = await log.identify()
@@ -152,7 +152,7 @@ async def _target(client: QuireClient, options: WriteOptions, name: str) -> Targ
         )
     if options.digest is not None:
         settings = replace(settings, digest=int(digest_type_of(options.digest.value)))
-    return Target(about.log_id, settings)
+    return TargetLog(about.log_id, settings)
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Staging:
         self,
         options: WriteOptions,
         log: str,
-        target: Target,
+        target: TargetLog,
         by: StagedBy,
         at: Callable[[str], None] = _nothing,
         inline_bytes: int | None = None,
@@ -184,7 +184,7 @@ class Staging:
         self._few: list[pa.RecordBatch] = []
         self._few_bytes = 0
         self._times = Times()
-        self._entries: Entries | None = None
+        self._entries: EntryPacker | None = None
         self._ledger: StagedLedger | None = None
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -205,7 +205,9 @@ class Staging:
     def _open(self) -> None:
         options, settings = self._options, self._target.settings
         self._at("open")
-        self._entries = Entries(options.codec, options.compression, cluster.entry_bytes_max(options.cluster))
+        self._entries = EntryPacker(
+            options.codec, options.compression, cluster.entry_bytes_max(options.cluster)
+        )
         self._ledger = cluster.call(
             options.cluster, stage, self._target.log_id, settings, self._by, options.password()
         )
@@ -225,11 +227,11 @@ class Staging:
         self._at("append")
         cluster.call(self._options.cluster, lambda _: ledger.append(entry))
 
-    def close(self) -> Share:
+    def close(self) -> TaskShare:
         """Close the ledger, if there is one, and say what there is."""
         if self._entries is None:
-            return Share(self._log, self._target, None, packed(self._few), self._times)
-        return Share(self._log, self._target, self.close_ledger(), b"", self._times)
+            return TaskShare(self._log, self._target, None, packed(self._few), self._times)
+        return TaskShare(self._log, self._target, self.close_ledger(), b"", self._times)
 
     def close_ledger(self) -> LogItem:
         """Close the ledger: everything in it is on disks of its ack quorum."""
@@ -263,9 +265,9 @@ class Staging:
 
 def commit(
     options: WriteOptions,
-    shares: Mapping[str, Sequence[Share]],
-    targets: Mapping[str, Target],
-    mark: Mark,
+    shares: Mapping[str, Sequence[TaskShare]],
+    targets: Mapping[str, TargetLog],
+    mark: StagedMark,
     seams: Seams,
 ) -> None:
     """Make the shares part of their logs, each log's in the order given.
@@ -273,7 +275,7 @@ def commit(
     Raises:
         QuireError: see `LogCommitter.commit`. What the driver itself has staged is deleted, if no list holds it.
     """
-    made: list[tuple[Target, LogItem]] = []
+    made: list[tuple[TargetLog, LogItem]] = []
     parts: list[Part] = []
     consents = mark.on_reset is OnReset.CONTINUE
     found = None if mark.checkpoint is None else mark.checkpoint.fingerprint(mark.batch_id)
@@ -299,10 +301,10 @@ def commit(
 
 def _items(
     options: WriteOptions,
-    shares: Sequence[Share],
+    shares: Sequence[TaskShare],
     by: StagedBy,
-    where: Target,
-    made: list[tuple[Target, LogItem]],
+    where: TargetLog,
+    made: list[tuple[TargetLog, LogItem]],
     seams: Seams,
 ) -> list[LogItem]:
     """One log's ledgers in order; neighbouring shares that came as rows get one together."""
@@ -334,10 +336,10 @@ async def _commit(
     options: WriteOptions,
     logs: Sequence[str],
     parts: Sequence[Part],
-    mark: Mark,
+    mark: StagedMark,
     seams: Seams,
 ) -> None:
-    batch = Batch(
+    batch = CommitBatch(
         tuple(parts),
         mark.query_id,
         mark.batch_id,
@@ -361,7 +363,7 @@ async def _commit(
         )
 
 
-def _say_by_number(options: WriteOptions, log: str, mark: Mark) -> None:
+def _say_by_number(options: WriteOptions, log: str, mark: StagedMark) -> None:
     """Tell once that a batch's number alone was compared: what a copied checkpoint wrote would not be noticed."""
     if (mark.query_id, log) in _said:
         return
@@ -380,7 +382,7 @@ def _say_by_number(options: WriteOptions, log: str, mark: Mark) -> None:
     )
 
 
-def discard_items(options: WriteOptions, where: Target, items: Sequence[LogItem], seams: Seams) -> None:
+def discard_items(options: WriteOptions, where: TargetLog, items: Sequence[LogItem], seams: Seams) -> None:
     """Delete staged ledgers that the log does not hold, proven in the deletion."""
     ledger_ids = [item.ledger_id for item in items]
     cluster.call(options.cluster, discard, where.log_id, ledger_ids, looks=seams.looks, at=seams.at)

@@ -290,9 +290,9 @@ class Stream:
                 return None
         assert extent is not None
         raise SparkUseError(
-            f"quire: log '{name}': the batch ends at offset {end.offset}, but only {extent.end} is known to be "
-            "confirmed: too few bookies answer, or an older state of the cluster was restored. Start the query again "
-            "when they are back.",
+            f"quire: log '{name}': the batch ends at offset {end.offset}, but only {extent.end} is "
+            "known to be acknowledged: too few bookies respond, or an older state of the cluster was "
+            "restored. Start the query again when they are back.",
             log=name,
         )
 

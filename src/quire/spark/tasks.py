@@ -18,7 +18,7 @@ from quire.spark.as_of import check_logs
 from quire.spark.decode import ArrowBuilder, check_follows
 from quire.spark.losses import UNREADABLE, TaskLosses, named
 from quire.spark.options import ReadOptions
-from quire.spark.packing import Piece, Task
+from quire.spark.packing import EntrySpan, Task
 from quire.spark.pushdown import Wanted, intersect
 from quire.spark.schema import Projection
 from quire.wire.batch import MalformedBatchError
@@ -57,7 +57,7 @@ def _settle() -> None:
 
 
 def _read_piece(
-    piece: Piece,
+    piece: EntrySpan,
     number: int,
     wanted: Wanted,
     options: ReadOptions,
@@ -77,7 +77,7 @@ def _read_piece(
 
 
 def _read_entries(
-    piece: Piece, number: int, wanted: Wanted, options: ReadOptions, builder: ArrowBuilder
+    piece: EntrySpan, number: int, wanted: Wanted, options: ReadOptions, builder: ArrowBuilder
 ) -> Iterator[pa.RecordBatch]:
     origin = piece.origin
     expected: int | None = None

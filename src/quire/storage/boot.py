@@ -19,7 +19,7 @@ from quire.core.errors import WrongDirectoryError
 from quire.env.interfaces import Files, FileStamp
 from quire.storage.segment_format import BLOCK_BYTES, FormatError
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, Field, Layout, Use
+from quire.wire.layout import IGNORES, Field, FieldUse, Layout
 
 BOOT_FILE: Final = "BOOT"
 MARKER_FILE: Final = "MARKER"
@@ -30,7 +30,7 @@ _CLEAN: Final = 1
 _MARKER_TEXT: Final = (
     b"Never touch this file: its inode and its change time tell the directory from a copy of it.\n"
 )
-_NEW = Use("bookie", "bookie", "2", IGNORES)
+_NEW = FieldUse("bookie", "bookie", "2", IGNORES)
 
 BOOT: Final = Layout(
     "Boot, one slot",
@@ -39,7 +39,7 @@ BOOT: Final = Layout(
         Field("version", "H", _NEW),
         Field("flags: 1 = stopped cleanly with this very LSN", "H", _NEW),
         Field("zero", "I", _NEW),
-        Field("boot number", "Q", Use("bookie", "client, by the hello", "2", IGNORES)),
+        Field("boot number", "Q", FieldUse("bookie", "client, by the hello", "2", IGNORES)),
         Field("writes of this file", "Q", _NEW),
         Field("durable LSN", "Q", _NEW),
         Field("inode of the marker", "Q", _NEW),
@@ -135,16 +135,16 @@ class BootFile:
         found = [slot for slot in slots if slot is not None]
         if not found:
             raise WrongDirectoryError(
-                f"{self._path} is damaged: how often this bookie was started cannot be told. If the directory is the "
-                "bookie's own and no copy, remove this file; the bookie then starts as on a copy, in doubt for all that it "
-                "may have lost",
+                f"{self._path} is damaged, so the number of starts of this bookie is unknown. If the "
+                "directory is the bookie's own and not a copy, remove this file; the bookie then "
+                "starts as on a copy, and every ledger is in doubt",
                 path=str(self._path),
             )
         if not self._files.exists(self._marker):
             raise WrongDirectoryError(
-                f"{self._marker} is missing: whether this directory is the bookie's own or a copy cannot be told. Put the "
-                "whole directory back as it was; or make an empty file of that name: the bookie then starts as on a copy, "
-                "in doubt for all that it may have lost",
+                f"{self._marker} is missing, so it is unknown whether this directory is the bookie's "
+                "own or a copy. Restore the whole directory; or create an empty file of that name: "
+                "the bookie then starts as on a copy, and every ledger is in doubt",
                 path=str(self._marker),
             )
         return max(found, key=lambda slot: slot.writes)

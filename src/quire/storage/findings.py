@@ -35,7 +35,7 @@ class Torn:
 
     def __str__(self) -> str:
         named = "all ledgers" if self.ledgers is None else f"ledgers {', '.join(map(str, self.ledgers))}"
-        return f"{self.file} at offset {self.offset}: an unfinished write was cut; {named} may be concerned"
+        return f"{self.file} at offset {self.offset}: a torn write was truncated; {named} may be affected"
 
 
 @dataclass(slots=True)

@@ -15,16 +15,16 @@ from crc32c import crc32c
 
 from quire.storage.segment_format import BLOCK_BYTES, U32, FormatError, place_seed
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, Layout, Use
+from quire.wire.layout import REFUSES, Field, FieldUse, Layout
 
-_FOOTER = Use("bookie", "bookie", "2", REFUSES + " the directory")
+_FOOTER = FieldUse("bookie", "bookie", "2", REFUSES + " the directory")
 TRAILER_MAGIC = b"\xd1QFOO\r\n\x1a"
 ROW = struct.Struct(">qQqqQIIIBBBBQ")
 ROW_BYTES = ROW.size
 DIRECTORY = struct.Struct(">qqqqQQQIIII")
 DIRECTORY_BYTES = DIRECTORY.size
-_BOOKIE = Use("bookie", "bookie")
-_IGNORED = Use("bookie", "bookie", "2", "never comes to it: the segment's header is refused")
+_BOOKIE = FieldUse("bookie", "bookie")
+_IGNORED = FieldUse("bookie", "bookie", "2", "never comes to it: the segment's header is refused")
 TRAILER_LAYOUT: Final = Layout(
     "Trailer",
     [

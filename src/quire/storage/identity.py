@@ -137,7 +137,7 @@ def open_identity(
     """
     if _NAME.fullmatch(name) is None:
         raise MisuseError(
-            f"{name!r} is no name for a bookie: use letters, digits, '-', '_' and '.', at most 64"
+            f"{name!r} is not a valid bookie name: use letters, digits, '-', '_' and '.', at most 64"
         )
     directory = Path(directory)
     files = files or RealFiles()
@@ -146,7 +146,8 @@ def open_identity(
         lock = files.lock(directory / LOCK_FILE)
     except BlockingIOError as error:
         raise DirectoryInUseError(
-            f"{directory} is in use by another bookie process: stop that one, or choose another directory",
+            f"{directory} is in use by another bookie process: stop that process, or choose another "
+            "directory",
             path=str(directory),
         ) from error
     except OSError as error:
@@ -188,9 +189,10 @@ def _cookie(
         found = _adopted(directory / "segments", segments, files, adopt)
         if found is None:
             raise WrongDirectoryError(
-                f"{directory} holds segments but no {COOKIE_FILE} file: whose it is cannot be told. Restore {path}; or, if "
-                "you are sure that it is this bookie's, start it once with --adopt, which takes the cookie that the cluster "
-                "keeps; or empty the directory and let the entries be copied from the other bookies",
+                f"{directory} has segments but no {COOKIE_FILE} file, so its bookie is unknown. "
+                f"Restore {path}; or, if you are certain that it is this bookie's directory, start "
+                "the bookie once with --adopt, which takes the cookie that the cluster keeps; or "
+                "empty the directory and let the entries be copied from the other bookies",
                 path=str(path),
             )
         files.write_whole(path, found)
@@ -222,12 +224,14 @@ def _cookie_failed(path: Path, error: OSError) -> StorageError:
     why = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return DiskFullError(
-            f"{path} cannot be written: {why}. Make room on that disk and start again; nothing was stored yet",
+            f"{path} cannot be written: {why}. Free space on that disk and start again; nothing was "
+            "stored yet",
             path=str(path),
         )
     return StorageError(
-        f"{path} cannot be read or written: {why}. See that this user may read and write it and its directory and that "
-        "the disk works, then start again; a bookie starts only when it is sure whose directory that is",
+        f"{path} cannot be read or written: {why}. Check that this user may read and write it and its "
+        "directory, and that the disk works, then start again; a bookie starts only when it is "
+        "certain whose directory it is",
         path=str(path),
     )
 
@@ -243,8 +247,8 @@ def _check(directory: Path, name: str, cluster_instance: str, cookie: bytes) -> 
         ) from error
     if fields.get("instanceId") != cluster_instance:
         raise WrongDirectoryError(
-            f"{directory} belongs to cluster {fields.get('instanceId')}, not to {cluster_instance}: give --cluster or "
-            "the directory that goes with it",
+            f"{directory} belongs to cluster {fields.get('instanceId')}, not to {cluster_instance}: "
+            "give the --cluster that it belongs to, or the directory of this cluster",
             path=path,
         )
     if bookie_id.rpartition(".")[0] != name:

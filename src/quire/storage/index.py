@@ -25,7 +25,7 @@ SETTLE_IDS_MAX = 1 << 16
 _ROW_IDS = struct.Struct(">q8xqq16xIB3xQ")
 
 
-class Piece(NamedTuple):
+class RunPiece(NamedTuple):
     """The ids of a run that lie in first..last; the run's record is `row` in the segment `sequence`."""
 
     first: int
@@ -180,7 +180,7 @@ class RowTable:
         # Rows came by ascending LSN.
         return row_at(self.rows, max(max(one.rows) for one in self.maps(ledger_id))).lsn
 
-    def pieces(self, ledger_id: int, first: int, last: int, sequence: int) -> list[Iterator[Piece]]:
+    def pieces(self, ledger_id: int, first: int, last: int, sequence: int) -> list[Iterator[RunPiece]]:
         """One ascending stream of pieces that touch first..last for each class of residues."""
         return [_pieces(one, self.rows, first, last, sequence) for one in self.maps(ledger_id)]
 
@@ -194,12 +194,12 @@ def table_of(rows: Buffer) -> RowTable:
     return table
 
 
-def _pieces(intervals: IntervalMap, rows: Buffer, first: int, last: int, sequence: int) -> Iterator[Piece]:
+def _pieces(intervals: IntervalMap, rows: Buffer, first: int, last: int, sequence: int) -> Iterator[RunPiece]:
     for start, end, index in intervals.within(first, last):
-        yield Piece(start, end, sequence, row_at(rows, index))
+        yield RunPiece(start, end, sequence, row_at(rows, index))
 
 
-def dense_pieces(rows: Buffer, first: int, last: int, sequence: int) -> Iterator[Piece]:
+def dense_pieces(rows: Buffer, first: int, last: int, sequence: int) -> Iterator[RunPiece]:
     """Pieces from sorted rows of one ledger that are known to be consecutive runs without overlap.
 
     No table is built: it bisects in the packed bytes.
@@ -216,13 +216,13 @@ def dense_pieces(rows: Buffer, first: int, last: int, sequence: int) -> Iterator
         row = row_at(rows, index)
         if row.first > last:
             return
-        yield Piece(row.first, row.last, sequence, row)
+        yield RunPiece(row.first, row.last, sequence, row)
 
 
 # --- who is right -----------------------------------------------------------------------------------------------
 
 
-def resolve(pieces: Iterable[Piece], first: int, last: int) -> Iterator[Piece]:
+def resolve(pieces: Iterable[RunPiece], first: int, last: int) -> Iterator[RunPiece]:
     """Disjoint pieces, ascending, of what holds first..last: where several hold an id, the highest LSN does.
 
     Args:
@@ -233,7 +233,7 @@ def resolve(pieces: Iterable[Piece], first: int, last: int) -> Iterator[Piece]:
     Yields:
         Pieces that touch first..last. Their bounds may reach beyond it as long as the run holds all of that.
     """
-    cluster: list[Piece] = []
+    cluster: list[RunPiece] = []
     reach = -1
     for piece in pieces:
         if cluster and piece.first > reach:
@@ -245,7 +245,7 @@ def resolve(pieces: Iterable[Piece], first: int, last: int) -> Iterator[Piece]:
         yield from _settle(cluster, first, last)
 
 
-def _settle(cluster: list[Piece], first: int, last: int) -> Iterator[Piece]:
+def _settle(cluster: list[RunPiece], first: int, last: int) -> Iterator[RunPiece]:
     if len(cluster) == 1:
         yield cluster[0]
         return
@@ -255,12 +255,12 @@ def _settle(cluster: list[Piece], first: int, last: int) -> Iterator[Piece]:
         for index, piece in enumerate(cluster):
             intervals.insert(piece.first, piece.last, index)
         for start, end, index in intervals.within(first, last):
-            yield Piece(start, end, cluster[index].sequence, cluster[index].row)
+            yield RunPiece(start, end, cluster[index].sequence, cluster[index].row)
         return
     yield from _settle_ids(cluster, first, last)
 
 
-def _settle_ids(cluster: Sequence[Piece], first: int, last: int) -> Iterator[Piece]:
+def _settle_ids(cluster: Sequence[RunPiece], first: int, last: int) -> Iterator[RunPiece]:
     """Settle runs of different residues id by id, a window at a time so that memory stays bounded."""
     first = max(first, min(piece.first for piece in cluster))
     last = min(last, max(piece.last for piece in cluster))
@@ -276,11 +276,11 @@ def _settle_ids(cluster: Sequence[Piece], first: int, last: int) -> Iterator[Pie
         for entry_id in sorted(owners):
             if owners[entry_id] != owner:
                 if owner >= 0:
-                    yield Piece(open_first, open_last, cluster[owner].sequence, cluster[owner].row)
+                    yield RunPiece(open_first, open_last, cluster[owner].sequence, cluster[owner].row)
                 owner, open_first = owners[entry_id], entry_id
             open_last = entry_id
         if owner >= 0:
-            yield Piece(open_first, open_last, cluster[owner].sequence, cluster[owner].row)
+            yield RunPiece(open_first, open_last, cluster[owner].sequence, cluster[owner].row)
 
 
 def is_damaged(row: Row) -> bool:

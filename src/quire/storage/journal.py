@@ -33,7 +33,7 @@ from quire.storage.segment_format import (
     RECORD_HEAD,
     RECORD_HEADER_BYTES,
     U32,
-    Kind,
+    SegmentRecordKind,
     aligned,
     padded,
 )
@@ -139,8 +139,8 @@ class Journal:
             or not group.segment.fits(
                 group.offset + group.used + length,
                 ledger_id=ledger_id,
-                run=kind is Kind.RUN,
-                more=0 if kind is Kind.RUN else footer_share(kind, size),
+                run=kind is SegmentRecordKind.RUN,
+                more=0 if kind is SegmentRecordKind.RUN else footer_share(kind, size),
             )
             or (self.full and space is Space.ADDS)
         ):
@@ -167,7 +167,7 @@ class Journal:
             segment.first_lsn = lsn
         group.last_lsn = segment.last_lsn = lsn
         # Other records that concern all ledgers are about segments, or about what is dead: their loss hides no entry.
-        if ledger_id >= 0 or kind == Kind.SUSPICION:
+        if ledger_id >= 0 or kind == SegmentRecordKind.SUSPICION:
             group.name(ledger_id, first, last)
         return segment, offset, lsn
 
@@ -198,8 +198,8 @@ class Journal:
         segment = self.current
         if segment is not None:
             end = segment.data_end + GROUP_HEADER_BYTES + length
-            more = 0 if kind is Kind.RUN else footer_share(kind, size)
-            if segment.fits(end, ledger_id=ledger_id, run=kind is Kind.RUN, more=more):
+            more = 0 if kind is SegmentRecordKind.RUN else footer_share(kind, size)
+            if segment.fits(end, ledger_id=ledger_id, run=kind is SegmentRecordKind.RUN, more=more):
                 self._group = Group(segment, self._buffer(length), opens=False)
                 return self._group
         return self._roll(length, space)
@@ -220,13 +220,14 @@ class Journal:
     def _disk_full(self) -> DiskFullError:
         if self._files.short:
             return DiskFullError(
-                f"no file for new entries can be made in {self._files.directory}, because no descriptor is left: give the "
-                "process more (ulimit -n); it goes on by itself when there are some",
+                f"no file for new entries can be created in {self._files.directory}, because no file "
+                "descriptor is left: raise the limit (ulimit -n); the bookie continues by itself "
+                "when descriptors are free",
                 path=str(self._files.directory),
             )
         return DiskFullError(
-            f"the disk of {self._files.directory} is full: new entries are refused, what is stored stays readable; "
-            "delete ledgers or give it space, it goes on by itself",
+            f"the disk of {self._files.directory} is full: new entries are refused, stored entries "
+            "stay readable; delete ledgers or add disk space, and the bookie continues by itself",
             path=str(self._files.directory),
         )
 
@@ -254,7 +255,7 @@ class Journal:
         self._group = Group(
             segment, self._buffer(length + padded(RECORD_HEADER_BYTES + len(body))), opens=True
         )
-        self.put(Kind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.COMPACTION)
+        self.put(SegmentRecordKind.SEGMENT_LIST, ALL_LEDGERS, body, crc32c(body), Space.COMPACTION)
         return self._group
 
     # --- writing --------------------------------------------------------------------------------------------------
@@ -444,8 +445,8 @@ class Journal:
         if self.failure is None:
             kind = DescriptorShortageError if is_shortage(cause) else StorageError
             self.failure = kind(
-                f"writing to {self._files.directory} failed: {cause}. Nothing more is acknowledged or written; reads go "
-                "on. Check the disk, then start the bookie again",
+                f"writing to {self._files.directory} failed: {cause}. Nothing more is acknowledged or "
+                "written; reads continue. Check the disk, then restart the bookie",
                 path=str(self._files.directory),
             )
             self.failure.__cause__ = cause

@@ -105,7 +105,7 @@ class KeptRecords:
             return self._on_their_way[place.lsn]
         offset = place.offset8 * OFFSET_UNIT
         seed = self._segments[sequence].seed
-        what = "a kept record does not verify: it is not carried over"
+        what = "a kept record has a wrong checksum and is not copied"
         for read in (self._files.read_at, self._files.read_uncached):
             try:
                 data = read(sequence, offset, RECORD_HEADER_BYTES + place.body_bytes)

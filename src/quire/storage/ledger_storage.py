@@ -34,7 +34,7 @@ from quire.storage.index import is_damaged
 from quire.storage.journal import Journal
 from quire.storage.kept_records import KeptRecords
 from quire.storage.patient_worker import shortage
-from quire.storage.reading import Held, RunReader
+from quire.storage.reading import RangeHeld, RunReader
 from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
@@ -46,13 +46,13 @@ from quire.storage.segment_format import (
     FORMAT_VERSION,
     LSN_GAP,
     RECORD_HEADER_BYTES,
-    Kind,
     RecordFlag,
+    SegmentRecordKind,
     padded,
 )
 from quire.storage.slices import run_through
 from quire.storage.start import Start, StartReport
-from quire.storage.state_format import LedgerState, encode_state
+from quire.storage.state_format import StoredLedgerState, encode_state
 from quire.storage.states import States, facts_of
 from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
@@ -261,15 +261,15 @@ class LedgerStorage:
         """One group, so that it is there as a whole or not at all: the start's mark and all that it suspects."""
         journal = self._journal
         space = Space.COMPACTION  # a start must not fail for want of space while there is any
-        _, _, since = journal.put(Kind.START, ALL_LEDGERS, b"", 0, space)
+        _, _, since = journal.put(SegmentRecordKind.START, ALL_LEDGERS, b"", 0, space)
         self.started_lsn = since
         if start.resume is not None and start.resume.header.version != FORMAT_VERSION:
             # On a full disk: an older program would take this segment for its own.
-            journal.put(Kind.FORMAT, ALL_LEDGERS, b"", 0, space)
+            journal.put(SegmentRecordKind.FORMAT, ALL_LEDGERS, b"", 0, space)
         named = {ledger_id: self._known(ledger_id) for ledger_id in sorted(start.named)}
         for ledger in named.values():
             facts_of(ledger).doubt = Doubt(since)
-        states = [encode_state(LedgerState(ledger.facts)) for ledger in named.values()]
+        states = [encode_state(StoredLedgerState(ledger.facts)) for ledger in named.values()]
         room = min(self._config.group_bytes_max, journal.record_bytes_max // 2) - ROOM_FOR_LISTS
         if start.all_suspect or sum(padded(RECORD_HEADER_BYTES + len(body)) for body in states) > room:
             before = self._states.suspicion
@@ -284,7 +284,7 @@ class LedgerStorage:
                     facts.doubt = Doubt(since)
             return
         for ledger_id, ledger in named.items():
-            self._states.put(Kind.LEDGER_STATE, ledger_id, ledger, space)
+            self._states.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, space)
 
     def _known(self, ledger_id: int) -> StoredLedger:
         ledger = self._states.get(ledger_id)
@@ -308,7 +308,7 @@ class LedgerStorage:
             journal.finish()
             if journal.failure is None:
                 try:
-                    journal.put(Kind.CLEAN_STOP, ALL_LEDGERS, b"", 0, Space.STATE)
+                    journal.put(SegmentRecordKind.CLEAN_STOP, ALL_LEDGERS, b"", 0, Space.STATE)
                     journal.finish()
                     if journal.failure is None:
                         self._boots.stopped(journal.durable_lsn)
@@ -365,7 +365,7 @@ class LedgerStorage:
             if ledger is None:
                 ledger = self._states.revive(ledger_id, space)
             segment, offset, lsn = self._journal.put(
-                Kind.RUN,
+                SegmentRecordKind.RUN,
                 ledger_id,
                 body,
                 body_crc,
@@ -389,7 +389,7 @@ class LedgerStorage:
             self._states.place(ledger_id, ledger)
         row = Row(
             ledger_id, 0, run.first, run.last, lsn, offset // OFFSET_UNIT, len(body), run.count, run.period,
-            RowFlag.RECOVERY if recovery else 0, run.digest_type, Kind.RUN, run.residues,
+            RowFlag.RECOVERY if recovery else 0, run.digest_type, SegmentRecordKind.RUN, run.residues,
         )  # fmt: skip
         table = segment.table
         assert table is not None
@@ -408,7 +408,7 @@ class LedgerStorage:
         until = ledger.facts.deleted_until_ms if ledger.facts is not None else 0
         before, ledger.facts = ledger.facts, facts.copy()
         try:
-            self._states.put(Kind.LEDGER_STATE, facts.ledger_id, ledger)
+            self._states.put(SegmentRecordKind.LEDGER_STATE, facts.ledger_id, ledger)
         except StorageError as error:
             ledger.facts = before
             self._journal.refuse(sink, tag, error)
@@ -429,7 +429,7 @@ class LedgerStorage:
         # Everything put before this has a lower LSN, nothing after it has: also what is still on its way.
         ledger.dead_through = self._journal.last_lsn
         try:
-            self._states.put(Kind.DELETE, ledger_id, ledger)
+            self._states.put(SegmentRecordKind.DELETE, ledger_id, ledger)
         except StorageError as error:
             ledger.facts, ledger.dead_through = before, through
             self._journal.refuse(sink, tag, error)
@@ -486,14 +486,16 @@ class LedgerStorage:
             if ledger.facts is not None:
                 yield ledger.facts.copy()
 
-    def read(self, ledger_id: int, first: int, last: int, bytes_max: int, *, placed: bool = False) -> Held:
+    def read(
+        self, ledger_id: int, first: int, last: int, bytes_max: int, *, placed: bool = False
+    ) -> RangeHeld:
         """What is here of entries first..last: at least one if any is, then up to `bytes_max` bytes.
 
         With `placed`, long runs may be left where they lie; see `Held.places`.
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or last < first:
-            return Held(vouched_through=last)
+            return RangeHeld(vouched_through=last)
         held = self._reader.read(ledger_id, ledger, first, last, bytes_max, placed=placed)
         if self._states.in_doubt(ledger_id):
             held.vouched_through = first - 1

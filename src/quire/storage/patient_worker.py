@@ -15,8 +15,9 @@ from quire.env.interfaces import Done, Worker
 def shortage(where: Path | str, error: OSError) -> DescriptorShortageError:
     """The error of whoever needs a file and has no descriptor for it."""
     return DescriptorShortageError(
-        f"{where}: no file can be opened now ({error.strerror}); nothing is damaged. It is tried again; give the process "
-        "more descriptors (ulimit -n), or the machine (sysctl fs.file-max)",
+        f"{where}: no file can be opened ({error.strerror}); nothing is damaged. The bookie tries "
+        "again; raise the descriptor limit of the process (ulimit -n), or of the machine (sysctl "
+        "fs.file-max)",
         path=str(where),
     )
 

@@ -28,7 +28,7 @@ from quire.storage.cutting import cut_run, fitting_part, header_of
 from quire.storage.findings import Damage
 from quire.storage.footer_cache import FooterCache
 from quire.storage.footer_format import ROW, ROW_BYTES, Row, RowFlag, lsns_of
-from quire.storage.index import Piece, RowTable, dense_pieces, is_damaged, resolve, table_of
+from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, resolve, table_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
@@ -60,7 +60,7 @@ _UNREADABLE = 0x80
 
 
 @dataclass(slots=True)
-class Held:
+class RangeHeld:
     """What is here of a range.
 
     Every id from the range's first to `vouched_through` that is in none of the runs, read or placed, and in no unknown
@@ -108,10 +108,10 @@ class RunReader:
 
     # --- finding ------------------------------------------------------------------------------------------------
 
-    def pieces(self, ledger_id: int, ledger: StoredLedger, first: int, last: int) -> Iterator[Piece]:
+    def pieces(self, ledger_id: int, ledger: StoredLedger, first: int, last: int) -> Iterator[RunPiece]:
         """What holds first..last, ascending and disjoint; found lazily."""
         dead = ledger.dead_through
-        cluster: list[Callable[[], list[Iterator[Piece]]]] = []
+        cluster: list[Callable[[], list[Iterator[RunPiece]]]] = []
         reach = -1
         for low, high, streams in self._sources(ledger_id, ledger, first, last):
             if cluster and low > reach:
@@ -146,8 +146,8 @@ class RunReader:
         return False
 
     def _merged(
-        self, cluster: list[Callable[[], list[Iterator[Piece]]]], dead: int, first: int, last: int
-    ) -> Iterator[Piece]:
+        self, cluster: list[Callable[[], list[Iterator[RunPiece]]]], dead: int, first: int, last: int
+    ) -> Iterator[RunPiece]:
         streams = [stream for make in cluster for stream in make()]
         merged = streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_BY_FIRST)
         if dead:
@@ -156,9 +156,9 @@ class RunReader:
 
     def _sources(
         self, ledger_id: int, ledger: StoredLedger, first: int, last: int
-    ) -> Iterator[tuple[int, int, Callable[[], list[Iterator[Piece]]]]]:
+    ) -> Iterator[tuple[int, int, Callable[[], list[Iterator[RunPiece]]]]]:
         """What may hold first..last, by lowest id: (lowest id, highest id, how to look into it); made when asked for."""
-        unsealed: list[tuple[int, int, Callable[[], list[Iterator[Piece]]]]] = []
+        unsealed: list[tuple[int, int, Callable[[], list[Iterator[RunPiece]]]]] = []
         for segment in self._segments.unsealed.values():
             table = segment.table
             if table is not None and table.holds_ledger(ledger_id):
@@ -196,8 +196,8 @@ class RunReader:
 
     def _sealed_streams(
         self, ledger_id: int, span: Span, first: int, last: int
-    ) -> Callable[[], list[Iterator[Piece]]]:
-        def streams() -> list[Iterator[Piece]]:
+    ) -> Callable[[], list[Iterator[RunPiece]]]:
+        def streams() -> list[Iterator[RunPiece]]:
             rows = self._rows(ledger_id, span)
             if isinstance(rows, RowTable):
                 return rows.pieces(ledger_id, first, last, span.sequence)
@@ -226,7 +226,7 @@ class RunReader:
                 self.cache.put(span.sequence, ledger_id, kept, size if span.dense else 4 * size)
                 return kept
             path = str(self._files.path(span.sequence))
-            what = "the rows of a ledger in the footer do not verify; the records are read instead"
+            what = "the checksum of a ledger's rows in the footer differs; the records are read instead"
             self._segments.damaged(Damage(path, offset, ledger_id, span.first, span.last, what))
             self._segments.read_again(segment)
             return self._unknown(ledger_id, span)
@@ -262,12 +262,12 @@ class RunReader:
         bytes_max: int,
         *,
         placed: bool = False,
-    ) -> Held:
+    ) -> RangeHeld:
         """What is here of first..last, at least one entry if any is, then up to a number of bytes.
 
         With `placed`, of long runs only the place, for whoever asked to read; the last may reach beyond that number.
         """
-        held = Held()
+        held = RangeHeld()
         left = bytes_max
         for piece in self._expected(self.pieces(ledger_id, ledger, first, last), bytes_max, placed=placed):
             row = piece.row
@@ -306,13 +306,13 @@ class RunReader:
         held.vouched_through = last
         return held
 
-    def _expected(self, pieces: Iterator[Piece], bytes_max: int, *, placed: bool) -> Iterator[Piece]:
+    def _expected(self, pieces: Iterator[RunPiece], bytes_max: int, *, placed: bool) -> Iterator[RunPiece]:
         """The same pieces; the disk hears of all that is read here for one answer before the first is waited for.
 
         So the runs of a ledger that was written among many others are fetched at one time, not one after another.
         """
         while True:
-            batch: list[Piece] = []
+            batch: list[RunPiece] = []
             size = 0
             for piece in pieces:
                 batch.append(piece)
@@ -328,10 +328,12 @@ class RunReader:
             if size < bytes_max or not batch:
                 return
 
-    def _in_memory(self, piece: Piece) -> bool:
+    def _in_memory(self, piece: RunPiece) -> bool:
         return self._recent.get(piece.sequence, piece.row.offset) is not None
 
-    def _take(self, piece: Piece, low: int, high: int, left: int, *, more: bool) -> tuple[Buffer | None, int]:
+    def _take(
+        self, piece: RunPiece, low: int, high: int, left: int, *, more: bool
+    ) -> tuple[Buffer | None, int]:
         """(body with the entries of low..high, the id up to which they are in it).
 
         The body is None when it is damaged. The id is below `low` when nothing fits into what is left.
@@ -364,7 +366,7 @@ class RunReader:
         offsets = run.offsets()
         return cut_run(run, start, end, memoryview(body)[offsets[start] : offsets[end]]), through
 
-    def _place(self, piece: Piece, low: int, high: int) -> RunPlace | None:
+    def _place(self, piece: RunPiece, low: int, high: int) -> RunPlace | None:
         """Where all that is wanted of a piece lies, which is not looked at; None if it has to be read here."""
         row, segment = piece.row, self._segments.segments[piece.sequence]
         if (
@@ -379,7 +381,7 @@ class RunReader:
         size = RECORD_HEADER_BYTES + row.body_bytes
         return RunPlace(path, row.offset, size, segment.seed, row.origin_term)
 
-    def _body(self, piece: Piece) -> Buffer | None:
+    def _body(self, piece: RunPiece) -> Buffer | None:
         """A run's body from the disk, verified; None if it is damaged.
 
         Raises:
@@ -400,7 +402,7 @@ class RunReader:
             failure = None
             header = header_of(data, row, segment.seed)
             if header is None:
-                what = "the record is not the one that the index names"
+                what = "the record at this place is not the one in the index"
                 continue
             body = memoryview(data)[RECORD_HEADER_BYTES:]
             if len(body) == row.body_bytes and crc32c(body) == header.body_checksum:
@@ -412,7 +414,7 @@ class RunReader:
         return None
 
     def _short(
-        self, piece: Piece, low: int, high: int, left: int, *, more: bool
+        self, piece: RunPiece, low: int, high: int, left: int, *, more: bool
     ) -> tuple[Buffer, int] | None:
         """Table and entries instead of a whole long run; None if that cannot be verified."""
         row, sequence = piece.row, piece.sequence
@@ -450,7 +452,7 @@ class RunReader:
             return None  # the whole run is read and judged
         return cut_run(run, start, end, entries), through
 
-    def _damaged(self, piece: Piece, what: str) -> None:
+    def _damaged(self, piece: RunPiece, what: str) -> None:
         row = piece.row
         path = str(self._files.path(piece.sequence))
         self._segments.damaged(Damage(path, row.offset, row.ledger_id, row.first, row.last, what))
@@ -458,11 +460,11 @@ class RunReader:
 
 def _table_streams(
     table: RowTable, ledger_id: int, first: int, last: int, sequence: int
-) -> Callable[[], list[Iterator[Piece]]]:
+) -> Callable[[], list[Iterator[RunPiece]]]:
     return lambda: table.pieces(ledger_id, first, last, sequence)
 
 
-def extents(pieces: Iterable[Piece]) -> list[tuple[int, int, int]]:
+def extents(pieces: Iterable[RunPiece]) -> list[tuple[int, int, int]]:
     """(segment, offset, size) of what holds some runs, neighbours in a segment joined."""
     found: list[tuple[int, int, int]] = []
     for piece in pieces:

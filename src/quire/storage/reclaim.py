@@ -26,7 +26,7 @@ from quire.storage.kept_records import KeptRecords
 from quire.storage.record_bodies import TOMBSTONE, encode_retirement
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
-from quire.storage.segment_format import ALL_LEDGERS, RECORD_HEADER_BYTES, Kind
+from quire.storage.segment_format import ALL_LEDGERS, RECORD_HEADER_BYTES, SegmentRecordKind
 from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.state_format import SHRUNK_STATE
 from quire.storage.states import States
@@ -118,7 +118,7 @@ class Reclaimer:
             body = encode_retirement(sorted(gone))
             # From here on a new segment's list leaves them out. It cannot be on disk before their state is: order.
             self.retiring |= gone
-            journal.put(Kind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+            journal.put(SegmentRecordKind.RETIREMENT, ALL_LEDGERS, body, crc32c(body), Space.STATE)
         except StorageError:
             self.retiring -= gone  # a full or failed disk: the segments stay as they are
             return 0

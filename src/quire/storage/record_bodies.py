@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 
 from quire.core.ids import ID_MAX
 from quire.storage.segment_format import FormatError
-from quire.storage.state_format import LedgerState, encode_state
+from quire.storage.state_format import StoredLedgerState, encode_state
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, Layout, Use
+from quire.wire.layout import REFUSES, Field, FieldUse, Layout
 
-_BOOKIE = Use("bookie", "bookie")
-_CRITICAL = Use("nobody yet", "nobody yet", "2", REFUSES + " the directory")
-_CRITICAL_USED = Use("bookie", "bookie", "2", REFUSES + " the directory")
-_KEPT = Use("nobody yet", "nobody yet", "2", "carries the record over")
+_BOOKIE = FieldUse("bookie", "bookie")
+_CRITICAL = FieldUse("nobody yet", "nobody yet", "2", REFUSES + " the directory")
+_CRITICAL_USED = FieldUse("bookie", "bookie", "2", REFUSES + " the directory")
+_KEPT = FieldUse("nobody yet", "nobody yet", "2", "carries the record over")
 
 SEGMENT_LIST: Final = Layout(
     "Segment list (0x86)",
@@ -39,7 +39,7 @@ SUSPICION: Final = Layout(
         Field(
             "LSN of the last loss that cannot be named, 0 = none",
             "Q",
-            Use("bookie", "bookie", "2", REFUSES + " the directory"),
+            FieldUse("bookie", "bookie", "2", REFUSES + " the directory"),
         ),
     ],
 )
@@ -246,7 +246,7 @@ def decode_tombstones(body: Buffer) -> list[tuple[int, bytes]]:
         if ledger_id < 0:
             raise FormatError(f"a record of tombstones names ledger {ledger_id}")
         if dead_through != through:  # one for all that were written together: there may be very many
-            state, through = encode_state(LedgerState(None, dead_through)), dead_through
+            state, through = encode_state(StoredLedgerState(None, dead_through)), dead_through
         found.append((ledger_id, state))
     return found
 

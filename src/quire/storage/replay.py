@@ -28,10 +28,10 @@ from quire.storage.segment_format import (
     U64,
     FormatError,
     GroupHeader,
-    Kind,
     RecordFlag,
     RecordHeader,
     SegmentHeader,
+    SegmentRecordKind,
     check_understood,
     decode_group_header,
     decode_record_header,
@@ -40,7 +40,7 @@ from quire.storage.segment_format import (
 )
 
 _READ_BYTES = 1 << 20
-_RUN = int(Kind.RUN)
+_RUN = int(SegmentRecordKind.RUN)
 _RECORD = struct.Struct(RECORD_HEAD.format + "I")
 _FLAGS_KNOWN = RecordFlag.RECOVERY | RecordFlag.CARRIED
 
@@ -315,18 +315,18 @@ class SegmentScanner:
     def _take_understood(self, offset: int, record: RecordHeader, body: bytes) -> None:
         found, kind = self.found, record.kind
         self._last_kind = kind
-        if kind == Kind.RUN:
+        if kind == SegmentRecordKind.RUN:
             found.rows += ROW.pack(*row_of(offset, record))
             found.raise_lac(record.ledger_id, lac_of(record))
         elif kind in STATE_KINDS:
             found.states.append((record.ledger_id, record.lsn, body))
-        elif kind == Kind.SUSPICION:
+        elif kind == SegmentRecordKind.SUSPICION:
             found.states.append((ALL_LEDGERS, record.lsn, body))
-        elif kind == Kind.SEGMENT_LIST:
+        elif kind == SegmentRecordKind.SEGMENT_LIST:
             found.lists = decode_segment_list(body)
-        elif kind == Kind.RETIREMENT:
+        elif kind == SegmentRecordKind.RETIREMENT:
             found.retired += decode_retirement(body)
-        elif kind == Kind.TOMBSTONES:
+        elif kind == SegmentRecordKind.TOMBSTONES:
             found.states += [(ledger_id, record.lsn, state) for ledger_id, state in decode_tombstones(body)]
         elif is_kept(kind):
             place = offset // OFFSET_UNIT
@@ -335,7 +335,7 @@ class SegmentScanner:
     def _bad_body(self, trouble: _Trouble, offset: int, record: RecordHeader) -> None:
         what = f"the body of a record of kind {record.kind:#x} does not verify"
         trouble.damages.append(Damage(self._path, offset, record.ledger_id, record.first, record.last, what))
-        if record.kind == Kind.RUN:
+        if record.kind == SegmentRecordKind.RUN:
             row = row_of(offset, record)
             trouble.damaged_rows.append((row._replace(flags=row.flags | RowFlag.DAMAGED), lac_of(record)))
         elif is_kept(record.kind):
@@ -343,7 +343,7 @@ class SegmentScanner:
         elif record.ledger_id == ALL_LEDGERS:
             # A list of segments or a retirement that is lost makes files seem missing or in use, never the reverse. Shrunk
             # tombstones that are lost bring back what was dead, and no doubt about what is missing helps against that.
-            trouble.all_suspect = trouble.all_suspect or record.kind == Kind.SUSPICION
+            trouble.all_suspect = trouble.all_suspect or record.kind == SegmentRecordKind.SUSPICION
         else:
             trouble.named.add(record.ledger_id)
 
@@ -381,14 +381,14 @@ class SegmentScanner:
         found = self.found
         if self._file_bytes < self._size:
             self._commit(trouble)
-            self._hole(self._file_bytes, f"the file is cut: {self._size} bytes belong there")
+            self._hole(self._file_bytes, f"the file is truncated: it should have {self._size} bytes")
             return
         if self._end_lsn is not None:
             self._commit(trouble)
             if found.last_lsn < self._end_lsn:
                 self._hole(offset, f"LSN {found.last_lsn + 1} to {self._end_lsn} are missing")
             return
-        stopped_clean = self._last_kind == Kind.CLEAN_STOP
+        stopped_clean = self._last_kind == SegmentRecordKind.CLEAN_STOP
         tail_invalid = not self._blank(offset)
         if not self._newest:
             self._commit(trouble)

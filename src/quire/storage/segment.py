@@ -29,13 +29,13 @@ from quire.storage.record_bodies import TOMBSTONE
 from quire.storage.segment_format import (
     BLOCK_BYTES,
     STATE_KINDS,
-    Kind,
     SegmentHeader,
+    SegmentRecordKind,
     aligned,
     is_kept,
     place_seed,
 )
-from quire.storage.state_format import SHRUNK_STATE, LedgerState, brings_life, encode_state
+from quire.storage.state_format import SHRUNK_STATE, StoredLedgerState, brings_life, encode_state
 
 NO_TABLE: Final = None
 
@@ -123,7 +123,7 @@ class Segment:
 
     def keep_tombstones(self, ledger_ids: array[int], lsn: int, dead_through: int) -> None:
         """Remember shrunk tombstones out of one record, all dead through one LSN."""
-        item = lsn, encode_state(LedgerState(None, dead_through))
+        item = lsn, encode_state(StoredLedgerState(None, dead_through))
         states = self.states
         for ledger_id in ledger_ids:
             # Nothing newer is here, and what these replace may stay in the sum: too much room for a footer does no harm.
@@ -260,9 +260,9 @@ class Segment:
 
 def footer_share(kind: int, body_bytes: int) -> int:
     """How much of a footer a record takes that is no run."""
-    if kind in STATE_KINDS or kind == Kind.SUSPICION:
+    if kind in STATE_KINDS or kind == SegmentRecordKind.SUSPICION:
         return STATE_HEAD.size + body_bytes
-    if kind == Kind.TOMBSTONES:
+    if kind == SegmentRecordKind.TOMBSTONES:
         return (STATE_HEAD.size + SHRUNK_STATE.size) * (body_bytes // TOMBSTONE.size)
     return KEPT_RECORD.size if is_kept(kind) else 0
 

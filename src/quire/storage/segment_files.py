@@ -127,7 +127,9 @@ class SegmentFiles:
             return int(stem, 16)
         except ValueError:
             path = str(self.directory / name)
-            raise DamagedSegmentError(f"{path} is no name of a segment: move it away", path=path) from None
+            raise DamagedSegmentError(
+                f"{path} is not a segment's name: move the file away", path=path
+            ) from None
 
     def _size(self, path: Path) -> int:
         file = self._with_room(lambda: self._files.open_to_read(path, random=True))
@@ -151,13 +153,13 @@ class SegmentFiles:
         try:
             header = decode_segment_header(self.read_at(sequence, 0, BLOCK_BYTES))
             if header.sequence != sequence:
-                raise FormatError(f"it is segment {header.sequence:x}, misplaced")
+                raise FormatError(f"the file is segment {header.sequence:x}, misplaced")
         except (FormatError, UnicodeDecodeError, OSError) as error:
             if is_shortage(error):
                 raise
             raise DamagedSegmentError(
-                f"{path} at offset 0: {error}. The bookie does not start with it: restore the file, or move it away "
-                "and let its entries be copied from the other bookies",
+                f"{path} at offset 0: {error}. The bookie does not start with this file: restore it, "
+                "or move it away and let its entries be copied from the other bookies",
                 path=str(path),
                 offset=0,
             ) from error

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, Layout, Names, Use
+from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
 
 BLOCK_BYTES = 4096
 FORMAT_VERSION = 2
@@ -37,7 +37,7 @@ U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
 _U64_PAIR = struct.Struct(">QQ")
 
-_BOOKIE = Use("bookie", "bookie")
+_BOOKIE = FieldUse("bookie", "bookie")
 SEGMENT_HEADER: Final = Layout(
     "Segment header",
     [
@@ -45,7 +45,7 @@ SEGMENT_HEADER: Final = Layout(
         Field(
             "format version: 1, 2",
             "H",
-            Use("bookie", "bookie", "1", REFUSES + " the directory if it is above its own"),
+            FieldUse("bookie", "bookie", "1", REFUSES + " the directory if it is above its own"),
         ),
         Field("flags: 1 = the file was recycled", "H", _BOOKIE),
         Field("block size, 4096", "I", _BOOKIE),
@@ -53,8 +53,10 @@ SEGMENT_HEADER: Final = Layout(
         Field("sequence", "Q", _BOOKIE),
         Field("nonce", "Q", _BOOKIE),
         Field("first LSN that may be in it", "Q", _BOOKIE),
-        Field("incompatible features", "Q", Use("nobody yet", "bookie", "1", REFUSES + " the directory")),
-        Field("compatible features", "Q", Use("nobody yet", "nobody yet", "1", "ignores them")),
+        Field(
+            "incompatible features", "Q", FieldUse("nobody yet", "bookie", "1", REFUSES + " the directory")
+        ),
+        Field("compatible features", "Q", FieldUse("nobody yet", "nobody yet", "1", "ignores them")),
     ],
 )
 SEGMENT_HEAD = SEGMENT_HEADER.struct
@@ -64,7 +66,7 @@ CRITICAL = 0x80
 ALL_LEDGERS = -1
 
 
-class Kind(IntEnum):
+class SegmentRecordKind(IntEnum):
     """What a record is. Numbers are on disk: never renumber. Bit 7 says that a reader must know it."""
 
     RUN = 0x81
@@ -83,7 +85,7 @@ class Kind(IntEnum):
     FORMAT = 0x8D
 
 
-_NEW = Use("nobody yet", "nobody yet", "2", REFUSES + " the directory")
+_NEW = FieldUse("nobody yet", "nobody yet", "2", REFUSES + " the directory")
 KINDS: Final = Names(
     "Kinds of records",
     {
@@ -93,31 +95,38 @@ KINDS: Final = Names(
         "0x84": ("truncation", _NEW),
         "0x85": (
             "explicit LAC; reserved, it travels in the ledger state",
-            Use("nobody", "nobody", "1", REFUSES),
+            FieldUse("nobody", "nobody", "1", REFUSES),
         ),
         "0x86": ("segment list", _BOOKIE),
         "0x87": ("retirement", _BOOKIE),
         "0x88": ("suspicion", _BOOKIE),
         "0x09": ("start", _BOOKIE),
         "0x0a": ("clean stop", _BOOKIE),
-        "0x0b": ("copy of a metadata record", Use("nobody yet", "nobody yet", "2", "loses it at reclaim")),
+        "0x0b": (
+            "copy of a metadata record",
+            FieldUse("nobody yet", "nobody yet", "2", "loses it at reclaim"),
+        ),
         "0x8b": ("damaged intervals", _NEW),
-        "0x8c": ("shrunk tombstones", Use("bookie", "bookie", "2", REFUSES + " the directory")),
+        "0x8c": ("shrunk tombstones", FieldUse("bookie", "bookie", "2", REFUSES + " the directory")),
         "0x8d": (
             "format: from here on records are of version 2",
-            Use("bookie", "bookie", "2", REFUSES + " the directory"),
+            FieldUse("bookie", "bookie", "2", REFUSES + " the directory"),
         ),
     },
 )
 
-UNDERSTOOD: Final = frozenset(Kind) - {Kind.TRUNCATE, Kind.EXPLICIT_LAC, Kind.DAMAGED}
+UNDERSTOOD: Final = frozenset(SegmentRecordKind) - {
+    SegmentRecordKind.TRUNCATE,
+    SegmentRecordKind.EXPLICIT_LAC,
+    SegmentRecordKind.DAMAGED,
+}
 """What this program acts on. It has codecs for truncations and damaged intervals, and refuses a directory with them."""
-STATE_KINDS = frozenset({Kind.LEDGER_STATE, Kind.DELETE})
+STATE_KINDS = frozenset({SegmentRecordKind.LEDGER_STATE, SegmentRecordKind.DELETE})
 
 
 def is_kept(kind: int) -> bool:
     """Whether a record of this kind is carried over as it is, until a newer one of its kind and ledger supersedes it."""
-    return not kind & CRITICAL and kind not in {Kind.START, Kind.CLEAN_STOP}
+    return not kind & CRITICAL and kind not in {SegmentRecordKind.START, SegmentRecordKind.CLEAN_STOP}
 
 
 class GroupFlag:
@@ -209,9 +218,9 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
         FormatError: it is damaged, or written by a version that this one must not read.
     """
     if len(block) < BLOCK_BYTES:
-        raise FormatError(f"the segment header is cut after {len(block)} bytes")
+        raise FormatError(f"the segment header is truncated after {len(block)} bytes")
     if bytes(block[:8]) != SEGMENT_MAGIC:
-        raise FormatError("no segment begins here")
+        raise FormatError("the file does not begin with a segment header")
     if crc32c(memoryview(block)[: BLOCK_BYTES - 4]) != U32.unpack_from(block, BLOCK_BYTES - 4)[0]:
         raise FormatError("the checksum of the segment header differs")
     _, version, flags, block_bytes, size, sequence, nonce, first_lsn, incompatible, _ = (
@@ -387,8 +396,8 @@ def check_understood(header: RecordHeader) -> None:
         FormatError: saying which part is unknown.
     """
     if header.kind not in UNDERSTOOD:
-        if header.kind in set(Kind):
-            name = Kind(header.kind).name.lower().replace("_", " ")
+        if header.kind in set(SegmentRecordKind):
+            name = SegmentRecordKind(header.kind).name.lower().replace("_", " ")
             raise FormatError(
                 f"a record of kind {header.kind:#x} ({name}), which this version does not act on; start the version that "
                 "wrote it"

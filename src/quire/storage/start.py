@@ -33,8 +33,8 @@ from quire.storage.segment_format import (
     LSN_GAP,
     RECORD_HEADER_BYTES,
     FormatError,
-    Kind,
     SegmentHeader,
+    SegmentRecordKind,
     decode_group_header,
     decode_record_header,
     seed_of,
@@ -230,7 +230,7 @@ class Start:
         """A start leaves a segment before the bookie is shown to anybody, and the last one is never removed."""
         self.report.clean = False
         self.all_suspect = True
-        what = "no segment is there, though this bookie has been up before: all that it held is lost"
+        what = "all segments are missing, and this bookie has stored entries before: all its entries are lost"
         self._damaged(Damage(str(self._files.directory), 0, -1, -1, -1, what))
         self._suspect()
 
@@ -244,7 +244,7 @@ class Start:
             return None
         offset = BLOCK_BYTES + GROUP_HEADER_BYTES
         record = decode_record_header(data[GROUP_HEADER_BYTES:], offset, seed)
-        if record is None or record.kind != Kind.SEGMENT_LIST:
+        if record is None or record.kind != SegmentRecordKind.SEGMENT_LIST:
             return None
         body = self._files.read_around(sequence, offset + RECORD_HEADER_BYTES, record.body_bytes)
         return decode_segment_list(body) if crc32c(body) == record.body_checksum else None

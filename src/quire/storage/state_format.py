@@ -16,7 +16,7 @@ from quire.core.doubt import EVERY_ID, Doubt
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.storage.segment_format import FormatError
 from quire.wire.entry import Buffer
-from quire.wire.layout import REFUSES, Field, Layout, Use
+from quire.wire.layout import REFUSES, Field, FieldUse, Layout
 
 STATE_VERSION: Final = 2
 DEAD_RANGES_MAX: Final = 64
@@ -28,17 +28,17 @@ _V1 = struct.Struct(">BBBBIQQqQQ")
 _UNTIL: Final = slice(32, 40)
 """Where a state of version 1 or 2 says until when its tombstone stands."""
 _V1_FENCED, _V1_LIMBO = 1, 2
-_BOOKIE = Use("bookie", "bookie")
+_BOOKIE = FieldUse("bookie", "bookie")
 
 
-def _new(writer: str, reader: str = "bookie") -> Use:
-    return Use(writer, reader, "2", REFUSES + " the directory")
+def _new(writer: str, reader: str = "bookie") -> FieldUse:
+    return FieldUse(writer, reader, "2", REFUSES + " the directory")
 
 
 STATE: Final = Layout(
     "Ledger state, version 2",
     [
-        Field("version", "B", Use("bookie", "bookie", "1", REFUSES + " another version")),
+        Field("version", "B", FieldUse("bookie", "bookie", "1", REFUSES + " another version")),
         Field("flags: 1 fenced, 128 shrunk tombstone", "B", _BOOKIE),
         Field("digest type", "B", _BOOKIE),
         Field("key length, 0 or 20", "B", _BOOKIE),
@@ -91,7 +91,7 @@ class DeadRange(NamedTuple):
     through: int
 
 
-class LedgerState(NamedTuple):
+class StoredLedgerState(NamedTuple):
     """A ledger's state as it is stored.
 
     Attributes:
@@ -107,7 +107,7 @@ class LedgerState(NamedTuple):
     dead_ranges: tuple[DeadRange, ...] = ()
 
 
-def encode_state(state: LedgerState) -> bytes:
+def encode_state(state: StoredLedgerState) -> bytes:
     """A ledger's whole state.
 
     Raises:
@@ -152,7 +152,7 @@ def encode_state(state: LedgerState) -> bytes:
     )
 
 
-def decode_state(ledger_id: int, body: Buffer, lsn: int = 0) -> LedgerState:
+def decode_state(ledger_id: int, body: Buffer, lsn: int = 0) -> StoredLedgerState:
     """A ledger's state from its bytes, of version 1 or 2.
 
     Args:
@@ -164,7 +164,7 @@ def decode_state(ledger_id: int, body: Buffer, lsn: int = 0) -> LedgerState:
         FormatError: naming the ledger and the field that does not fit.
     """
     if not len(body):
-        raise FormatError(f"the state of ledger {ledger_id} is cut")
+        raise FormatError(f"the state of ledger {ledger_id} is truncated")
     version = body[0]
     if version == 1:
         return _decode_v1(ledger_id, body, lsn)
@@ -187,7 +187,7 @@ def brings_life(body: Buffer) -> bool:
     return not is_shrunk(body) and not any(body[_UNTIL])
 
 
-def check_acted_on(ledger_id: int, state: LedgerState) -> None:
+def check_acted_on(ledger_id: int, state: StoredLedgerState) -> None:
     """Refuse what this program can read and does not act on: to leave it aside would serve what is dead.
 
     Raises:
@@ -199,9 +199,9 @@ def check_acted_on(ledger_id: int, state: LedgerState) -> None:
         )
 
 
-def _decode_v1(ledger_id: int, body: Buffer, lsn: int) -> LedgerState:
+def _decode_v1(ledger_id: int, body: Buffer, lsn: int) -> StoredLedgerState:
     if len(body) < _V1.size:
-        raise FormatError(f"the state of ledger {ledger_id} is cut")
+        raise FormatError(f"the state of ledger {ledger_id} is truncated")
     _, flags, digest_type, key_bytes, lac_bytes, token, term, lac, until, dead = _V1.unpack_from(body)
     key_end = _V1.size + key_bytes
     if flags & ~(_V1_FENCED | _V1_LIMBO) or len(body) != key_end + lac_bytes:
@@ -218,21 +218,21 @@ def _decode_v1(ledger_id: int, body: Buffer, lsn: int) -> LedgerState:
         explicit_lac=bytes(body[key_end:]),
         deleted_until_ms=until,
     )
-    return LedgerState(facts, dead)
+    return StoredLedgerState(facts, dead)
 
 
-def _decode_shrunk(ledger_id: int, body: Buffer) -> LedgerState:
+def _decode_shrunk(ledger_id: int, body: Buffer) -> StoredLedgerState:
     if len(body) != SHRUNK_STATE.size:
         raise FormatError(f"the shrunk tombstone of ledger {ledger_id} has {len(body)} bytes")
     _, flags, zero, dead_through = SHRUNK_STATE.struct.unpack(body)
     if flags != SHRUNK or zero:
         raise FormatError(f"the shrunk tombstone of ledger {ledger_id} has flags {flags:#x}")
-    return LedgerState(None, dead_through)
+    return StoredLedgerState(None, dead_through)
 
 
-def _decode_v2(ledger_id: int, body: Buffer) -> LedgerState:
+def _decode_v2(ledger_id: int, body: Buffer) -> StoredLedgerState:
     if len(body) < STATE.size:
-        raise FormatError(f"the state of ledger {ledger_id} is cut")
+        raise FormatError(f"the state of ledger {ledger_id} is truncated")
     (
         _, flags, digest_type, key_bytes, lac_bytes, token, term, lac, until, dead_through, term_lsn, lac_term, lafr,
         dead_below, since, below, unsure, dead, zero,
@@ -266,7 +266,7 @@ def _decode_v2(ledger_id: int, body: Buffer) -> LedgerState:
         lafr=lafr,
     )
     ranges = map(DeadRange._make, _DEAD_RANGE.struct.iter_unpack(view[dead_at:key_at]))
-    state = LedgerState(facts, dead_through, dead_below, tuple(ranges))
+    state = StoredLedgerState(facts, dead_through, dead_below, tuple(ranges))
     _check_dead(ledger_id, state)
     return state
 
@@ -284,7 +284,7 @@ def _check_doubt(ledger_id: int, held: Doubt) -> None:
     _check_ranges(ledger_id, "doubt", held.ranges)
 
 
-def _check_dead(ledger_id: int, state: LedgerState) -> None:
+def _check_dead(ledger_id: int, state: StoredLedgerState) -> None:
     if len(state.dead_ranges) > DEAD_RANGES_MAX:
         raise FormatError(
             f"the state of ledger {ledger_id} would have {len(state.dead_ranges)} dead ranges; it holds "

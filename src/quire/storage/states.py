@@ -18,9 +18,9 @@ from quire.storage.journal import Journal
 from quire.storage.record_bodies import Suspicion, encode_suspicion, encode_tombstones
 from quire.storage.segment import Segment
 from quire.storage.segment_files import Space
-from quire.storage.segment_format import ALL_LEDGERS, Kind
+from quire.storage.segment_format import ALL_LEDGERS, SegmentRecordKind
 from quire.storage.slices import LOOKED_AT, Slice
-from quire.storage.state_format import LedgerState, encode_state
+from quire.storage.state_format import StoredLedgerState, encode_state
 from quire.storage.stored_ledger import StoredLedger
 
 TOMBSTONES_MAX: Final = 512
@@ -150,7 +150,7 @@ class States:
         """
         if ledger_id in self.shrunk:
             ledger = self.new(ledger_id)
-            self.put(Kind.LEDGER_STATE, ledger_id, ledger, space)
+            self.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger, space)
             self.place(ledger_id, ledger)
             return ledger
         return self.tombstones.get(ledger_id)
@@ -189,9 +189,11 @@ class States:
 
     # --- putting --------------------------------------------------------------------------------------------------------
 
-    def put(self, kind: Kind, ledger_id: int, ledger: StoredLedger, space: Space = Space.STATE) -> None:
+    def put(
+        self, kind: SegmentRecordKind, ledger_id: int, ledger: StoredLedger, space: Space = Space.STATE
+    ) -> None:
         """Journal a ledger's state as it is now. Raises StorageError when it cannot be taken."""
-        body = encode_state(LedgerState(ledger.facts, ledger.dead_through))
+        body = encode_state(StoredLedgerState(ledger.facts, ledger.dead_through))
         segment, _, lsn = self._journal.put(kind, ledger_id, body, crc32c(body), space)
         segment.keep_state(ledger_id, lsn, body)
         ledger.state_lsn, ledger.state_sequence = lsn, segment.sequence
@@ -203,13 +205,17 @@ class States:
         """
         through = self._journal.last_lsn
         body = encode_tombstones([(ledger_id, through) for ledger_id in ledger_ids])
-        segment, _, lsn = self._journal.put(Kind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), space)
+        segment, _, lsn = self._journal.put(
+            SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), space
+        )
         segment.keep_tombstones(ledger_ids, lsn, through)
 
     def put_suspicion(self, suspicion: Suspicion, space: Space = Space.STATE) -> None:
         """Journal what is suspected from now on. Raises StorageError when it cannot be taken."""
         body = encode_suspicion(suspicion)
-        segment, _, lsn = self._journal.put(Kind.SUSPICION, ALL_LEDGERS, body, crc32c(body), space)
+        segment, _, lsn = self._journal.put(
+            SegmentRecordKind.SUSPICION, ALL_LEDGERS, body, crc32c(body), space
+        )
         segment.keep_state(ALL_LEDGERS, lsn, body)
         self.suspicion, self._suspicion_sequence = suspicion, segment.sequence
 
@@ -235,7 +241,7 @@ class States:
             for ledger_id in some:
                 ledger = self.get(ledger_id)
                 if ledger is not None and ledger.state_sequence == segment.sequence:
-                    self.put(Kind.LEDGER_STATE, ledger_id, ledger)
+                    self.put(SegmentRecordKind.LEDGER_STATE, ledger_id, ledger)
                     if part.over:
                         yield
             if part.over:

@@ -64,7 +64,7 @@ def take_v2(data: Buffer, starts: range) -> Adds | None:
     if found is None:
         return None
     ledger_id, entry_ids, lac = found
-    recovery = bool(flags & v2.Flag.RECOVERY_ADD)
+    recovery = bool(flags & v2.V2Flag.RECOVERY_ADD)
     return Adds(version, ledger_id, heads[0][8:], recovery, entry_ids, columns[1::2], lac, ())
 
 

@@ -30,12 +30,12 @@ from crc32c import crc32c
 from quire.core.errors import DigestMismatchError, MalformedFrameError, MisuseError
 from quire.core.ids import EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType
-from quire.wire.layout import NEVER_SENT, REFUSES, Field, Layout, Names, Use
+from quire.wire.layout import NEVER_SENT, REFUSES, Field, FieldUse, Layout, Names
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_SAID = Use("client", "client, bookie")
-_LATER = Use("nobody yet", "nobody yet", "2", NEVER_SENT)
+_SAID = FieldUse("client", "client, bookie")
+_LATER = FieldUse("nobody yet", "nobody yet", "2", NEVER_SENT)
 HEADER_FIELDS = Layout(
     "Entry, then its digest and its payload",
     [

@@ -18,7 +18,7 @@ IGNORES = "ignores it"
 NEVER_SENT = "is never sent it"
 
 
-class Use(NamedTuple):
+class FieldUse(NamedTuple):
     """What is said of a field besides its name and its place.
 
     Attributes:
@@ -39,15 +39,15 @@ class Field(NamedTuple):
 
     name: str
     code: str
-    use: Use
+    use: FieldUse
 
 
-class Row(NamedTuple):
+class LayoutRow(NamedTuple):
     """One row of the generated tables. `place` is an offset in bytes or a protobuf tag."""
 
     field: str
     place: str
-    use: Use
+    use: FieldUse
 
 
 class Layout:
@@ -78,10 +78,10 @@ class Layout:
             at += struct.calcsize(">" + field.code)
         return found
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[LayoutRow]:
         """The rows of this layout's table."""
         for field in self.fields:
-            yield Row(field.name, str(self.offsets[field.name]), field.use)
+            yield LayoutRow(field.name, str(self.offsets[field.name]), field.use)
 
 
 class Message:
@@ -96,7 +96,7 @@ class Message:
         ValueError: a field without a use, or a use without a field.
     """
 
-    def __init__(self, name: str, descriptor: Any, uses: Mapping[str, Use]) -> None:
+    def __init__(self, name: str, descriptor: Any, uses: Mapping[str, FieldUse]) -> None:
         self.name = name
         self._descriptor = descriptor
         self._uses = dict(uses)
@@ -105,10 +105,10 @@ class Message:
             msg = f"{descriptor.name}: these fields and their uses differ: {sorted(names ^ set(uses))}"
             raise ValueError(msg)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[LayoutRow]:
         """The rows of this message's table, by tag."""
         for field in sorted(self._descriptor.fields, key=lambda field: int(field.number)):
-            yield Row(field.name, f"tag {field.number}", self._uses[field.name])
+            yield LayoutRow(field.name, f"tag {field.number}", self._uses[field.name])
 
 
 class Names:
@@ -119,14 +119,14 @@ class Names:
         uses: by the number or word.
     """
 
-    def __init__(self, name: str, uses: Mapping[str, tuple[str, Use]]) -> None:
+    def __init__(self, name: str, uses: Mapping[str, tuple[str, FieldUse]]) -> None:
         self.name = name
         self._uses = dict(uses)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[LayoutRow]:
         """The rows of this list, in its order."""
         for place, (name, use) in self._uses.items():
-            yield Row(name, place, use)
+            yield LayoutRow(name, place, use)
 
 
 Table = Layout | Message | Names

@@ -18,7 +18,7 @@ from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import FORMAT_KEY, TOKEN_KEY, LedgerMetadata
 from quire.core.ledger_notes import AcceptedLoss, BookieHoles, EntryRange, LedgerNotes
-from quire.wire.layout import IGNORES, Message, Names, Use
+from quire.wire.layout import IGNORES, FieldUse, Message, Names
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_version, corrupt, parse, unknown_of, with_unknown
 
@@ -187,14 +187,14 @@ def _where(ledger_id: int) -> str:
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
 _CARRIED: Final = "carries it over, in records of formats 2 and 3"
-_HOLES: Final = Use(
+_HOLES: Final = FieldUse(
     "writers that close or leave a ledger", "ledger show, ledger verify; repair will", "2", _CARRIED
 )
-_LOST: Final = Use(
+_LOST: Final = FieldUse(
     "nobody yet; whoever accepts a loss will", "nobody yet; repair and collectors will", "2", _CARRIED
 )
-_EITHER: Final = Use("as the list it is in", "as the list it is in", "2", _CARRIED)
-_PLAIN: Final = Use("whoever writes notes of a record of format 1", "the same", "2", IGNORES)
+_EITHER: Final = FieldUse("as the list it is in", "as the list it is in", "2", _CARRIED)
+_PLAIN: Final = FieldUse("whoever writes notes of a record of format 1", "the same", "2", IGNORES)
 
 RANGE_FIELDS: Final = Message(
     "Range of entries in notes",
@@ -229,9 +229,9 @@ CUSTOM_METADATA: Final = Names(
     {
         TOKEN_KEY: (
             "8 random bytes, made with the ledger",
-            Use("whoever makes the ledger", "clients and bookies"),
+            FieldUse("whoever makes the ledger", "clients and bookies"),
         ),
-        FORMAT_KEY: ("what the entries are", Use("whoever makes the ledger", "clients")),
+        FORMAT_KEY: ("what the entries are", FieldUse("whoever makes the ledger", "clients")),
         HOLES_KEY: ("which bookies lack which entries", _HOLES),
         LOST_KEY: ("losses that a person accepted", _LOST),
     },

@@ -18,14 +18,14 @@ from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, REFUSES, Field, Layout, Names, Use
+from quire.wire.layout import IGNORES, REFUSES, Field, FieldUse, Layout, Names
 from quire.wire.parts import answer_of
 
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 """Longest frame that either side takes, after the length field."""
 
-_ASKED = Use("client", "bookie")
-_TOLD = Use("bookie", "client")
+_ASKED = FieldUse("client", "bookie")
+_TOLD = FieldUse("bookie", "client")
 REQUEST_FIELDS = Layout(
     "Request",
     [
@@ -34,15 +34,15 @@ REQUEST_FIELDS = Layout(
         Field("digest type", "B", _ASKED),
         Field("flags", "H", _ASKED),
         Field("request number", "I", _ASKED),
-        Field("deadline", "I", Use("nobody yet", "nobody yet")),
+        Field("deadline", "I", FieldUse("nobody yet", "nobody yet")),
         Field("ledger id", "q", _ASKED),
         Field("ledger token", "Q", _ASKED),
         Field("key", "20s", _ASKED),
-        Field("sender's term", "Q", Use("nobody yet", "bookie: refuses one above 0")),
+        Field("sender's term", "Q", FieldUse("nobody yet", "bookie: refuses one above 0")),
         Field("LAC", "q", _ASKED),
-        Field("LAFR", "q", Use("nobody yet", "nobody yet")),
+        Field("LAFR", "q", FieldUse("nobody yet", "nobody yet")),
         Field("checksum of the body", "I", _ASKED),
-        Field("zero", "12s", Use("client", "bookie", older=REFUSES)),
+        Field("zero", "12s", FieldUse("client", "bookie", older=REFUSES)),
         Field("checksum of the header", "I", _ASKED),
     ],
 )
@@ -55,7 +55,7 @@ ANSWER_FIELDS = Layout(
         Field("answer code", "H", _TOLD),
         Field("request number", "I", _TOLD),
         Field("ledger id", "q", _TOLD),
-        Field("bookie's term", "Q", Use("bookie", "client", "2", "finds 0 there")),
+        Field("bookie's term", "Q", FieldUse("bookie", "client", "2", "finds 0 there")),
         Field("LAC", "q", _TOLD),
         Field("durable LSN", "Q", _TOLD),
         Field("checksum of the first bytes of the body", "I", _TOLD),
@@ -89,8 +89,8 @@ PLACED = 2
 ANSWER_FLAGS = Names(
     "Flags of an answer",
     {
-        str(FOLLOWED): ("followed", Use("bookie", "client", older=IGNORES)),
-        str(PLACED): ("placed", Use("bookie", "client", older="never asks for places")),
+        str(FOLLOWED): ("followed", FieldUse("bookie", "client", older=IGNORES)),
+        str(PLACED): ("placed", FieldUse("bookie", "client", older="never asks for places")),
     },
 )
 
@@ -119,9 +119,9 @@ KINDS = Names(
     {
         str(int(kind)): (
             kind.name,
-            Use("client", "bookie")
+            FieldUse("client", "bookie")
             if kind < Kind.WRITE_LACS
-            else Use("nobody yet" if kind is Kind.TRUNCATE else "client", "bookie", "2", _HANGS_UP),
+            else FieldUse("nobody yet" if kind is Kind.TRUNCATE else "client", "bookie", "2", _HANGS_UP),
         )
         for kind in Kind
     },
@@ -156,9 +156,9 @@ FLAGS = Names(
     {
         str(int(flag)): (
             flag.name.lower().replace("_", " "),
-            Use("client", "bookie", "2" if flag is Flag.BACKGROUND else "1", _HANGS_UP)
+            FieldUse("client", "bookie", "2" if flag is Flag.BACKGROUND else "1", _HANGS_UP)
             if flag & KNOWN_FLAGS
-            else Use("nobody yet", "bookie: refuses it", older=_HANGS_UP),
+            else FieldUse("nobody yet", "bookie: refuses it", older=_HANGS_UP),
         )
         for flag in Flag
         if flag

@@ -34,7 +34,7 @@ from quire.wire.native_layouts import (
     TOLD_FIELDS,
     TRUNCATE_FIELDS,
 )
-from quire.wire.parts import Parts, answer_of, encode_text
+from quire.wire.parts import BodyParts, answer_of, encode_text
 from quire.wire.run import SCHEME_PLAIN, HeldInterval, RunPlace, RunView
 
 ANY_TERM: Final = 2**64 - 1
@@ -235,7 +235,7 @@ def decode_lacs(body: Buffer) -> Sequence[LacFields]:
     Raises:
         MalformedFrameError: too many, cut, or an item that cannot be.
     """
-    parts = Parts(body, "WRITE_LACS")
+    parts = BodyParts(body, "WRITE_LACS")
     (count,) = parts.fixed(_U32, "count")
     if count > LACS_MAX or count * _LACS_ITEM.size > parts.left():
         msg = f"a WRITE_LACS with a count of {count} does not fit into {parts.left()} bytes, or is above {LACS_MAX}"
@@ -259,7 +259,7 @@ def _lacs_without_bodies(items: bytes, count: int) -> list[LacFields] | None:
     return list(_LACS_ITEM_EMPTY.iter_unpack(items))
 
 
-def _lac_item(parts: Parts) -> LacFields:
+def _lac_item(parts: BodyParts) -> LacFields:
     ledger_id, token, lac, term, digest_type, key, size = parts.fixed(_LACS_ITEM, "items")
     body = bytes(parts.take(size, "explicit LAC body"))
     return ledger_id, token, lac, term, digest_type, key, body
@@ -336,7 +336,7 @@ def decode_entries(body: memoryview, *, version: int, placed: bool = False) -> R
     Raises:
         MalformedFrameError: it is cut or a run in it does not fit.
     """
-    parts = Parts(body, "list of entries")
+    parts = BodyParts(body, "list of entries")
     vouched, *head = parts.fixed(_TOLD_HEAD[version], "first fields")
     lac_term, unknown_count, damaged_count = head if version > 1 else (0, head[0], 0)
     unknown = _intervals(parts, unknown_count, "unknown")
@@ -352,7 +352,7 @@ def decode_entries(body: memoryview, *, version: int, placed: bool = False) -> R
     return RangeAnswer(runs, vouched, unknown + damaged, places, damaged, lac_term)
 
 
-def _intervals(parts: Parts, count: int, what: str) -> list[Interval]:
+def _intervals(parts: BodyParts, count: int, what: str) -> list[Interval]:
     if count > INTERVALS_MAX or count * _INTERVAL.size > parts.left():
         msg = (
             f"{count} {what} intervals do not fit into {parts.left()} bytes, or are more than {INTERVALS_MAX}"
@@ -366,7 +366,7 @@ def _intervals(parts: Parts, count: int, what: str) -> list[Interval]:
     return intervals
 
 
-def _places(parts: Parts, version: int) -> list[RunPlace]:
+def _places(parts: BodyParts, version: int) -> list[RunPlace]:
     layout = _PLACE[version]
     places = []
     left = _PLACED_FRAMES_MAX * FRAME_BYTES_MAX
@@ -403,7 +403,7 @@ def decode_lac_body(body: memoryview, *, version: int) -> tuple[bytes, bytes, in
     Raises:
         MalformedFrameError: it is cut, or its LAFR is no entry.
     """
-    parts = Parts(body, "answer to READ_LAC")
+    parts = BodyParts(body, "answer to READ_LAC")
     explicit = bytes(parts.take(parts.fixed(_U32, "size of the explicit LAC")[0], "explicit LAC"))
     evidence = bytes(parts.take(parts.fixed(_U32, "size of the evidence")[0], "evidence"))
     lac_term, lafr = parts.fixed(_LAC, "LAC's term and LAFR") if version > 1 else (0, NO_ENTRY)
@@ -427,7 +427,7 @@ def decode_held(body: memoryview, first: int, *, version: int) -> tuple[list[Hel
     Raises:
         MalformedFrameError: it is cut, names what is no interval of ids, or is out of order.
     """
-    parts = Parts(body, "list of intervals")
+    parts = BodyParts(body, "list of intervals")
     layout = _HELD[version]
     *following, count = parts.fixed(_PAGE[version], "next id and count")
     if count * layout.size != parts.left() or (version > 1 and count > _PAGE_INTERVALS_MAX):
@@ -465,7 +465,7 @@ def decode_refused_lacs(body: Buffer) -> list[tuple[int, Answer]]:
     Raises:
         MalformedFrameError: cut, or an answer that is not known.
     """
-    parts = Parts(body, "answer to WRITE_LACS")
+    parts = BodyParts(body, "answer to WRITE_LACS")
     (count,) = parts.fixed(_U32, "count")
     if count > LACS_MAX or count * _LACS_REFUSED.size != parts.left():
         msg = f"a count of {count} refused LACs does not fit into {parts.left()} bytes"

@@ -17,8 +17,8 @@ from crc32c import crc32c
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.wire.entry import Buffer
-from quire.wire.layout import IGNORES, NEVER_SENT, Field, Layout, Names, Use
-from quire.wire.parts import Parts, answer_of, encode_text
+from quire.wire.layout import IGNORES, NEVER_SENT, Field, FieldUse, Layout, Names
+from quire.wire.parts import BodyParts, answer_of, encode_text
 
 MAGIC = b"\xd1QUIRE\r\n"
 VERSION_MIN: Final = 1
@@ -50,16 +50,16 @@ _EITHER = ("client, bookie", "client, bookie")
 FEATURES = Names(
     "Features of a hello",
     {
-        str(START_TLS): ("START_TLS", Use(*_EITHER)),
-        str(AUTHENTICATE): ("AUTHENTICATE", Use("bookie", "client")),
-        str(BESIDE): ("BESIDE", Use("bookie", "client", older=IGNORES)),
-        str(BACKGROUND): ("BACKGROUND", Use(*_EITHER, "2", IGNORES)),
-        str(TERMS): ("TERMS", Use("nobody yet", "client, bookie", "2", IGNORES)),
-        str(TRUNCATE): ("TRUNCATE", Use("nobody yet", "client, bookie", "2", IGNORES)),
-        str(LACS): ("LACS", Use(*_EITHER, "2", IGNORES)),
+        str(START_TLS): ("START_TLS", FieldUse(*_EITHER)),
+        str(AUTHENTICATE): ("AUTHENTICATE", FieldUse("bookie", "client")),
+        str(BESIDE): ("BESIDE", FieldUse("bookie", "client", older=IGNORES)),
+        str(BACKGROUND): ("BACKGROUND", FieldUse(*_EITHER, "2", IGNORES)),
+        str(TERMS): ("TERMS", FieldUse("nobody yet", "client, bookie", "2", IGNORES)),
+        str(TRUNCATE): ("TRUNCATE", FieldUse("nobody yet", "client, bookie", "2", IGNORES)),
+        str(LACS): ("LACS", FieldUse(*_EITHER, "2", IGNORES)),
     },
 )
-_SAID = Use("client", "bookie")
+_SAID = FieldUse("client", "bookie")
 HELLO_FIELDS = Layout(
     "Hello",
     [
@@ -77,7 +77,7 @@ HELLO_TEXTS = Names(
         "blob": ("auth", _SAID),
     },
 )
-_TOLD = Use("bookie", "client")
+_TOLD = FieldUse("bookie", "client")
 HELLO_ANSWER_FIELDS = Layout(
     "Answer to a hello",
     [
@@ -92,7 +92,7 @@ HELLO_ANSWER_TEXTS = Names(
         "1st text": ("bookie id", _TOLD),
         "2nd text": ("cluster instance", _TOLD),
         "3rd text": ("message", _TOLD),
-        "u64": ("boot number", Use("bookie", "client", "2", NEVER_SENT)),
+        "u64": ("boot number", FieldUse("bookie", "client", "2", NEVER_SENT)),
     },
 )
 _HELLO = HELLO_FIELDS.struct
@@ -156,7 +156,7 @@ def decode_hello(body: Buffer) -> Hello:
     Raises:
         MalformedFrameError: it is cut or not text.
     """
-    parts = Parts(body, "hello")
+    parts = BodyParts(body, "hello")
     low, high, features = parts.fixed(_HELLO, "versions and features")
     cluster, bookie = parts.text("cluster instance"), parts.text("bookie id")
     scheme = parts.text("auth scheme")
@@ -184,7 +184,7 @@ def decode_hello_answer(body: Buffer) -> HelloAnswer:
     Raises:
         MalformedFrameError: it is cut, not text, or carries a code that is not known.
     """
-    parts = Parts(body, "answer to a hello")
+    parts = BodyParts(body, "answer to a hello")
     version, features, code = parts.fixed(_HELLO_ANSWER, "version, features and answer code")
     bookie, cluster = parts.text("bookie id"), parts.text("cluster instance")
     message = parts.text("message")

@@ -5,12 +5,12 @@ Source: `docs/formats/native-protocol.md`.
 
 from __future__ import annotations
 
-from quire.wire.layout import NEVER_SENT, Field, Layout, Use
+from quire.wire.layout import NEVER_SENT, Field, FieldUse, Layout
 
-_ASKED = Use("client", "bookie")
-_TOLD = Use("bookie", "client")
-_ASKED_2 = Use("client", "bookie", "2", NEVER_SENT)
-_TOLD_2 = Use("bookie", "client", "2", NEVER_SENT)
+_ASKED = FieldUse("client", "bookie")
+_TOLD = FieldUse("bookie", "client")
+_ASKED_2 = FieldUse("client", "bookie", "2", NEVER_SENT)
+_TOLD_2 = FieldUse("bookie", "client", "2", NEVER_SENT)
 
 READ_FIELDS = Layout(
     "Body of READ",
@@ -18,7 +18,9 @@ READ_FIELDS = Layout(
         Field("first", "q", _ASKED),
         Field("last", "q", _ASKED),
         Field("bytes at most", "I", _ASKED),
-        Field("origin term", "Q", Use("nobody yet: 2^64-1", "bookie: refuses one above 0", "2", NEVER_SENT)),
+        Field(
+            "origin term", "Q", FieldUse("nobody yet: 2^64-1", "bookie: refuses one above 0", "2", NEVER_SENT)
+        ),
     ],
 )
 LONG_POLL_FIELDS = Layout(
@@ -30,7 +32,9 @@ LONG_POLL_FIELDS = Layout(
         Field("bytes at most", "I", _ASKED),
         Field("wait in ms", "I", _ASKED),
         Field(
-            "term of the previous LAC", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)
+            "term of the previous LAC",
+            "Q",
+            FieldUse("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT),
         ),
     ],
 )
@@ -40,7 +44,8 @@ LIST_FIELDS = Layout(
 )
 CLEAR_LIMBO_FIELDS = Layout("Body of CLEAR_LIMBO", [Field("LSN of the doubt", "Q", _ASKED_2)])
 TRUNCATE_FIELDS = Layout(
-    "Body of TRUNCATE", [Field("first id that goes", "q", Use("nobody yet", "nobody yet", "2", NEVER_SENT))]
+    "Body of TRUNCATE",
+    [Field("first id that goes", "q", FieldUse("nobody yet", "nobody yet", "2", NEVER_SENT))],
 )
 LACS_FIELDS = Layout("Body of WRITE_LACS, then its items", [Field("count", "I", _ASKED_2)])
 LACS_ITEM_FIELDS = Layout(
@@ -49,7 +54,7 @@ LACS_ITEM_FIELDS = Layout(
         Field("ledger id", "q", _ASKED_2),
         Field("ledger token", "Q", _ASKED_2),
         Field("LAC", "q", _ASKED_2),
-        Field("LAC's term", "Q", Use("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)),
+        Field("LAC's term", "Q", FieldUse("client: 0", "bookie: refuses one above 0", "2", NEVER_SENT)),
         Field("digest type", "B", _ASKED_2),
         Field("key", "20s", _ASKED_2),
         Field("bytes of the explicit LAC body", "H", _ASKED_2),

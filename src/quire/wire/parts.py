@@ -35,7 +35,7 @@ def answer_of(code: int) -> Answer:
         raise MalformedFrameError(msg) from None
 
 
-class Parts:
+class BodyParts:
     """Takes the parts of a message off its bytes, one after another.
 
     Args:

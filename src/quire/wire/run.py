@@ -17,7 +17,7 @@ from crc32c import crc32c
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
-from quire.wire.layout import REFUSES, Field, Layout, Names, Use
+from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
 
 RUN_VERSION = 1
 SCHEME_PLAIN: Final = 0
@@ -27,11 +27,11 @@ SCHEME_TERMS: Final = 1
 SCHEMES = Names(
     "Digest schemes of a run",
     {
-        str(SCHEME_PLAIN): ("entries as BookKeeper has them", Use("client", "client, bookie")),
-        str(SCHEME_TERMS): ("origin term and flags", Use("nobody yet", "nobody yet", "2", REFUSES)),
+        str(SCHEME_PLAIN): ("entries as BookKeeper has them", FieldUse("client", "client, bookie")),
+        str(SCHEME_TERMS): ("origin term and flags", FieldUse("nobody yet", "nobody yet", "2", REFUSES)),
     },
 )
-_SAID = Use("client", "client, bookie")
+_SAID = FieldUse("client", "client, bookie")
 RUN_FIELDS = Layout(
     "Run body, then its table and its entries",
     [
@@ -44,7 +44,7 @@ RUN_FIELDS = Layout(
         Field("first entry id", "q", _SAID),
         Field("last entry id", "q", _SAID),
         Field("residues", "Q", _SAID),
-        Field("origin term", "Q", Use("nobody yet", "bookie: refuses one above 0")),
+        Field("origin term", "Q", FieldUse("nobody yet", "bookie: refuses one above 0")),
         Field("checksum of the table", "I", _SAID),
         Field("checksum of the header", "I", _SAID),
     ],

@@ -13,7 +13,7 @@ from typing import Final
 
 from quire.core.errors import MisuseError
 from quire.core.ids import ID_MAX, BookieId, LedgerId
-from quire.wire.layout import IGNORES, Message, Use
+from quire.wire.layout import IGNORES, FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import (
     U64_MAX,
@@ -73,7 +73,7 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
-class Boot:
+class StoredBoot:
     """How far a bookie's directory is known to be: an older one is a copy that was put back.
 
     Attributes:
@@ -202,7 +202,7 @@ def decode_watermark(data: bytes, bookie: str) -> Watermark:
     )
 
 
-def encode_boot(boot: Boot) -> bytes:
+def encode_boot(boot: StoredBoot) -> bytes:
     """The record `boots/<bookie id>`.
 
     Raises:
@@ -222,7 +222,7 @@ def encode_boot(boot: Boot) -> bytes:
     return serialized(message, boot.unknown, where, RECORD_BYTES_MAX)
 
 
-def decode_boot(data: bytes, bookie: str) -> Boot:
+def decode_boot(data: bytes, bookie: str) -> StoredBoot:
     """The boot record of a bookie.
 
     Raises:
@@ -233,7 +233,7 @@ def decode_boot(data: bytes, bookie: str) -> Boot:
     _check(message.format_version, message.bookie, bookie, where)
     if message.marker_changed_ns < 0:
         raise corrupt(where, f"its marker file was changed at {message.marker_changed_ns} ns")
-    return Boot(
+    return StoredBoot(
         BookieId(bookie),
         message.boot,
         message.durable_lsn,
@@ -301,10 +301,10 @@ def _of_bookie(what: str, bookie: str) -> str:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_DELETER: Final = Use("whoever deletes a ledger", "a bookie's collector; operators", "2", IGNORES)
-_COLLECTOR: Final = Use("a bookie's collector", "the collector; whoever ends tombstones", "2", IGNORES)
-_HOLD: Final = Use("a bookie's collector", "the collector; operators", "2", IGNORES)
-_BOOKIE: Final = Use(
+_DELETER: Final = FieldUse("whoever deletes a ledger", "a bookie's collector; operators", "2", IGNORES)
+_COLLECTOR: Final = FieldUse("a bookie's collector", "the collector; whoever ends tombstones", "2", IGNORES)
+_HOLD: Final = FieldUse("a bookie's collector", "the collector; operators", "2", IGNORES)
+_BOOKIE: Final = FieldUse(
     "the bookie", "the bookie at its start, and before it goes on after holding", "2", IGNORES
 )
 
@@ -313,7 +313,7 @@ TOMBSTONE_FIELDS: Final = Message(
     pb.Tombstone.DESCRIPTOR,
     {
         **dict.fromkeys(("format_version", "ledger_id", "token", "deleted_ms", "record_version"), _DELETER),
-        "by_hand": Use(
+        "by_hand": FieldUse(
             "a person, with `quire cluster orphans --delete`", "a bookie's collector", "2", IGNORES
         ),
     },
@@ -346,6 +346,6 @@ PASSES_FIELDS: Final = Message(
     {
         **dict.fromkeys(("format_version", "bookie", "passes", "chain"), _COLLECTOR),
         **dict.fromkeys(("own", "held"), _HOLD),
-        "accepted": Use("a person, with `quire cluster accept-store`", "the collector", "2", IGNORES),
+        "accepted": FieldUse("a person, with `quire cluster accept-store`", "the collector", "2", IGNORES),
     },
 )

@@ -16,7 +16,7 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import ID_MAX, NO_ENTRY, BookieId, EntryId, LedgerId, Term
 from quire.core.ledger_metadata import DigestType, Fragment, LedgerState
 from quire.core.stream_metadata import StreamMetadata, StreamMode, TermRange
-from quire.wire.layout import NEVER_SENT, Message, Use
+from quire.wire.layout import NEVER_SENT, FieldUse, Message
 from quire.wire.proto import quire_metadata_pb2 as pb
 from quire.wire.records import check_number, check_version, corrupt, parse, serialized, unknown_of
 
@@ -146,7 +146,7 @@ def _newer(where: str, what: str) -> CorruptMetadataError:
 
 # --- the tables of the pages ------------------------------------------------------------------------------------
 
-_WRITER: Final = Use(
+_WRITER: Final = FieldUse(
     "nobody yet; a stream's writer will", "nobody yet; clients and bookies will", "2", NEVER_SENT
 )
 STREAM_FIELDS: Final = Message(

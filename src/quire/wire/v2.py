@@ -29,7 +29,7 @@ class Op(IntEnum):
     BATCH_READ = 7
 
 
-class Flag(IntEnum):
+class V2Flag(IntEnum):
     """What a request adds to its operation."""
 
     NONE = 0
@@ -210,7 +210,7 @@ def decode_request(frame: Buffer) -> Request:
 
 def _fence_key(frame: Buffer, at: int, version: int, flags: int) -> bytes:
     """The key behind a read: it is there when the read fences, since version 2 of the packets."""
-    if not flags & Flag.DO_FENCING or version < 2:
+    if not flags & V2Flag.DO_FENCING or version < 2:
         return b""
     _need(len(frame), at + KEY_BYTES, "a fencing read")
     return bytes(frame[at : at + KEY_BYTES])

@@ -73,9 +73,9 @@ def _outcome(verdict: Verdict) -> tuple[str, str]:
     if not verdict.holds:
         return (
             "empty",
-            f"nothing in these {verdict.events:,} events can be compared with anything: they show nothing",
+            f"no two of these {verdict.events:,} events can be compared: the history proves nothing",
         )
-    return "holds", f"nothing contradicts anything in {verdict.events:,} events"
+    return "holds", f"no violation in {verdict.events:,} events"
 
 
 def _show(out: Output, verdict: Verdict) -> None:

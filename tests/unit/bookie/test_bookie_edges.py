@@ -97,7 +97,7 @@ def test_nothing_is_remembered_of_who_has_no_key(bookie: StillBookie) -> None:
     ):
         answer = ask(bookie, kind, body, ledger_id=NOT_KNOWN, flags=int(flags)).answer
         assert answer is Answer.UNAUTHORISED
-    fence = v2.encode_read(NOT_KNOWN, 0, v2.Flag.DO_FENCING, version=1)
+    fence = v2.encode_read(NOT_KNOWN, 0, v2.V2Flag.DO_FENCING, version=1)
     assert v2.decode_answer(bookie.serve_pieces([fence])).code == bookkeeper.v2_code(Answer.UNAUTHORISED)
     assert NOT_KNOWN not in bookie.server.ledgers._machines
     assert ask(bookie, Kind.READ, read_body(0, 1), ledger_id=NOT_KNOWN).answer is Answer.NO_LEDGER
@@ -122,7 +122,7 @@ def entry(ledger_id: int, entry_id: int, lac: int = -1, length: int = 5) -> byte
         v2.encode_add(ACCESS.key, entry(8, 1, length=MINUS)),
         [v2.encode_read(MINUS, 0)],
         [v2.encode_read(8, MINUS)],
-        [v2.encode_read(MINUS, 0, v2.Flag.DO_FENCING, ACCESS.key)],
+        [v2.encode_read(MINUS, 0, v2.V2Flag.DO_FENCING, ACCESS.key)],
         [v2.encode_batch_read(MINUS, 0, 1, 10, 1000)],
         [v2.encode_batch_read(LEDGER, MINUS, 1, 10, 1000)],
     ],

@@ -467,7 +467,7 @@ def test_a_bookie_whose_segments_are_gone_vouches_for_nothing(tmp_path: Path) ->
                 await at.client.info(at.bookie)
         assert await at.add(who, [1], lac=0) is Answer.READ_ONLY
         assert (await at.read(access(2), 0, 0)).answer is Answer.NO_LEDGER, "no record names this bookie"
-        assert "no segment" in str(at.server.storage.damages.kept[0])
+        assert "all segments are missing" in str(at.server.storage.damages.kept[0])
 
     in_world(tmp_path, work)
 

@@ -201,7 +201,7 @@ def test_a_store_that_went_back_is_held_against_and_accepted(
             await at.records.delete_orphan(old)
 
         assert [one.bookie for one in await accept_store(at.store)] == [at.server.bookie_id]
-        with pytest.raises(RefusedError, match="accepted already"):
+        with pytest.raises(RefusedError, match="already accepted"):
             await accept_store(at.store)
         assert await at.passes(4) == 0
         assert at.unknown == young

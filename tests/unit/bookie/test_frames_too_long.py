@@ -114,7 +114,7 @@ def test_the_default_takes_what_pulsar_sends(tmp_path: Path, protocol: str) -> N
 @pytest.mark.parametrize(
     ("size", "rest", "why"),
     [
-        (64 * (LIMIT + NATIVE_ROOM) + 1, b"", "is no frame: the limit is"),
+        (64 * (LIMIT + NATIVE_ROOM) + 1, b"", "far exceeds the limit"),
         (LIMIT + NATIVE_ROOM + 1, b"\x05" * 300, "cannot be answered: "),
         (LIMIT + NATIVE_ROOM + 1, b"\x0a" * 300, "cannot be answered: "),
     ],

@@ -23,20 +23,20 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op
 from quire.storage.boot import MARKER_FILE
 from quire.storage.identity import COOKIE_FILE
-from quire.wire.store_records import Boot, decode_boot, encode_boot
+from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
 from quire_testing.kit.stepped import StepClock
 from support.small_cluster import small_cluster
 from support.waiting import until_async
 from unit.bookie.test_bookie_server import World, access, in_world
 
 
-async def boot_of(at: World) -> Boot:
+async def boot_of(at: World) -> StoredBoot:
     found = await at.store.get(boot_key(at.bookie))
     assert found is not None
     return decode_boot(found.value, at.bookie)
 
 
-async def put_boot(at: World, boot: Boot) -> None:
+async def put_boot(at: World, boot: StoredBoot) -> None:
     found = await at.store.get(boot_key(at.bookie))
     assert found is not None
     await at.store.put(boot_key(at.bookie), encode_boot(boot), found.version)
@@ -143,7 +143,7 @@ def test_without_its_marker_a_directory_is_refused(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         await at.server.stop(clean=False)
         (at.config.directory / MARKER_FILE).unlink()
-        with pytest.raises(WrongDirectoryError, match=r"MARKER is missing.*make an empty file"):
+        with pytest.raises(WrongDirectoryError, match=r"MARKER is missing.*create an empty file"):
             await start(at)
         (at.config.directory / MARKER_FILE).touch()
         await start(at)

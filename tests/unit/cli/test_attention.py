@@ -253,7 +253,7 @@ def test_limbo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             == 1
         )
         await at.needs("limbo", f"may have lost entries of ledger {at.ledger}", "recover ID", others=True)
-        assert "may vouch for it again" in await at.quire("ledger", "recover", str(at.ledger))
+        assert "Bookies that left limbo" in await at.quire("ledger", "recover", str(at.ledger))
         at.sick.attention.look()
         assert lines(caplog, "no longer the case: limbo") == 1
         await at.quire("ledger", "verify", str(other))
@@ -384,7 +384,9 @@ def test_a_lost_registration(
             )
             == 1
         )
-        await at.needs("lost registration", "has no registration of it", "when it is registered again")
+        await at.needs(
+            "lost registration", "has no registration of this bookie", "when it is registered again"
+        )
         answers.set()
         async with asyncio.timeout(30):
             while at.sick.vigil.holding:

@@ -92,7 +92,7 @@ def test_an_abandoned_ledger_is_recovered_verified_and_deleted(quire: Quire, tmp
         {"ledger_id": int(ledger), "deleted": True}
     ]
     gone = quire("ledger", "read", ledger, code=1)
-    assert gone.stderr.startswith(f"there is no ledger {ledger}")
+    assert gone.stderr.startswith(f"ledger {ledger} does not exist")
     assert gone.stdout == ""
 
 
@@ -250,7 +250,7 @@ def test_a_longer_frame_takes_longer_records_at_both_ends(quire: Quire, tmp_path
     assert quire("ledger", "read", ledger, *longer).stdout_bytes == record + b"\n"
     assert objects(quire("ledger", "verify", ledger, *longer, "--json"))[0]["good"]
     said = error_of(quire("ledger", "read", ledger, "--frame-bytes-max", "100000", "--json", code=3))
-    assert "this client takes 132768" in said["message"]
+    assert "the limit of this client is 132768" in said["message"]
     quire("log", "create", "long")
     quire("log", "append", "long", *longer, given=record)
     assert quire("log", "read", "long", *longer).stdout_bytes == record + b"\n"

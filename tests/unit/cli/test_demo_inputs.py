@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.demo import bulk, git_history
-from quire.cli.demo.git_history import Edit, NameSpace, NotUsableError
+from quire.cli.demo.git_history import NameSpace, NotUsableError, TreeEdit
 from quire.cli.demo.stdlib_repository import make_repository
 from quire.cli.demo.story import prepared
 from quire.cli.failures import VerificationError
@@ -68,7 +68,7 @@ def test_snapshot_plus_tail_equals_the_whole(repository: Path) -> None:
 
 def test_an_edit_survives_its_encoding(repository: Path) -> None:
     for edit in git_history.read_edits(repository):
-        assert Edit.decode(edit.path, edit.encode()) == edit
+        assert TreeEdit.decode(edit.path, edit.encode()) == edit
 
 
 def test_a_doubled_or_lost_edit_is_noticed(repository: Path) -> None:

@@ -96,9 +96,9 @@ def test_orphans_are_listed_and_deleted_by_name(tmp_path: Path) -> None:
             assert "give --delete to delete them" in await at.quire("orphans", str(one), code=2)
             assert "name the ledgers" in await at.quire("orphans", "--delete", code=2)
             said = await at.quire("orphans", "--delete", "9-3", "--yes", code=2)
-            assert "'9-3' is no ledger id and no range of them" in said
+            assert "'9-3' is neither a ledger id nor a range" in said
             said = await at.quire("orphans", "--delete", str(alive), "--yes", code=2)
-            assert f"{alive}: no bookie that answers keeps such a ledger" in said
+            assert f"{alive}: no bookie that responds keeps such a ledger" in said
             assert "cannot be undone: give --yes" in await at.quire("orphans", "--delete", str(one), code=2)
             assert await at.passes() == 0, "nothing was deleted by what was refused"
 
@@ -115,7 +115,7 @@ def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path
             await at.passes(2)
             one, two, _, _ = at.ids
             store = at.servers[0].store
-            assert "nothing to accept: no bookie holds" in await at.quire("accept-store", code=1)
+            assert "needs no acceptance: no bookie holds" in await at.quire("accept-store", code=1)
             async with quire.connect(at.uri) as client:
                 await client.delete_ledger(one)
             await at.forget(two)
@@ -129,9 +129,9 @@ def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path
             said = await at.quire("accept-store", "--yes", "--no-wait")
             assert f"would be deleted, because this store has a tombstone of each: 1 ledgers: {one}" in said
             assert "stays on the bookies without a record: 1 ledgers" in said
-            assert "is accepted already" in await at.quire("accept-store", "--yes", code=1)
+            assert "is already accepted" in await at.quire("accept-store", "--yes", code=1)
             assert await at.passes() == 2, "what has a tombstone goes"
             assert [row["ledger_id"] for row in await at.json("orphans")] == [two]
-            assert "nothing to accept" in await at.quire("accept-store", "--yes", code=1)
+            assert "needs no acceptance" in await at.quire("accept-store", "--yes", code=1)
 
     asyncio.run(scenario())

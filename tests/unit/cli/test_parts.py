@@ -13,7 +13,7 @@ from quire.cli import failures, picture
 from quire.cli.feed import append_all, in_groups
 from quire.cli.histogram import Histogram, human_ns
 from quire.cli.options import cluster_uri, host_and_port
-from quire.cli.output import Progress, human_bytes, payload_facts
+from quire.cli.output import ProgressLine, human_bytes, payload_facts
 from quire.cli.records import RECORD_BYTES_MAX, read_delimited, read_lines, read_records, write_record
 from quire.core.errors import (
     LedgerFencedError,
@@ -205,7 +205,7 @@ class Writer:
 def test_every_record_is_appended_in_order_and_counted_when_acknowledged() -> None:
     records = [b"%d" % number for number in range(1000)]
     writer = Writer()
-    progress = Progress("x", None, "records")
+    progress = ProgressLine("x", None, "records")
     assert asyncio.run(append_all(writer, iter(records), progress)) == (1000, sum(map(len, records)), 999)
     assert writer.taken == records
     assert progress.count == 1000

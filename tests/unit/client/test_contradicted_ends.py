@@ -81,7 +81,7 @@ async def test_a_lac_that_contradicts_the_entries_decides_nothing_until_a_person
         assert caught.value.ids["bookies"] == (told,)
         assert caught.value.ids["entry_id"] in (3, 7), "read forward from below the LAC, or from it"
         assert (await client.ledger_metadata(record.ledger_id)).state is LedgerState.IN_RECOVERY
-        with pytest.raises(MisuseError, match=r"nowhere:1 is not in its last fragment"):
+        with pytest.raises(MisuseError, match=r"nowhere:1 is not in the ensemble of the last fragment"):
             await client.recover_ledger(record.ledger_id, ignored_lacs=["nowhere:1"])
         report = await client.recover_ledger(record.ledger_id, ignored_lacs=[told])
         assert report.record.last_entry == 2

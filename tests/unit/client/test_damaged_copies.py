@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.client.scrubbing import ReplicaCheck, Verdict
+from quire.client.scrubbing import CopyVerdict, ReplicaCheck
 from quire.client.shares import shares
 from quire.core.answers import Answer
 from quire.core.errors import ReadUnavailableError
@@ -56,7 +56,7 @@ async def _damaged(tmp_path: Path) -> None:
         for share in shares(record):
             found = (await check.scrub(share)).findings
             assert [(one.first, one.last, one.verdict, one.detail) for one in found] == [
-                (7, 7, Verdict.CORRUPT, Answer.DAMAGED.name)
+                (7, 7, CopyVerdict.CORRUPT, Answer.DAMAGED.name)
             ]
 
 

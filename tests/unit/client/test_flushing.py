@@ -247,5 +247,5 @@ async def test_a_store_that_does_not_answer_does_not_keep_a_closed_ledger_from_i
         await until_async(lambda: ledger.metadata.state is LedgerState.CLOSED)
         w.store.silent = True
         await closing
-        assert "may not say that b3 may lack 0.." in caplog.text
+        assert "may lack a hole: b3 may lack 0.." in caplog.text
         assert ledger.holes

@@ -98,14 +98,14 @@ def test_more_than_v2_and_v3_carry_goes_to_bookies_of_ours_alone(tmp_path: Path)
                         written = ledger.ledger_id
                     else:
                         with pytest.raises(
-                            MisuseError, match=r"V2 or V3, which b1.* speak: 5252896 is the most"
+                            MisuseError, match=r"V2 or V3, the protocol of b1.*: the limit is 5252896"
                         ):
                             await ledger.append(bytes(size))
                         await ledger.append(b"the writer lives on")
             reader = await cluster.client(ClientConfig(protocol="v3", read_timeout_ms=500))
             with pytest.raises(ReadUnavailableError) as caught:
                 await read_all(reader, written)
-            for word in ("b1", f"this client takes {PULSAR}", "a frame of 7340", "--frame-bytes-max"):
+            for word in ("b1", f"the limit of this client is {PULSAR}", "has 7340", "--frame-bytes-max"):
                 assert word in caught.value.message
             # With the limit that the message asks for, the same client reads it.
             reader = await cluster.client(ClientConfig(protocol="v3", frame_bytes_max=8 * MIB))
@@ -177,7 +177,7 @@ def test_an_answer_above_the_clients_limit_names_bookie_and_sizes(tmp_path: Path
             with pytest.raises(ReadUnavailableError) as caught:
                 await read_all(client, ledger.ledger_id)
             takes = FrameLimits.of(limit).native if protocol == "auto" else limit
-            for word in ("b1", "a frame of 10", f"this client takes {takes}", "--frame-bytes-max"):
+            for word in ("b1", "has 10", f"the limit of this client is {takes}", "--frame-bytes-max"):
                 assert word in caught.value.message
             assert NATIVE_ROOM + limit == FrameLimits.of(limit).native
 

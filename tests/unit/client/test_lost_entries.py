@@ -143,7 +143,7 @@ def test_a_record_that_changes_meanwhile_proves_nothing_and_a_deleted_ledger_is_
         store.read = read  # type: ignore[method-assign]
         assert (await at.ask(7)).are_proven
         token, at.token = at.token, at.token + 1
-        with pytest.raises(NoSuchLedgerError, match="another one has its id now"):
+        with pytest.raises(NoSuchLedgerError, match="another ledger has its id now"):
             await at.ask(7)
         at.token = token
         await at.client.delete_ledger(at.ledger_id)

@@ -141,7 +141,10 @@ def test_an_answer_in_a_version_that_was_not_offered_is_refused() -> None:
     told = talk.run(lambda client, bookie: client.read_lac(bookie, ACCESS), lambda _: None)
     assert told.answer is Answer.UNREACHABLE
     [peer] = talk.clients[NATIVE]._peers.values()
-    assert "it answers in version 3 of the native protocol, and this client offered 1..2" in peer.trouble
+    assert (
+        "the bookie responds in version 3 of the native protocol, and this client offered 1..2"
+        in peer.trouble
+    )
 
 
 def test_a_run_of_entries_with_terms_is_not_taken_for_another() -> None:
@@ -193,7 +196,7 @@ def test_pages_out_of_order_are_an_error(
 
 def test_a_page_of_another_ledger_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     assert listed(PAGES, ledger_id=5) == (Answer.ERROR, [])
-    assert f"of ledger 5 came for ledger {LEDGER}" in caplog.text
+    assert f"of ledger 5, but ledger {LEDGER}" in caplog.text
 
 
 def test_a_list_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

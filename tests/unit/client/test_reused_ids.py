@@ -51,7 +51,7 @@ async def test_a_writer_is_told_and_the_next_ledger_has_another_id(tmp_path) -> 
         for words in (
             f"id {before.ledger_id} was used before by another ledger",
             "answered WRONG_TOKEN",
-            "make the ledger again, it gets another id",
+            "create the ledger again, which gives it another id",
             "restored from a backup, see docs/metadata.md",
         ):
             assert words in told.message
@@ -74,7 +74,7 @@ async def test_a_new_ledger_that_bookies_keep_as_deleted_is_told_so_and_an_older
         restore(cluster, before.ledger_id)
         client = await cluster.client()
         writer = await client.create_ledger()
-        with pytest.raises(LedgerIdReusedError, match="keeps that one as deleted"):
+        with pytest.raises(LedgerIdReusedError, match="keeps a tombstone of that ledger"):
             await writer.append(b"x")
         known = await client.create_ledger()
         await known.append(b"confirmed")
@@ -94,7 +94,7 @@ async def test_an_open_that_hears_of_another_ledger_only_does_not_wait(tmp_path)
             before, state=LedgerState.OPEN, last_entry=-1, length=0, custom=((TOKEN_KEY, bytes(7) + b"\x01"),)
         )
         await client.ledger_store.create(again)
-        with pytest.raises(LedgerIdReusedError, match="hold under it is of that one") as caught:
+        with pytest.raises(LedgerIdReusedError, match="hold entries of that ledger under it") as caught:
             await client.open_ledger(before.ledger_id)
         assert set(caught.value.ids["bookies"]) <= set(cluster.servers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.client.shares import Share, gaps, not_held
+from quire.client.shares import BookieShare, gaps, not_held
 from quire.core.ids import BookieId
 from quire.core.quorum import residues_of_slot
 from quire.wire.run import HeldInterval
@@ -28,7 +28,7 @@ def test_gaps_are_what_no_interval_holds(
     whole: list[tuple[int, int]],
     striped: list[tuple[tuple[int, int], int]],
 ) -> None:
-    share = Share(BookieId("b"), *span, SIZE, residues_of_slot(slot, SIZE, quorum))
+    share = BookieShare(BookieId("b"), *span, SIZE, residues_of_slot(slot, SIZE, quorum))
     held = [HeldInterval(*some, 1, 1) for some in whole]
     held += [HeldInterval(*some, SIZE, residues) for some, residues in striped]
     found = gaps(share, held)

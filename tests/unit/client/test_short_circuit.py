@@ -12,7 +12,7 @@ from quire.client import short_circuit
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
 from quire.client.replies import ReadReply
-from quire.client.short_circuit import Outcome
+from quire.client.short_circuit import FileReadOutcome
 from quire.core.answers import Answer
 from quire.storage.segment_format import RECORD_HEADER_BYTES
 from quire.wire.run import RunPlace
@@ -196,5 +196,7 @@ async def test_places_that_are_no_records_are_refused(tmp_path, monkeypatch, at_
             place = RunPlace(f"{tmp_path}/{name}", 0, size, 1)
             reply = ReadReply(Answer.OK, places=[place])
             outcome = await short_circuit.fill(reply, lambda size: memoryview(bytearray(size)))
-            assert outcome is (Outcome.CANNOT_OPEN if name in cannot else Outcome.MISSED), name
+            assert outcome is (FileReadOutcome.CANNOT_OPEN if name in cannot else FileReadOutcome.MISSED), (
+                name
+            )
             assert (reply.runs, reply.places) == ([], [place])

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from quire.core.descriptors import LEAST, OWN, Entry, Shares, admit, is_shortage, share_out
+from quire.core.descriptors import LEAST, OWN, ConnectionEntry, Shares, admit, is_shortage, share_out
 from quire.core.errors import MisuseError
 
 
@@ -44,6 +44,6 @@ def test_who_gets_in() -> None:
             continue
         entry = admit(shares, connections, newcomers)
         if connections < 8 and newcomers < 2:
-            assert entry is Entry.ADMITTED
+            assert entry is ConnectionEntry.ADMITTED
         else:
-            assert entry is (Entry.DISPLACES if newcomers else Entry.REFUSED)
+            assert entry is (ConnectionEntry.DISPLACES if newcomers else ConnectionEntry.REFUSED)

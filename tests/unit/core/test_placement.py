@@ -46,7 +46,7 @@ def test_quarantined_bookies_are_the_last_resort():
 
 
 def test_too_few_bookies_are_named():
-    with pytest.raises(NotEnoughBookiesError, match="there are 2: b1, b2"):
+    with pytest.raises(NotEnoughBookiesError, match="2 are writable: b1, b2"):
         choose_ensemble(BOOKIES[:2], 3, random.Random(1))
     with pytest.raises(NotEnoughBookiesError, match="none"):
         choose_ensemble([], 1, random.Random(1))
@@ -73,11 +73,16 @@ def test_an_absent_slot_names_a_bookie_that_is_away():
 @pytest.mark.parametrize(
     ("shape", "there", "away", "says"),
     [
-        (Shape(3, 3, 2, 3), 2, ["x"], "at least 3 of its 3 bookies.*there are 2: b1, b2 .not registered: x"),
-        (Shape(3, 3, 2, 2), 1, ["x", "y"], "2 of every write set, there; there are 1: b1"),
+        (
+            Shape(3, 3, 2, 3),
+            2,
+            ["x"],
+            "at least 3 of its 3 bookies.*2 are writable: b1, b2 .not registered: x",
+        ),
+        (Shape(3, 3, 2, 2), 1, ["x", "y"], "2 of every write set, at its creation; 1 are writable: b1"),
         (Shape(3, 2, 2, 2), 2, ["x"], "2 of every write set"),
-        (Shape(3, 3, 2, 2), 2, [], "and 0 with a cookie that are away: none; start or add bookies"),
-        (Shape(3, 3, 1, 1), 0, ["x", "y", "z"], "there are 0: none"),
+        (Shape(3, 3, 2, 2), 2, [], "and 0 with a cookie are not registered: none; start or add bookies"),
+        (Shape(3, 3, 1, 1), 0, ["x", "y", "z"], "0 are writable: none"),
     ],
 )
 def test_a_ledger_that_cannot_begin_says_why(shape, there, away, says):
@@ -102,7 +107,9 @@ def test_absent_slots_are_spread_as_well_as_any_other_choice():
 
 @pytest.mark.parametrize("least", [0, 1, 4])
 def test_a_minimum_below_the_ack_quorum_or_above_the_ensemble_is_refused(least):
-    with pytest.raises(InvalidQuorumError, match=rf"min_present \({least}\) must be from the ack quorum"):
+    with pytest.raises(
+        InvalidQuorumError, match=rf"min_present \({least}\), the bookies that must be writable"
+    ):
         check_min_present(least, 3, 2)
 
 

@@ -16,7 +16,7 @@ from quire.core.errors import (
     TransactionRowsError,
 )
 from quire.core.fingerprints import Fingerprint, RowSum, of_input, of_rows
-from quire.core.log_commit import Batch, OnReset, Part
+from quire.core.log_commit import CommitBatch, OnReset, Part
 from quire.core.log_list import LogHead, LogItem, LogSettings, Mark
 from quire.core.log_marks import MARK_LAG_MAX
 from quire.log.collecting import LogCollector
@@ -62,7 +62,9 @@ async def stream(at: World, checkpoint: Checkpoint, number: int, *rows: str, **b
 
     head, _ = await head_of(at)
     part = Part(head.log_id, await staged(at, *rows), fingerprint(checkpoint, number))
-    return await LogCommitter(at.client, ["orders"], Batch((part,), "q", number, **batch), own=own).commit()
+    return await LogCommitter(
+        at.client, ["orders"], CommitBatch((part,), "q", number, **batch), own=own
+    ).commit()
 
 
 async def named(at: World, number: int, *rows: str, **batch: Any) -> Committed:
@@ -70,7 +72,7 @@ async def named(at: World, number: int, *rows: str, **batch: Any) -> Committed:
     head, _ = await head_of(at)
     total = RowSum(len(rows), sum(map(hash_of, rows)), 0)
     part = Part(head.log_id, await staged(at, *rows), of_rows(number, total))
-    wanted = Batch((part,), batch.pop("query_id", "app:etl"), number, named=True, **batch)
+    wanted = CommitBatch((part,), batch.pop("query_id", "app:etl"), number, named=True, **batch)
     return await LogCommitter(at.client, ["orders"], wanted).commit()
 
 
@@ -271,7 +273,7 @@ def test_the_collector_leaves_what_may_still_be_appended_below_the_mark(tmp_path
         assert plain.ledger_id not in await at.ledgers()
         head, _ = await head_of(at)
         part = Part(head.log_id, (item,), of_input(1, ["x"]))
-        batch = Batch((part,), "q", 1, on_reset=OnReset.CONTINUE)
+        batch = CommitBatch((part,), "q", 1, on_reset=OnReset.CONTINUE)
         await LogCommitter(at.client, ["orders"], batch).commit()
         assert (await values(log))[-1] == b"consented"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import StagedLedgerGoneError
-from quire.core.log_commit import Batch, Part
+from quire.core.log_commit import CommitBatch, Part
 from quire.core.log_list import LogItem, LogPage, LogSettings
 from quire.env.real import RealClock
 from quire.log.collecting import LogCollector
@@ -129,14 +129,16 @@ def test_what_sinks_staged_goes_by_facts_or_when_it_is_old(tmp_path: Path) -> No
         ]
         collector = LogCollector(at.client, grace_ms=3_600_000)
         assert (await collector.collect()).ledgers == ()
-        await LogCommitter(at.client, ["orders"], Batch((Part(log_id, (first,)),), "q", 0)).commit()
+        await LogCommitter(at.client, ["orders"], CommitBatch((Part(log_id, (first,)),), "q", 0)).commit()
         # The batch is in the log without it: the retried attempt's ledger can never join. The others may.
         assert (await collector.collect()).ledgers == (retried.ledger_id,)
         clock.wall_later_ms = 3_600_000
         fresh = LogCollector(at.client, grace_ms=3_600_000)
         assert (await fresh.collect()).ledgers == (next_one.ledger_id, nameless.ledger_id)
         with pytest.raises(StagedLedgerGoneError):
-            await LogCommitter(at.client, ["orders"], Batch((Part(log_id, (next_one,)),), "q", 1)).commit()
+            await LogCommitter(
+                at.client, ["orders"], CommitBatch((Part(log_id, (next_one,)),), "q", 1)
+            ).commit()
         assert await values(at.log()) == [b"x"]
         left = await staged("q", 2)
         await at.log().delete()

@@ -17,7 +17,7 @@ from quire.core.errors import (
     StagedLedgerGoneError,
     TransactionResetError,
 )
-from quire.core.log_commit import Batch, OnReset, Part
+from quire.core.log_commit import CommitBatch, OnReset, Part
 from quire.core.log_list import Adoption, LogHead, LogItem, LogSettings, Mark
 from quire.core.log_marks import with_mark
 from quire.log.committing import LogCommitter, discard
@@ -50,7 +50,7 @@ async def staged(
 
 async def committed(at: World, *items: LogItem, name: str = "orders", wait_ms: int = 0, **batch: Any) -> Any:
     part = Part(await log_id_of(at, name), tuple(items))
-    committer = LogCommitter(at.client, [name], Batch((part,), **batch))
+    committer = LogCommitter(at.client, [name], CommitBatch((part,), **batch))
     return await committer.commit(placed_within_ms=wait_ms)
 
 
@@ -155,7 +155,7 @@ def test_a_leader_that_does_not_adopt_or_is_gone_needs_consent(tmp_path: Path) -
             await committed(at, item, query_id="q")
         await writer.abandon()
         with pytest.raises(
-            LogLedError, match=r"left open by a leader that is gone \(host b, term 1\); set take"
+            LogLedError, match=r"has an open ledger of a leader that has ended \(host b, term 1\); set take"
         ):
             await committed(at, item, query_id="q")
         await committed(at, item, query_id="q", takeover=True)
@@ -255,7 +255,7 @@ def test_several_logs_get_a_batch_in_one_swap(tmp_path: Path) -> None:
                 for name in ("a", "b")
             ]
         )
-        await LogCommitter(at.client, ["a", "b"], Batch(parts, "q", 0)).commit()
+        await LogCommitter(at.client, ["a", "b"], CommitBatch(parts, "q", 0)).commit()
         assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a"], [b"b"]]
         # One of two logs is led and refuses: the other gets nothing.
         writer = await at.log("b", LogConfig(adopts=False)).open_writer()
@@ -263,10 +263,10 @@ def test_several_logs_get_a_batch_in_one_swap(tmp_path: Path) -> None:
             [Part(await log_id_of(at, name), (await staged(at, [b"2"], name),)) for name in ("a", "b")]
         )
         with pytest.raises(LogLedError):
-            await LogCommitter(at.client, ["a", "b"], Batch(more, "q", 1)).commit()
+            await LogCommitter(at.client, ["a", "b"], CommitBatch(more, "q", 1)).commit()
         assert await values(at.log("a")) == [b"a"]
         await writer.close()
-        await LogCommitter(at.client, ["a", "b"], Batch(more, "q", 1)).commit()
+        await LogCommitter(at.client, ["a", "b"], CommitBatch(more, "q", 1)).commit()
         assert [await values(at.log(name)) for name in ("a", "b")] == [[b"a", b"2"], [b"b", b"2"]]
 
     in_world(tmp_path, work)
@@ -316,7 +316,7 @@ def test_an_abort_deletes_only_what_no_list_holds_and_a_late_commit_finds_out(tm
         assert await values(log) == [b"1"]
         await log.delete()
         with pytest.raises(NoSuchLogError):
-            await LogCommitter(at.client, ["orders"], Batch((Part(log_id, (first,)),), "q", 2)).commit()
+            await LogCommitter(at.client, ["orders"], CommitBatch((Part(log_id, (first,)),), "q", 2)).commit()
 
     in_world(tmp_path, work)
 

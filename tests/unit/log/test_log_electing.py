@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.errors import NotLeaderError
 from quire.core.log_list import LogHead
-from quire.log.electing import Elector, Standing, StoreElector, election_of
+from quire.log.electing import CandidateStanding, Elector, StoreElector, election_of
 from quire.log.heads import LogHeads
 from quire.log.log import Log
 from quire.log.writer import LogWriter
@@ -51,7 +51,7 @@ def test_by_default_the_election_of_the_store_decides_who_tries_again(tmp_path: 
         other = Election(at.store, election_of(log_id), "other")
         await other.campaign()
         losing = Overtaking(at, 1, None)
-        with pytest.raises(NotLeaderError, match="the election names another writer than this one"):
+        with pytest.raises(NotLeaderError, match="the election names another writer"):
             await losing.log.open_writer()
         assert len(losing.rivals) == 1
         assert await losing.rivals[0].append(b"the rival leads") == 0
@@ -156,7 +156,7 @@ def test_two_that_both_should_lead_by_their_electors_still_write_one_log(tmp_pat
 def test_a_place_is_given_up_even_if_it_was_never_taken(tmp_path: Path) -> None:
     async def work(at: World) -> None:
         log_id = bytes(16)
-        standing = Standing(StoreElector(at.store).candidacy(log_id, "me"), "me", wait=False)
+        standing = CandidateStanding(StoreElector(at.store).candidacy(log_id, "me"), "me", wait=False)
         await standing.end()
         assert await empty(at, log_id)
 

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import NoClusterError, QuireError
-from quire.metadata.etcd_keys import Layout, Plan, prefix_end, refuse
+from quire.metadata.etcd_keys import KeyLayout, Plan, prefix_end, refuse
 from quire.metadata.etcd_options import EtcdAddress, EtcdOptions, parse_uri
 from quire.metadata.memory import MemorySpace
 from quire.metadata.store import Create, Delete, Put, Require
 from quire.wire.proto.etcd_pb2 import Compare
 
-LAYOUT = Layout("/ledgers")
+LAYOUT = KeyLayout("/ledgers")
 keys = st.sampled_from(["a", "b", "c"])
 versions = st.integers(-1, 4)
 ops = st.one_of(
@@ -116,9 +116,9 @@ def test_options_and_credentials_come_from_the_uri(tmp_path):
     [
         ("etcd://", "is no etcd cluster"),
         ("etcd:///x", "names no server"),
-        ("etcd://h:x/", "no HOST:PORT"),
+        ("etcd://h:x/", "not HOST:PORT"),
         ("etcd://h/a//b", "empty or dotted part"),
-        ("etcd://h?x=1", "there is no option 'x'"),
+        ("etcd://h?x=1", "unknown option 'x'"),
         ("etcd://h?patience_ms=-1", "number of milliseconds"),
         ("etcd://h?credentials=/none/at/all", "cannot be read"),
         ("etcd://h?tls_key=/k&tls_ca=/c", "go together"),

@@ -17,7 +17,7 @@ from quire.metadata.keys import (
     watermark_key,
 )
 from quire.metadata.store import check_key
-from quire.metadata.zookeeper_options import Layout
+from quire.metadata.zookeeper_options import ZookeeperLayout
 from quire.metadata.zookeeper_paths import KeyPaths
 
 OF_LEDGERS = [ledger_notes_key, tombstone_key, stream_key]
@@ -41,7 +41,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+@pytest.mark.parametrize("layout", ZookeeperLayout, ids=lambda layout: layout.value)
 @given(number=NUMBERS, bookie=BOOKIES, name=NAMES)
 def test_every_key_lies_in_quires_own_tree_and_comes_back(layout, number, bookie, name):
     paths = KeyPaths("/ledgers", layout)

@@ -114,7 +114,7 @@ def test_an_answer_that_stays_lost_is_unknown():
         version = await ledgers.create(record_of(1))
         for attempt in (lambda: ledgers.create(record_of(2)), lambda: ledgers.write(record_of(1), version)):
             store.lose = ["before"] * ATTEMPTS_MAX
-            with pytest.raises(MetadataUnknownError, match="read it"):
+            with pytest.raises(MetadataUnknownError, match="read the record"):
                 await attempt()
 
     asyncio.run(scenario())

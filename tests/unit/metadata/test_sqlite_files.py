@@ -181,7 +181,7 @@ def test_a_full_disk_is_said_and_nothing_has_happened(path):
                 await store._ask(lambda: file._one(f"PRAGMA max_page_count = {limit}"))
 
             await pages(30)
-            with pytest.raises(DiskFullError, match="make room"):
+            with pytest.raises(DiskFullError, match="free space"):
                 for i in range(100):
                     await store.create(f"k/{i}", b"x" * 4000)
             stored = len(await store.list("k/"))
@@ -383,11 +383,11 @@ def test_uris_name_stores(path):
 @pytest.mark.parametrize(
     ("uri", "word"),
     [
-        ("", "not a cluster's name"),
+        ("", "not the URI of a cluster"),
         ("/data/metadata.db", "sqlite:PATH"),
         ("sqlite:", "names no file"),
         ("http://x", "sqlite:PATH"),
-        ("zk://h:x/ledgers", "no HOST:PORT"),
+        ("zk://h:x/ledgers", "not HOST:PORT"),
         ("zk+ms://h:2181/ledgers", "no layout"),
         ("etcd://h:2379/a//b", "empty or dotted part"),
     ],

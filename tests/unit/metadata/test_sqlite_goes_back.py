@@ -270,7 +270,7 @@ def test_a_commit_whose_end_is_unknown_makes_no_store_believe_that_the_file_went
                 raise sqlite3.OperationalError("disk I/O error")
 
             monkeypatch.setattr(thread, "_commit", failing)
-            with pytest.raises(Exception, match="may or may not"):
+            with pytest.raises(Exception, match="outcome is unknown"):
                 await store.put("k", b"2", version)
             monkeypatch.setattr(thread, "_commit", commit)
             assert (await store.multi([Put("k", b"3", version)])) == [version + 1]

@@ -14,8 +14,8 @@ from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_sequence import (
     SEQUENCE,
     SLOT_BYTES,
-    Progress,
     SequenceFile,
+    StoreProgress,
     decode_progress,
     encode_progress,
     newest_of,
@@ -42,16 +42,16 @@ def newest(path):
 
 
 def test_a_slot_has_these_bytes():
-    assert encode_progress(Progress(ONE, 2, 258, 64)).hex(" ", -4) == (
+    assert encode_progress(StoreProgress(ONE, 2, 258, 64)).hex(" ", -4) == (
         "d1515345 510d0a1a 00000001 35346430 32393335 2d626333 302d3432 66352d62 3761662d 38326139 39383364"
         " 64383463 00000000 00000002 00000000 00000102 00000000 00000040 670fdb7b"
     )
 
 
 def test_a_slot_with_any_bit_flipped_or_cut_short_says_nothing():
-    whole = encode_progress(Progress(ONE, 2, 258, 64))
+    whole = encode_progress(StoreProgress(ONE, 2, 258, 64))
     assert len(whole) == SEQUENCE.size
-    assert decode_progress(whole) == Progress(ONE, 2, 258, 64)
+    assert decode_progress(whole) == StoreProgress(ONE, 2, 258, 64)
     for bit in range(8 * len(whole)):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -74,36 +74,36 @@ def test_a_slot_with_any_bit_flipped_or_cut_short_says_nothing():
     ],
 )
 def test_each_number_tells_that_a_database_went_back(now, remembered, behind):
-    assert Progress(ONE, *now).is_behind(Progress(ONE, *remembered)) == behind
+    assert StoreProgress(ONE, *now).is_behind(StoreProgress(ONE, *remembered)) == behind
 
 
 def test_slots_are_written_in_turn_and_never_lower(path, sequence):
     for revision in range(1, 6):
-        assert sequence.raise_to(Progress(ONE, 1, revision, 1))
+        assert sequence.raise_to(StoreProgress(ONE, 1, revision, 1))
         data = sequence.path.read_bytes()
-        assert decode_progress(data[(revision - 1) % 2 * SLOT_BYTES :]) == Progress(ONE, 1, revision, 1)
-        assert newest(path) == Progress(ONE, 1, revision, 1)
+        assert decode_progress(data[(revision - 1) % 2 * SLOT_BYTES :]) == StoreProgress(ONE, 1, revision, 1)
+        assert newest(path) == StoreProgress(ONE, 1, revision, 1)
     before = sequence.path.read_bytes()
-    for lower in (Progress(ONE, 1, 4, 1), Progress(ONE, 1, 5, 1)):
+    for lower in (StoreProgress(ONE, 1, 4, 1), StoreProgress(ONE, 1, 5, 1)):
         for handle in (sequence, SequenceFile(path)):
             assert handle.raise_to(lower)
             assert sequence.path.read_bytes() == before
     other = SequenceFile(path)
-    assert other.raise_to(Progress(ONE, 1, 6, 1))
-    assert sequence.raise_to(Progress(ONE, 1, 7, 1))
+    assert other.raise_to(StoreProgress(ONE, 1, 6, 1))
+    assert sequence.raise_to(StoreProgress(ONE, 1, 7, 1))
     assert [slot.revision for slot in sequence.read()] == [7, 6]
-    assert sequence.raise_to(Progress(ONE, 2, 3, 1))
-    assert newest(path) == Progress(ONE, 2, 3, 1)
+    assert sequence.raise_to(StoreProgress(ONE, 2, 3, 1))
+    assert newest(path) == StoreProgress(ONE, 2, 3, 1)
 
 
 def test_a_slot_that_was_torn_leaves_the_one_before(path, sequence):
-    sequence.raise_to(Progress(ONE, 1, 5, 1))
-    sequence.raise_to(Progress(ONE, 1, 6, 1))
+    sequence.raise_to(StoreProgress(ONE, 1, 5, 1))
+    sequence.raise_to(StoreProgress(ONE, 1, 6, 1))
     with sequence.path.open("r+b") as file:
         file.seek(SLOT_BYTES + 20)
         file.write(b"torn")
-    assert newest(path) == Progress(ONE, 1, 5, 1)
-    sequence.raise_to(Progress(ONE, 1, 7, 1))
+    assert newest(path) == StoreProgress(ONE, 1, 5, 1)
+    sequence.raise_to(StoreProgress(ONE, 1, 7, 1))
     assert [slot.revision for slot in sequence.read()] == [5, 7]
 
 
@@ -116,26 +116,26 @@ def test_what_another_process_may_not_have_synced_is_synced_before_the_other_slo
         monkeypatch.setattr(
             os, name, lambda *args, name=name, call=call: (calls.append(name), call(*args))[1]
         )
-    sequence.raise_to(Progress(ONE, 1, 1, 1))
-    sequence.raise_to(Progress(ONE, 1, 2, 1))
+    sequence.raise_to(StoreProgress(ONE, 1, 1, 1))
+    sequence.raise_to(StoreProgress(ONE, 1, 2, 1))
     assert calls == ["pwrite", "fdatasync"] * 2
     calls.clear()
-    SequenceFile(path).raise_to(Progress(ONE, 1, 3, 1))
+    SequenceFile(path).raise_to(StoreProgress(ONE, 1, 3, 1))
     assert calls == ["fdatasync", "pwrite", "fdatasync"]
 
 
 def test_who_finds_it_locked_comes_back_later(path, sequence):
-    sequence.raise_to(Progress(ONE, 1, 1, 1))
+    sequence.raise_to(StoreProgress(ONE, 1, 1, 1))
     with sequence.path.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert not sequence.raise_to(Progress(ONE, 1, 2, 1))
+        assert not sequence.raise_to(StoreProgress(ONE, 1, 2, 1))
         assert newest(path).revision == 1
-    assert sequence.raise_to(Progress(ONE, 1, 2, 1))
+    assert sequence.raise_to(StoreProgress(ONE, 1, 2, 1))
     assert newest(path).revision == 2
 
 
 def test_who_may_write_the_database_may_write_it(path, sequence):
-    sequence.raise_to(Progress(ONE, 1, 1, 1))
+    sequence.raise_to(StoreProgress(ONE, 1, 1, 1))
     database, made = path.stat(), sequence.path.stat()
     assert stat.S_IMODE(made.st_mode) == stat.S_IMODE(database.st_mode)
     assert (made.st_uid, made.st_gid) == (database.st_uid, database.st_gid)
@@ -143,18 +143,18 @@ def test_who_may_write_the_database_may_write_it(path, sequence):
 
 def test_that_of_another_store_counts_for_nothing(path, sequence, caplog):
     for revision in (70, 80):
-        sequence.raise_to(Progress(OTHER, 3, revision, 900))
+        sequence.raise_to(StoreProgress(OTHER, 3, revision, 900))
     assert newest(path) is None
-    sequence.raise_to(Progress(ONE, 1, 1, 1))
-    assert newest(path) == Progress(ONE, 1, 1, 1)
-    sequence.raise_to(Progress(ONE, 1, 2, 1))
-    assert sequence.read() == [Progress(ONE, 1, 1, 1), Progress(ONE, 1, 2, 1)]
+    sequence.raise_to(StoreProgress(ONE, 1, 1, 1))
+    assert newest(path) == StoreProgress(ONE, 1, 1, 1)
+    sequence.raise_to(StoreProgress(ONE, 1, 2, 1))
+    assert sequence.read() == [StoreProgress(ONE, 1, 1, 1), StoreProgress(ONE, 1, 2, 1)]
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"\xff" * 100, b"\0" * 30 + b"\1", encode_progress(Progress(ONE, 1, 5, 1))[:-1]],
+    [b"\xff" * 100, b"\0" * 30 + b"\1", encode_progress(StoreProgress(ONE, 1, 5, 1))[:-1]],
     ids=["no slot", "one byte", "cut short"],
 )
 def test_a_damaged_one_is_said_once_and_written_anew(path, sequence, caplog, data):
@@ -163,8 +163,8 @@ def test_a_damaged_one_is_said_once_and_written_anew(path, sequence, caplog, dat
     assert sequence.read() == []
     [record] = caplog.records
     assert f"{sequence.path} is damaged" in record.getMessage()
-    assert sequence.raise_to(Progress(ONE, 1, 5, 1))
-    assert newest(path) == Progress(ONE, 1, 5, 1)
+    assert sequence.raise_to(StoreProgress(ONE, 1, 5, 1))
+    assert newest(path) == StoreProgress(ONE, 1, 5, 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 84, b"\0" * 4096], ids=["empty", "short", "long"])

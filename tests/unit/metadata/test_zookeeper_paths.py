@@ -11,7 +11,7 @@ from quire.core.errors import CorruptMetadataError, MisuseError, NoClusterError
 from quire.core.ids import ID_MAX
 from quire.metadata.ledgers import ledger_key
 from quire.metadata.store import check_key
-from quire.metadata.zookeeper_options import Layout, ZookeeperOptions, parse_uri
+from quire.metadata.zookeeper_options import ZookeeperLayout, ZookeeperOptions, parse_uri
 from quire.metadata.zookeeper_paths import (
     SHORT_ID_END,
     KeyPaths,
@@ -26,12 +26,12 @@ LAYOUTS = json.loads((VECTORS / "layout.json").read_text())
 TREE = json.loads((VECTORS / "zookeeper.json").read_text())["tree"]
 
 
-@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+@pytest.mark.parametrize("layout", ZookeeperLayout, ids=lambda layout: layout.value)
 def test_ledger_paths_are_javas_and_come_back(layout):
     paths = KeyPaths("/ledgers", layout)
     for case in PATHS:
         if case[layout.value] is None or (
-            layout is Layout.LEGACY_HIERARCHICAL and case["ledger_id"] >= SHORT_ID_END
+            layout is ZookeeperLayout.LEGACY_HIERARCHICAL and case["ledger_id"] >= SHORT_ID_END
         ):
             continue
         path = paths.path(ledger_key(case["ledger_id"]))
@@ -41,10 +41,10 @@ def test_ledger_paths_are_javas_and_come_back(layout):
 
 def test_a_layout_without_long_paths_says_so():
     with pytest.raises(MisuseError, match="2147483646"):
-        KeyPaths("/ledgers", Layout.LEGACY_HIERARCHICAL).ledger(SHORT_ID_END)
+        KeyPaths("/ledgers", ZookeeperLayout.LEGACY_HIERARCHICAL).ledger(SHORT_ID_END)
 
 
-@pytest.mark.parametrize("layout", Layout, ids=lambda layout: layout.value)
+@pytest.mark.parametrize("layout", ZookeeperLayout, ids=lambda layout: layout.value)
 def test_layouts_are_javas_text(layout):
     text = next(
         text for name, text in LAYOUTS["layouts"].items() if f".{name}:" in layout_text(layout).decode()
@@ -61,12 +61,12 @@ def test_what_is_no_layout_is_refused():
                 parse_layout(case["text"].encode(), "/ledgers")
     with pytest.raises(NoClusterError, match="Etcd"):
         parse_layout(LAYOUTS["layouts"]["etcd"].encode(), "/ledgers")
-    assert parse_layout(b"1\nhierarchical:1", "/ledgers") is Layout.HIERARCHICAL
+    assert parse_layout(b"1\nhierarchical:1", "/ledgers") is ZookeeperLayout.HIERARCHICAL
 
 
 def test_every_znode_of_a_used_cluster_is_a_key_or_none():
     """Ledgers, bookies and cookies are keys; what belongs to Java alone is not."""
-    paths = KeyPaths("/ledgers", Layout.HIERARCHICAL)
+    paths = KeyPaths("/ledgers", ZookeeperLayout.HIERARCHICAL)
     keys = {node["path"]: paths.key(node["path"]) for node in TREE}
     for path, key in keys.items():
         assert key is None or paths.path(key) == path
@@ -80,7 +80,7 @@ parts = st.text(min_size=1, max_size=6).filter(lambda part: part.isprintable() a
 keys = st.lists(parts, min_size=1, max_size=4).map("/".join)
 
 
-@given(keys, st.sampled_from(Layout))
+@given(keys, st.sampled_from(ZookeeperLayout))
 def test_every_key_has_a_znode_of_its_own(key, layout):
     try:
         check_key(key)
@@ -95,7 +95,10 @@ def test_every_key_has_a_znode_of_its_own(key, layout):
     assert any(path == place or path.startswith(place + "/") for place in paths.watched(key[:2]))
 
 
-@given(st.integers(0, ID_MAX), st.sampled_from([Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL, Layout.FLAT]))
+@given(
+    st.integers(0, ID_MAX),
+    st.sampled_from([ZookeeperLayout.HIERARCHICAL, ZookeeperLayout.LONG_HIERARCHICAL, ZookeeperLayout.FLAT]),
+)
 def test_every_ledger_is_found_by_walking_the_folders(ledger_id, layout):
     paths = KeyPaths("/ledgers", layout)
     names = tuple(paths.ledger(ledger_id).split("/")[2:])
@@ -110,7 +113,7 @@ def test_every_ledger_is_found_by_walking_the_folders(ledger_id, layout):
     "name", ["available", "cookies", "quire", "idgen", "idgen-long", "LAYOUT", "L", "Lx", "0"]
 )
 def test_a_znode_beside_the_ledgers_is_no_folder_of_ledgers(name):
-    for layout in Layout:
+    for layout in ZookeeperLayout:
         assert KeyPaths("/ledgers", layout).ledger_folders(())(name) is None
 
 
@@ -137,10 +140,10 @@ def test_ranges_of_ids_are_those_of_their_keys(rest, after):
         ("zk://h1:2181/ledgers", ("h1:2181",), "/ledgers", None),
         ("zookeeper://h1", ("h1:2181",), "/ledgers", None),
         ("zk://h1,h2:99/", ("h1:2181", "h2:99"), "/ledgers", None),
-        ("zk+hierarchical://h1:1;h2:2/a/b/", ("h1:1", "h2:2"), "/a/b", Layout.HIERARCHICAL),
-        ("zk+longhierarchical://[::1]:2181/x", ("[::1]:2181",), "/x", Layout.LONG_HIERARCHICAL),
+        ("zk+hierarchical://h1:1;h2:2/a/b/", ("h1:1", "h2:2"), "/a/b", ZookeeperLayout.HIERARCHICAL),
+        ("zk+longhierarchical://[::1]:2181/x", ("[::1]:2181",), "/x", ZookeeperLayout.LONG_HIERARCHICAL),
         ("zk+null://h/x", ("h:2181",), "/x", None),
-        ("zk+flat://h/x", ("h:2181",), "/x", Layout.FLAT),
+        ("zk+flat://h/x", ("h:2181",), "/x", ZookeeperLayout.FLAT),
     ],
 )
 def test_uris_are_bookkeepers_and_ours(uri, hosts, root, layout):
@@ -156,12 +159,12 @@ def test_uris_are_bookkeepers_and_ours(uri, hosts, root, layout):
         ("zk://h/ledgers?ledger_format=1", "ledger_format is one of 2, 3, not 1"),
         ("zk://h/ledgers?ledger_format=new", "ledger_format is a number, not"),
         ("zk:///ledgers", "names no server"),
-        ("zk://h:x/ledgers", "no HOST:PORT"),
-        ("zk://h:0/ledgers", "no HOST:PORT"),
+        ("zk://h:x/ledgers", "not HOST:PORT"),
+        ("zk://h:0/ledgers", "not HOST:PORT"),
         ("zk://h/a//b", "dotted part"),
         ("zk://h/a/../b", "dotted part"),
         ("zk+ms://h/a", "no layout 'ms'"),
-        ("zk://h/a?timeout=1", "no option 'timeout'"),
+        ("zk://h/a?timeout=1", "unknown option 'timeout'"),
         ("zk://h/a?session_timeout_ms=soon", "number of milliseconds"),
         ("zk://h/a?acl=none", "acl is open or creator"),
         ("zk://h/a?credentials=/does/not/exist", "cannot be read"),

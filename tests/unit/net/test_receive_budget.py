@@ -120,7 +120,7 @@ def test_who_finds_no_room_waits_and_the_oldest_unfinished_frame_makes_it(kind: 
     for _ in range(8):
         room.pass_time(STALL_NS // 2)
     assert stalled[0][1].closed
-    assert "unfinished for 1 s" in stalled[0][0].reasons[0]
+    assert "incomplete for 1 s" in stalled[0][0].reasons[0]
     assert line.reading
     # It sends on as fast as it is read; whoever got memory meanwhile and does not use it soon makes room.
     for _ in range(8):

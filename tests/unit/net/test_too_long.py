@@ -104,7 +104,7 @@ def test_a_length_beyond_reason_ends_the_connection_at_once(kind: type[Notes]) -
         protocol.get_buffer(-1)[: len(start)] = start
         world.inside(lambda protocol=protocol, start=start: protocol.buffer_updated(len(start)))
         assert protocol.errors == [
-            f"a frame of {size} bytes is no frame: the limit is {LIMIT} (frame_bytes_max, --frame-bytes-max)"
+            f"a frame of {size} bytes far exceeds the limit of {LIMIT} (frame_bytes_max, --frame-bytes-max) and is not a frame"
         ]
         assert line.closed
 
@@ -126,7 +126,7 @@ def test_an_adds_head_tells_whose_it_is(
     head = memoryview(sent)[: too_long.HEAD_BYTES]
     assert too_long.long_add(head) == (ledger_id, entry_id, txn_id, v3.VERSION, True)
     assert too_long.long_add(head[:-1]) is None
-    sent = b"".join(v2.encode_add(KEY, entry, v2.Flag.RECOVERY_ADD if recovery else 0))
+    sent = b"".join(v2.encode_add(KEY, entry, v2.V2Flag.RECOVERY_ADD if recovery else 0))
     head = memoryview(sent)[: too_long.HEAD_BYTES]
     assert too_long.long_add(head) == (ledger_id, entry_id, 0, v2.VERSION, False)
 

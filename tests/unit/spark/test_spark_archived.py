@@ -111,12 +111,12 @@ def test_no_changed_byte_passes(tmp_path):
             assert at >= open_archive(place).manifest.groups[-1].end
     for size in (0, 5, len(good) - 1, len(good) // 2):
         path.write_bytes(good[:size])
-        with pytest.raises(ArchiveError, match="its footer is not the one"):
+        with pytest.raises(ArchiveError, match="its footer differs from the one"):
             open_archive(place)
     path.unlink()
-    with pytest.raises(ArchiveError, match="cannot be read"):
+    with pytest.raises(ArchiveError, match=r"cannot be read|is missing"):
         open_archive(place)
-    with pytest.raises(ArchiveError, match="cannot be read"):
+    with pytest.raises(ArchiveError, match=r"cannot be read|is missing"):
         open_archive(replace(place, directory=tmp_path.joinpath("nowhere").as_uri()))
 
 
@@ -204,7 +204,7 @@ def test_a_log_that_is_partly_archived_reads_as_one(tmp_path, caplog):
         )
         Path(place.path).unlink()
         with pytest.raises(
-            SparkUseError, match=r"cannot be read: it is not there.* failOnDataLoss=false skips"
+            SparkUseError, match=r"is missing from its directory.* failOnDataLoss=false skips"
         ):
             await read()
         assert (await read(failOnDataLoss="false"))[1] is None

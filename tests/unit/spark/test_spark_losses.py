@@ -25,7 +25,7 @@ from quire.spark.decode import Origin
 from quire.spark.given import Given, SparkUseError, Use
 from quire.spark.losses import TaskLosses
 from quire.spark.options import READ_OPTIONS, parse
-from quire.spark.packing import Piece
+from quire.spark.packing import EntrySpan
 from quire.spark.pushdown import Wanted
 from quire.spark.schema import COLUMNS, project
 from quire.spark.stream import Stream
@@ -149,7 +149,7 @@ def test_a_damaged_entry_takes_nothing_with_it(cluster, caplog):
     ledger = cluster.run(describe, cluster.client).items[0].ledger_id
     assert len(said) == 4
     assert said[0].startswith(
-        f"quire: log 'orders': skipped: entry 7 of ledger {ledger}, gone from every bookie"
+        f"quire: log 'orders': skipped: entry 7 of ledger {ledger}, missing or damaged on every bookie"
     )
     assert said[0].count(" DAMAGED") == 3
     assert said[0].endswith("offsets 70 to 79, 10 records of this read.")
@@ -188,7 +188,7 @@ def test_an_outage_is_no_loss(cluster, caplog):
             cluster.read(**given)
         assert "entry 7: no bookie of its write set can serve it now" in str(caught.value)
         assert str(caught.value).endswith(
-            "read again when they are back. It is not proven gone, so failOnDataLoss=false does not skip it."
+            "read it again when they are back. It is not proven gone, so failOnDataLoss=false does not skip it."
         )
     cluster.stop_bookies(2)
     for given in ({}, LAX, {"startingOffsets": '{"orders": 205}', **LAX}):
@@ -282,7 +282,7 @@ def test_archived_records_of_a_log_that_was_deleted_are_counted_by_offset(caplog
     options = parse(Given({"cluster": "sqlite:/c.db", "path": "orders", **LAX}, READ_OPTIONS), Use.BATCH)
     place = ArchivePlace("file:/files", "ab" * 16, 100, 400, "digest")
     spans = ((100, 150), (200, 300))
-    piece = Piece(Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=place)
+    piece = EntrySpan(Origin("orders", 7, 100), None, 1, 3, 999, batches=False, offsets=spans, archive=place)
     assert TaskLosses(options).step_over_ledger(piece, "whose log was deleted") == 3
     assert (
         "ledger 7, whose log was deleted: 3 archived row groups of offsets 100 to 299, about 150 records"
@@ -306,7 +306,7 @@ def test_where_an_open_ledger_ends_is_not_for_few_bookies_to_say(cluster):
     cluster.stop_bookies(2)
     for given in ({}, LAX, {"startingOffsets": "latest"}, {"endingOffsets": '{"orders": 460}'}):
         with pytest.raises(
-            ReadUnavailableError, match="too few bookies answer to tell where its open ledger ends"
+            ReadUnavailableError, match="too few bookies respond to determine where its open ledger ends"
         ):
             cluster.read(**given)
     with pytest.raises(ReadUnavailableError, match="isolation=sealed"):

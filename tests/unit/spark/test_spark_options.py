@@ -200,11 +200,11 @@ AS_OF = '{"v": 1, "logs": {"orders": {"id": "7f3a", "offset": 23}}}'
         ({"describe": "ledgers", "asOf": AS_OF}, "and asOf chooses records"),
         (
             {"startingTimestamp": "2026-11-20T08:00:00", "endingTimestamp": "2026-11-20T07:59:59.999"},
-            "startingTimestamp 2026-11-20T08:00:00.000+00:00 lies after endingTimestamp 2026-11-20T07:59:59.999+00:00.",
+            "startingTimestamp 2026-11-20T08:00:00.000+00:00 is after endingTimestamp 2026-11-20T07:59:59.999+00:00.",
         ),
         (
             {"startingOffsets": '{"orders": 24}', "endingOffsets": '{"orders": 23}'},
-            "log 'orders': startingOffsets 24 lies behind endingOffsets 23",
+            "log 'orders': startingOffsets 24 is after endingOffsets 23",
         ),
         ({"startingTimestamp": str(2**60)}, "startingTimestamp lies outside the years 1 to 9999"),
         (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from quire.core.ids import BookieId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.spark.decode import Origin
-from quire.spark.packing import Piece, pack, usual_split
+from quire.spark.packing import EntrySpan, pack, usual_split
 
 RECORD = new_ledger(
     LedgerId(1), [BookieId("b1")], write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32C, password=b""
@@ -14,7 +14,7 @@ RECORD = new_ledger(
 
 
 def piece(ledger, first, entries, size):
-    return Piece(Origin("orders", ledger, 0), RECORD, first, first + entries - 1, size, batches=True)
+    return EntrySpan(Origin("orders", ledger, 0), RECORD, first, first + entries - 1, size, batches=True)
 
 
 pieces_of = st.lists(

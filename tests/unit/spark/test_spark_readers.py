@@ -6,14 +6,14 @@ from pyspark.sql.types import LongType, StructField, StructType
 from quire.spark import readers, versions
 from quire.spark.given import Given, Use
 from quire.spark.options import READ_OPTIONS, parse
-from quire.spark.readers import LogReader
+from quire.spark.readers import RecordReader
 
 FILTERS = [IsNotNull(("offset",)), GreaterThanOrEqual(("offset",), 5), EqualTo(("log",), "orders")]
 
 
 def new_reader():
     options = parse(Given({"cluster": "sqlite:/c.db", "path": "orders"}, READ_OPTIONS), Use.BATCH)
-    return LogReader(options, StructType([StructField("offset", LongType())]))
+    return RecordReader(options, StructType([StructField("offset", LongType())]))
 
 
 def test_filters_are_taken_only_from_a_spark_that_keeps_queries_apart(monkeypatch, caplog):

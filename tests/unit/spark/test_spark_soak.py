@@ -7,7 +7,7 @@ from quire.log.records import Record
 from quire.spark.given import SparkUseError
 from quire.spark.jobs import soak
 
-WRITER = soak.Writer(seed=5, number=2, value_bytes=20)
+WRITER = soak.SoakWriter(seed=5, number=2, value_bytes=20)
 
 
 def record(offset, key, value):
@@ -19,7 +19,7 @@ def right(offset):
 
 
 def verdict(records, first=0, behind=10):
-    found = soak.Verdict(WRITER)
+    found = soak.SoakVerdict(WRITER)
     for one in records:
         found.take(one)
     facts = found.facts(first, behind)

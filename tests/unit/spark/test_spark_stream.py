@@ -186,7 +186,7 @@ def test_what_is_lost_is_said(tmp_path):
         with pytest.raises(TrimmedError) as trimmed:
             await strict.trigger()
         assert str(trimmed.value) == (
-            "quire: log 'orders': asked from offset 5, earliest is 12 (trimmed). failOnDataLoss=false skips 7 records."
+            "quire: log 'orders': requested offset 5, the earliest is 12 (trimmed). failOnDataLoss=false skips 7 records."
         )
         assert await lax.trigger() == [("orders", offset) for offset in range(12, 20)]
         await at.log().delete()
@@ -239,7 +239,7 @@ def test_what_was_confirmed_once_is_read_though_fewer_bookies_know_it(tmp_path, 
         query.stream._logs["orders"] = log
         calls.clear()
         with pytest.raises(
-            SparkUseError, match="the batch ends at offset 8, but only 4 is known to be confirmed"
+            SparkUseError, match="the batch ends at offset 8, but only 4 is known to be acknowledged"
         ):
             await query.stream.plan(at.client, {"v": 1, "logs": {}}, query.checkpoint[-1])
         await writer.close()

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from quire.core.log_commit import OnReset
 from quire.spark.given import Given, SparkUseError
 from quire.spark.options import READ_OPTIONS
-from quire.spark.outgoing import Entries, Times, by_log, check_columns, packed, records_of, unpacked
+from quire.spark.outgoing import EntryPacker, Times, by_log, check_columns, packed, records_of, unpacked
 from quire.spark.write_options import WRITE_OPTIONS, BodyCodec, Compression, OrderBy, parse_write
 from quire.wire.batch import BatchView, arrow_schema
 
@@ -181,7 +181,7 @@ def test_rows_are_parted_by_their_log_in_order():
 
 @pytest.mark.parametrize("codec", BodyCodec)
 def test_entries_hold_every_record_once_and_their_headers_add_up(codec):
-    entries = Entries(codec, Compression.NONE, entry_bytes_max=2 << 20)
+    entries = EntryPacker(codec, Compression.NONE, entry_bytes_max=2 << 20)
     made = []
     for start in range(0, 3000, 1000):
         values = [b"%d" % n + b"x" * 1000 for n in range(start, start + 1000)]
@@ -200,7 +200,7 @@ def test_entries_hold_every_record_once_and_their_headers_add_up(codec):
 
 
 def test_a_large_entry_is_halved_and_a_record_that_is_too_large_named():
-    entries = Entries(BodyCodec.ARROW, Compression.NONE, entry_bytes_max=100_000)
+    entries = EntryPacker(BodyCodec.ARROW, Compression.NONE, entry_bytes_max=100_000)
     values = pa.array([b"x" * 30_000] * 8, pa.binary())
     made = [
         *entries.add(records_of(pa.RecordBatch.from_pydict({"value": values}), 1)),
@@ -215,7 +215,7 @@ def test_a_large_entry_is_halved_and_a_record_that_is_too_large_named():
 def test_a_record_that_no_reader_would_decode_is_not_written(monkeypatch):
     for module in ("quire.wire.batch", "quire.spark.outgoing"):
         monkeypatch.setattr(f"{module}.DECODED_BYTES_MAX", 100_000)
-    entries = Entries(BodyCodec.ARROW, Compression.ZSTD, entry_bytes_max=1 << 20)
+    entries = EntryPacker(BodyCodec.ARROW, Compression.ZSTD, entry_bytes_max=1 << 20)
     two = records_of(pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 60_000] * 2, pa.binary())}), 1)
     assert [BatchView.parse(entry).count for entry in [*entries.add(two), *entries.flush()]] == [1, 1]
     large = records_of(pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 200_000], pa.binary())}), 1)

@@ -90,7 +90,7 @@ def test_the_wrong_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "VERSION").unlink()
     (tmp_path / "segments").mkdir()
     (tmp_path / "segments" / "0000000000000001.seg").touch()
-    with pytest.raises(WrongDirectoryError, match="whose it is"):
+    with pytest.raises(WrongDirectoryError, match="so its bookie is unknown"):
         open_identity(tmp_path, "b1", "cluster")
 
 
@@ -107,8 +107,8 @@ class Refusing(RealFiles):
 @pytest.mark.parametrize(
     ("number", "kind", "remedy"),
     [
-        (errno.ENOSPC, DiskFullError, "Make room"),
-        (errno.EDQUOT, DiskFullError, "Make room"),
+        (errno.ENOSPC, DiskFullError, "Free space"),
+        (errno.EDQUOT, DiskFullError, "Free space"),
         (errno.EIO, StorageError, "the disk works"),
         (errno.EACCES, StorageError, "this user may"),
     ],

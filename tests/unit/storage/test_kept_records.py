@@ -10,8 +10,8 @@ from quire.core.errors import DamagedSegmentError
 from quire.storage import record_bodies as bodies
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.segment_files import Space
-from quire.storage.segment_format import ALL_LEDGERS, Kind
-from quire.storage.state_format import DeadRange, LedgerState, encode_state
+from quire.storage.segment_format import ALL_LEDGERS, SegmentRecordKind
+from quire.storage.state_format import DeadRange, StoredLedgerState, encode_state
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
 
 UNKNOWN_KIND = 0x3C
@@ -36,7 +36,7 @@ def reclaim(storage: LedgerStorage, ledger_id: int, sink: Answers) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("kind", [Kind.RECORD_COPY, UNKNOWN_KIND])
+@pytest.mark.parametrize("kind", [SegmentRecordKind.RECORD_COPY, UNKNOWN_KIND])
 def test_a_kept_record_outlives_its_segment_and_starts(kind: int, clean: bool) -> None:
     files, sink = FaultyFiles(), Answers()
     storage = open_storage(files)
@@ -64,30 +64,30 @@ def test_a_newer_one_supersedes_and_a_deletion_ends_it() -> None:
     files, sink = FaultyFiles(), Answers()
     storage = open_storage(files)
     storage.put_facts(LedgerFacts(9, key=KEY), sink, None)
-    storage.kept.put(Kind.RECORD_COPY, 9, b"older")
+    storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, b"older")
     settle(storage)
     storage.close()
     storage = open_storage(files)
-    storage.kept.put(Kind.RECORD_COPY, 9, COPY)
-    assert storage.kept.read(Kind.RECORD_COPY, 9) == COPY
+    storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, COPY)
+    assert storage.kept.read(SegmentRecordKind.RECORD_COPY, 9) == COPY
     storage.delete(9, 10**15, sink, None)
-    assert storage.kept.read(Kind.RECORD_COPY, 9) is None
-    storage.kept.put(Kind.RECORD_COPY, 7, b"seven")
+    assert storage.kept.read(SegmentRecordKind.RECORD_COPY, 9) is None
+    storage.kept.put(SegmentRecordKind.RECORD_COPY, 7, b"seven")
     storage.close()
     again = open_storage(files)
-    assert again.kept.read(Kind.RECORD_COPY, 9) is None
-    assert again.kept.read(Kind.RECORD_COPY, 7) == b"seven"
+    assert again.kept.read(SegmentRecordKind.RECORD_COPY, 9) is None
+    assert again.kept.read(SegmentRecordKind.RECORD_COPY, 7) == b"seven"
     again.close()
 
 
 def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
     files, sink = FaultyFiles(), Answers()
     storage = open_storage(files)
-    storage.kept.put(Kind.RECORD_COPY, 9, COPY)
+    storage.kept.put(SegmentRecordKind.RECORD_COPY, 9, COPY)
     fill(storage, 1, sink)
-    sequence, place = storage.kept._places[9][Kind.RECORD_COPY]
+    sequence, place = storage.kept._places[9][SegmentRecordKind.RECORD_COPY]
     files.nodes[str(storage._files.path(sequence))].data[place.offset8 * 8 + 110] ^= 1
-    assert storage.kept.read(Kind.RECORD_COPY, 9) is None
+    assert storage.kept.read(SegmentRecordKind.RECORD_COPY, 9) is None
     assert [damage.ledger_id for damage in storage.damages.kept] == [9]
     reclaim(storage, 1, sink)
     assert len(storage.kept) == 0
@@ -100,23 +100,23 @@ def test_a_kept_record_that_rotted_is_named_and_not_carried_over() -> None:
     [
         (0xBC, b"", "kind 0xbc from a newer version; start that version"),
         (
-            Kind.TRUNCATE,
+            SegmentRecordKind.TRUNCATE,
             bodies.encode_truncation(bodies.Truncation(1, 2)),
             r"kind 0x84 \(truncate\), which this version does not act on",
         ),
         (
-            Kind.DAMAGED,
+            SegmentRecordKind.DAMAGED,
             bodies.encode_damaged([bodies.DamagedInterval(1, 2, 0, 3)]),
             r"kind 0x8b \(damaged\), which this version does not act on",
         ),
-        (Kind.LEDGER_STATE, b"\3" + bytes(99), "version 3; this program reads 1 to 2"),
+        (SegmentRecordKind.LEDGER_STATE, b"\3" + bytes(99), "version 3; this program reads 1 to 2"),
         (
-            Kind.LEDGER_STATE,
-            encode_state(LedgerState(LedgerFacts(1), 0, 0, (DeadRange(1, 2, 3),))),
+            SegmentRecordKind.LEDGER_STATE,
+            encode_state(StoredLedgerState(LedgerFacts(1), 0, 0, (DeadRange(1, 2, 3),))),
             "dead ranges, which this version does not act on",
         ),
-        (Kind.SUSPICION, bytes(12), "a suspicion has 12 bytes where 17 belong"),
-        (Kind.TOMBSTONES, b"\0\0\0\7", "a record of tombstones has 4 bytes where 116 belong"),
+        (SegmentRecordKind.SUSPICION, bytes(12), "a suspicion has 12 bytes where 17 belong"),
+        (SegmentRecordKind.TOMBSTONES, b"\0\0\0\7", "a record of tombstones has 4 bytes where 116 belong"),
     ],
 )
 def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
@@ -126,7 +126,7 @@ def test_a_record_in_the_middle_that_cannot_be_acted_on_refuses_the_directory(
     storage = open_storage(files)
     put(storage, make_run(1, 0, 9), sink)
     settle(storage)
-    ledger_id = ALL_LEDGERS if kind in {Kind.SUSPICION, Kind.TOMBSTONES} else 1
+    ledger_id = ALL_LEDGERS if kind in {SegmentRecordKind.SUSPICION, SegmentRecordKind.TOMBSTONES} else 1
     storage._journal.put(kind, ledger_id, body, crc32c(body), Space.STATE)
     settle(storage)
     put(storage, make_run(1, 10, 19), sink)
@@ -145,7 +145,7 @@ def test_packed_tombstones_keep_the_dead_dead() -> None:
     settle(storage)
     through = storage.durable_lsn
     body = bodies.encode_tombstones([(1, through), (3, through)])
-    storage._journal.put(Kind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), Space.STATE)
+    storage._journal.put(SegmentRecordKind.TOMBSTONES, ALL_LEDGERS, body, crc32c(body), Space.STATE)
     put(storage, make_run(3, 20, 29), sink)
     settle(storage)
     for clean in (True, False, True):

@@ -6,7 +6,7 @@ import pytest
 
 from quire.storage.config import StorageConfig
 from quire.storage.footer_format import OFFSET_UNIT, Row
-from quire.storage.index import Piece
+from quire.storage.index import RunPiece
 from quire.storage.reading import JOINED_GAP_BYTES, extents
 from quire.storage.segment_files import SegmentFiles
 from quire.storage.segment_format import RECORD_HEADER_BYTES
@@ -15,10 +15,10 @@ from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, p
 CONFIG = StorageConfig(segment_bytes=1 << 20, recent_bytes_max=0)
 
 
-def piece_at(sequence: int, offset: int, size: int) -> Piece:
+def piece_at(sequence: int, offset: int, size: int) -> RunPiece:
     """A run of which only the place matters."""
     body_bytes = size - RECORD_HEADER_BYTES
-    return Piece(0, 0, sequence, Row(1, 0, 0, 0, 1, offset // OFFSET_UNIT, body_bytes, 1, 1, 0, 3, 1, 1))
+    return RunPiece(0, 0, sequence, Row(1, 0, 0, 0, 1, offset // OFFSET_UNIT, body_bytes, 1, 1, 0, 3, 1, 1))
 
 
 def test_neighbours_in_a_segment_are_fetched_as_one() -> None:

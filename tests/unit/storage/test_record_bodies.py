@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire.core.ids import ID_MAX
 from quire.storage import record_bodies as bodies
 from quire.storage.segment_format import FormatError
-from quire.storage.state_format import LedgerState, decode_state
+from quire.storage.state_format import StoredLedgerState, decode_state
 
 U64 = st.integers(0, 2**64 - 1)
 IDS = st.integers(0, ID_MAX)
@@ -48,7 +48,7 @@ def test_the_others_come_back(
 def test_tombstones_come_back_as_states(tombstones: list[tuple[int, int]]) -> None:
     read = bodies.decode_tombstones(bodies.encode_tombstones(tombstones))
     assert [(ledger, decode_state(ledger, state)) for ledger, state in read] == [
-        (ledger, LedgerState(None, through)) for ledger, through in tombstones
+        (ledger, StoredLedgerState(None, through)) for ledger, through in tombstones
     ]
 
 

@@ -12,7 +12,7 @@ from quire.core.doubt import Doubt
 from quire.storage import footer_format as footer
 from quire.storage import record_bodies as bodies
 from quire.storage import segment_format as form
-from quire.storage.state_format import LedgerState, decode_state, encode_state
+from quire.storage.state_format import StoredLedgerState, decode_state, encode_state
 from support.storage_disk import FaultyFiles, open_storage
 
 
@@ -50,7 +50,7 @@ def test_headers_come_back_and_do_not_verify_elsewhere() -> None:
     assert form.decode_segment_header(block) == header
     with pytest.raises(form.FormatError, match="checksum"):
         form.decode_segment_header(block[:100] + b"\1" + block[101:])
-    with pytest.raises(form.FormatError, match="cut"):
+    with pytest.raises(form.FormatError, match="truncated"):
         form.decode_segment_header(block[:4000])
     seed = form.seed_of(5, 99)
     group = form.GroupHeader(8192, 3, 9, 2, 77, 4000, 7, 1, [(1, 2, 3), (4, -1, -1)])
@@ -80,7 +80,7 @@ def test_a_segment_of_a_newer_version_is_refused_by_name() -> None:
 
 def test_states_lists_and_suspicions_come_back() -> None:
     facts = LedgerFacts(7, b"k" * 20, 5, 3, True, Doubt(4), 2, 99, b"explicit", 12345)
-    state = LedgerState(facts, 17)
+    state = StoredLedgerState(facts, 17)
     assert decode_state(7, encode_state(state)) == state
     with pytest.raises(form.FormatError, match="ledger 7"):
         decode_state(7, encode_state(state) + b"x")

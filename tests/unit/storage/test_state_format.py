@@ -17,7 +17,7 @@ from quire.storage.state_format import (
     DEAD_RANGES_MAX,
     STATE,
     DeadRange,
-    LedgerState,
+    StoredLedgerState,
     check_acted_on,
     decode_state,
     encode_state,
@@ -61,19 +61,19 @@ DEAD = st.lists(
     st.builds(lambda span, through: DeadRange(*span, through), SPANS, U64), max_size=DEAD_RANGES_MAX
 )
 STATES = st.one_of(
-    st.builds(LedgerState, FACTS, U64, IDS, DEAD.map(tuple)),
-    st.builds(LedgerState, st.none(), U64, st.just(0), st.just(())),
+    st.builds(StoredLedgerState, FACTS, U64, IDS, DEAD.map(tuple)),
+    st.builds(StoredLedgerState, st.none(), U64, st.just(0), st.just(())),
 )
 
 
 @given(STATES)
-def test_a_state_comes_back(state: LedgerState) -> None:
+def test_a_state_comes_back(state: StoredLedgerState) -> None:
     ledger_id = state.facts.ledger_id if state.facts is not None else 7
     assert decode_state(ledger_id, encode_state(state)) == state
 
 
 @given(STATES, st.data())
-def test_no_bytes_but_a_state_or_an_error_that_names_the_ledger(state: LedgerState, data: Any) -> None:
+def test_no_bytes_but_a_state_or_an_error_that_names_the_ledger(state: StoredLedgerState, data: Any) -> None:
     body = bytearray(encode_state(state))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body) - 1))
@@ -104,31 +104,31 @@ def test_version_1_is_read_with_the_records_lsn_as_its_doubts(
     facts.term_lsn = facts.lac_term = 0
     facts.lafr = -1
     facts.doubt = Doubt(lsn) if limbo else None
-    assert decode_state(facts.ledger_id, body, lsn) == LedgerState(facts, dead)
+    assert decode_state(facts.ledger_id, body, lsn) == StoredLedgerState(facts, dead)
 
 
 def test_version_3_is_refused() -> None:
-    body = b"\3" + encode_state(LedgerState(LedgerFacts(7)))[1:]
+    body = b"\3" + encode_state(StoredLedgerState(LedgerFacts(7)))[1:]
     with pytest.raises(FormatError, match="state of ledger 7 has version 3; this program reads 1 to 2"):
         decode_state(7, body)
 
 
 def test_the_65th_dead_range_is_refused() -> None:
     ranges = tuple(DeadRange(3 * number, 3 * number, 9) for number in range(DEAD_RANGES_MAX + 1))
-    full = LedgerState(LedgerFacts(7), 0, 0, ranges[:-1])
+    full = StoredLedgerState(LedgerFacts(7), 0, 0, ranges[:-1])
     assert decode_state(7, encode_state(full)) == full
     with pytest.raises(FormatError, match=r"would have 65 dead ranges.*nothing more is dropped until"):
         encode_state(full._replace(dead_ranges=ranges))
 
 
 def test_a_doubt_that_covers_nothing_is_refused() -> None:
-    body = bytearray(encode_state(LedgerState(LedgerFacts(7))))
+    body = bytearray(encode_state(StoredLedgerState(LedgerFacts(7))))
     at = STATE.offsets["LSN of the doubt"]
     body[at : at + 8] = (99).to_bytes(8, "big")
     with pytest.raises(FormatError, match="ledger 7 has a doubt, LSN 99, that covers no entry"):
         decode_state(7, bytes(body))
     with pytest.raises(FormatError, match="covers no entry"):
-        encode_state(LedgerState(LedgerFacts(7, doubt=Doubt(99, 0))))
+        encode_state(StoredLedgerState(LedgerFacts(7, doubt=Doubt(99, 0))))
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_a_doubt_that_covers_nothing_is_refused() -> None:
 )
 def test_an_impossible_doubt_is_refused(held: Doubt, what: str) -> None:
     with pytest.raises(FormatError, match=what):
-        encode_state(LedgerState(LedgerFacts(7, doubt=held)))
+        encode_state(StoredLedgerState(LedgerFacts(7, doubt=held)))
 
 
 def test_what_is_read_and_not_acted_on_is_refused() -> None:
-    check_acted_on(7, LedgerState(LedgerFacts(7), 5))
+    check_acted_on(7, StoredLedgerState(LedgerFacts(7), 5))
     for state in (
-        LedgerState(LedgerFacts(7), 5, 1),
-        LedgerState(LedgerFacts(7), 5, 0, (DeadRange(1, 2, 3),)),
+        StoredLedgerState(LedgerFacts(7), 5, 1),
+        StoredLedgerState(LedgerFacts(7), 5, 0, (DeadRange(1, 2, 3),)),
     ):
         with pytest.raises(FormatError, match="ledger 7 has dead ranges"):
             check_acted_on(7, state)

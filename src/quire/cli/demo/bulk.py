@@ -25,7 +25,7 @@ _NOT_THE_LIBRARY: Final = {"site-packages", "dist-packages", "__pycache__", "tes
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     """One record of the bulk input.
 
     Attributes:
@@ -66,13 +66,13 @@ def given_files(given: Path) -> tuple[Path, list[Path]]:
     return root, files
 
 
-def lines_of(root: Path, files: Iterable[Path]) -> Iterator[Line]:
+def lines_of(root: Path, files: Iterable[Path]) -> Iterator[InputLine]:
     """Every line of the files, in order."""
     for path in files:
         key = str(path.relative_to(root)).encode("utf-8", "surrogateescape")
         with path.open("rb") as stream:
             while value := stream.readline(LINE_BYTES_MAX):
-                yield Line(key, value)
+                yield InputLine(key, value)
 
 
 def digests_of(root: Path, files: Iterable[Path]) -> dict[str, str]:

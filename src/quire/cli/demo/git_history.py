@@ -26,7 +26,7 @@ _ACTIONS: Final = {"A": "create", "D": "delete", "M": "modify", "T": "modify"}
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class TreeEdit:
     """One change of the name space.
 
     Attributes:
@@ -65,7 +65,7 @@ class NameSpace:
     def __init__(self, paths: dict[bytes, tuple[str, str]] | None = None) -> None:
         self.paths = paths if paths is not None else {}
 
-    def apply(self, edit: Edit) -> None:
+    def apply(self, edit: TreeEdit) -> None:
         """Do one edit.
 
         Raises:
@@ -114,7 +114,7 @@ def repository_of(place: Path) -> Path:
     return Path(os.fsdecode(git(place, "rev-parse", "--show-toplevel").rstrip(b"\n")))
 
 
-def usable_edits(repository: Path) -> list[Edit]:
+def usable_edits(repository: Path) -> list[TreeEdit]:
     """The whole history of a repository, oldest first.
 
     Raises:
@@ -132,7 +132,7 @@ def usable_edits(repository: Path) -> list[Edit]:
     return edits
 
 
-def read_edits(repository: Path, until: str = "HEAD") -> list[Edit]:
+def read_edits(repository: Path, until: str = "HEAD") -> list[TreeEdit]:
     """Every edit on the line of first parents up to `until`, oldest first."""
     settings = [
         "-c",
@@ -155,7 +155,7 @@ def read_edits(repository: Path, until: str = "HEAD") -> list[Edit]:
     return parse_log(git(repository, *settings, "log", *wanted, "--format=commit %H", until, "--"))
 
 
-def parse_log(output: bytes) -> list[Edit]:
+def parse_log(output: bytes) -> list[TreeEdit]:
     """Parse what `git log --raw -z --format='commit %H'` printed.
 
     Between NUL bytes stand `commit <id>`, `:<mode> <mode> <blob> <blob> <status>` and, after each of the latter, a
@@ -170,7 +170,7 @@ def parse_log(output: bytes) -> list[Edit]:
             commit = token[7:].decode("ascii").strip()
         elif token.startswith(b":"):
             _, mode, _, blob, status = token[1:].decode("ascii").split(" ")
-            edits.append(Edit(_ACTIONS[status[0]], next(tokens), mode, blob, commit))
+            edits.append(TreeEdit(_ACTIONS[status[0]], next(tokens), mode, blob, commit))
         elif token:
             text = f"git log printed something unexpected: {token[:60]!r}."
             raise NotUsableError(text)
@@ -187,7 +187,7 @@ def tree_at(repository: Path, commit: str) -> dict[bytes, tuple[str, str]]:
     return paths
 
 
-def replay(edits: Iterable[Edit], onto: NameSpace | None = None) -> NameSpace:
+def replay(edits: Iterable[TreeEdit], onto: NameSpace | None = None) -> NameSpace:
     """The name space after the edits, from nothing or from a snapshot."""
     space = onto or NameSpace()
     for edit in edits:
@@ -195,7 +195,7 @@ def replay(edits: Iterable[Edit], onto: NameSpace | None = None) -> NameSpace:
     return space
 
 
-def middle_commit(edits: list[Edit]) -> tuple[str, int]:
+def middle_commit(edits: list[TreeEdit]) -> tuple[str, int]:
     """An earlier commit near the middle of the history, and how many edits had been made when it was done."""
     commit = edits[len(edits) // 2].commit
     last = max(place for place, edit in enumerate(edits) if edit.commit == commit)

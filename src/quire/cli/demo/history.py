@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.cli.demo import bulk
 from quire.cli.demo.git_history import (
-    Edit,
     NameSpace,
     NotUsableError,
+    TreeEdit,
     middle_commit,
     read_edits,
     replay,
@@ -33,7 +33,7 @@ _DIGITS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class DemoHistory:
     """The input and what has become of it.
 
     Attributes:
@@ -45,13 +45,13 @@ class History:
     """
 
     repository: Path
-    edits: list[Edit]
+    edits: list[TreeEdit]
     middle: str
     middle_offset: int
     snapshot_ledger: int = -1
 
 
-def find_history(narrator: Narrator, scratch: Path) -> History:
+def find_history(narrator: Narrator, scratch: Path) -> DemoHistory:
     """The history of the repository this program is checked out in, or of one made from the standard library."""
     try:
         repository = repository_of(Path(__file__).parent)
@@ -62,10 +62,10 @@ def find_history(narrator: Narrator, scratch: Path) -> History:
         root = bulk.library_root()
         repository = make_repository(scratch, root, bulk.source_files(root))
         edits = read_edits(repository)
-    return History(repository, edits, *middle_commit(edits))
+    return DemoHistory(repository, edits, *middle_commit(edits))
 
 
-def append_history(client: Client, history: History) -> History:
+def append_history(client: Client, history: DemoHistory) -> DemoHistory:
     """Append every edit to the log, and a snapshot of the name space at the middle commit to a ledger."""
     log = client.log(LOG)
     log.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
@@ -78,10 +78,10 @@ def append_history(client: Client, history: History) -> History:
     with client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"snapshot") as ledger:
         ledger.append_many(parts)
         ledger_id = ledger.ledger_id
-    return History(history.repository, history.edits, history.middle, history.middle_offset, ledger_id)
+    return DemoHistory(history.repository, history.edits, history.middle, history.middle_offset, ledger_id)
 
 
-def check_history(client: Client, history: History) -> dict[str, object]:
+def check_history(client: Client, history: DemoHistory) -> dict[str, object]:
     """Read the log back, replay it, and compare with git: at the earlier commit, at head, from snapshot plus tail.
 
     Returns:
@@ -95,7 +95,7 @@ def check_history(client: Client, history: History) -> dict[str, object]:
     space = NameSpace()
     count = 0
     for record in client.log(LOG).read(start=0):
-        edit = Edit.decode(record.key or b"", record.value or b"")
+        edit = TreeEdit.decode(record.key or b"", record.value or b"")
         if record.offset != count or edit != history.edits[count]:
             raise VerificationError(f"Offset {count} of log {LOG} holds {edit}, not {history.edits[count]}.")
         space.apply(edit)
@@ -111,7 +111,7 @@ def check_history(client: Client, history: History) -> dict[str, object]:
     same(again.paths, middle, "the snapshot")
     tail = 0
     for record in client.log(LOG).read(start=history.middle_offset):
-        again.apply(Edit.decode(record.key or b"", record.value or b""))
+        again.apply(TreeEdit.decode(record.key or b"", record.value or b""))
         tail += 1
     same(again.paths, head, "snapshot plus tail")
     return {
@@ -123,7 +123,7 @@ def check_history(client: Client, history: History) -> dict[str, object]:
 
 
 def check_history_in_spark(
-    narrator: Narrator, spark: SparkProcess, cluster: str, history: History, tables: Path
+    narrator: Narrator, spark: SparkProcess, cluster: str, history: DemoHistory, tables: Path
 ) -> dict[str, object]:
     """Let Spark replay the log, to the earlier commit and from there to head, and compare with git.
 
@@ -150,7 +150,7 @@ def check_history_in_spark(
 def _state(path: Path) -> dict[bytes, tuple[str, str]]:
     found: dict[str, str] = json.loads(path.read_text("utf-8"))
     edits = (
-        Edit.decode(key.encode("utf-8", "surrogateescape"), value.encode("ascii"))
+        TreeEdit.decode(key.encode("utf-8", "surrogateescape"), value.encode("ascii"))
         for key, value in found.items()
     )
     return {edit.path: (edit.mode, edit.blob) for edit in edits}

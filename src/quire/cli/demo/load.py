@@ -25,7 +25,7 @@ from quire.core.errors import WindowFullError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from quire.cli.demo.bulk import Line
+    from quire.cli.demo.bulk import InputLine
 
 GROUP: Final = 512
 """Records between two looks at the clock and at the acknowledgements."""
@@ -37,7 +37,7 @@ def say(**facts: object) -> None:
     sys.stdout.flush()
 
 
-async def load(cluster: str, log_name: str, records: Iterator[Line], rate: int) -> None:
+async def load(cluster: str, log_name: str, records: Iterator[InputLine], rate: int) -> None:
     """Append the records that the log does not have yet.
 
     Args:
@@ -56,7 +56,7 @@ async def load(cluster: str, log_name: str, records: Iterator[Line], rate: int) 
         await _append(writer, rest, start, rate)
 
 
-async def _append(writer: Any, records: Iterator[Line], start: int, rate: int) -> None:
+async def _append(writer: Any, records: Iterator[InputLine], start: int, rate: int) -> None:
     said = start
 
     def acknowledged(future: asyncio.Future[int]) -> None:

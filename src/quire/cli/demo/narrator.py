@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quire.cli.output import Output, Progress
+    from quire.cli.output import Output, ProgressLine
 
 
 @dataclass(slots=True)
@@ -67,6 +67,6 @@ class Narrator:
         if not self.out.as_json:
             print(f"   {text}", flush=True)
 
-    def progress(self, what: str, total: int, unit: str = "records") -> Progress:
+    def progress(self, what: str, total: int, unit: str = "records") -> ProgressLine:
         """A bar for something that takes seconds."""
         return self.out.progress(f"   {what}", total=total, unit=unit)

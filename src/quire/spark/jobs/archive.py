@@ -38,7 +38,7 @@ from quire.log.ledgers import LogLedgers
 from quire.log.rewriting import SWAPPED_AT_ONCE, LogRewriter
 from quire.spark import cluster
 from quire.spark.jobs import command, lists, table_formats, units
-from quire.spark.jobs.archive_files import Files
+from quire.spark.jobs.archive_files import ArchiveFiles
 from quire.spark.jobs.copied import may_be_copied
 from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.table_formats import Content, TableFile
@@ -154,7 +154,7 @@ def plan(
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     log_id = lists.head_of(uri, log).log_id
     every, items = cluster.call(uri, _items, log_id, password)
-    there = Files(root).list(log_id.hex())
+    there = ArchiveFiles(root).list(log_id.hex())
 
     def unit(item: LogItem) -> ArchiveUnit:
         return ArchiveUnit(uri, root, log, log_id, password, item)
@@ -228,7 +228,7 @@ def _moved(unit: ArchiveUnit, row: Fields) -> Replacement:
 
 def _vacuum(work: ArchivePlan) -> int:
     """Delete strays that nobody is writing any more."""
-    files = Files(work.root)
+    files = ArchiveFiles(work.root)
     there = files.list(work.log_id.hex())
     old = [name for name in work.strays if name in there and time.time() - there[name][1] > _STALE_S]
     for name in old:
@@ -257,7 +257,7 @@ def _step(unit: ArchiveUnit) -> Iterator[Fields]:
 
 def _write(unit: ArchiveUnit) -> Fields:
     """Write the file, read it back, and give it its name."""
-    item, files = unit.item, Files(unit.root)
+    item, files = unit.item, ArchiveFiles(unit.root)
     written = RecordDigest()
     unfinished = f"{unit.log_id.hex()}/unfinished-{item.ledger_id}-{secrets.token_hex(8)}"
     with files.create(unfinished) as sink:
@@ -344,7 +344,7 @@ def content(uri: str, log: str, root: str, password: bytes = b"") -> Content:
     """
     head = lists.head_of(uri, log)
     every, _ = cluster.call(uri, _items, head.log_id, password)
-    there = Files(root).list(head.log_id.hex())
+    there = ArchiveFiles(root).list(head.log_id.hex())
 
     def file(item: LogItem) -> TableFile:
         place = _place(root, head.log_id, item)

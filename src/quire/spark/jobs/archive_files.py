@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 
-class Files:
+class ArchiveFiles:
     """The files below an archive's root, as far as a writer is concerned.
 
     Args:

@@ -40,10 +40,10 @@ from quire.log.staging import StagedBy, StagedLedger, stage
 from quire.spark import cluster
 from quire.spark.jobs import command, copied, lists, units
 from quire.spark.jobs.copied import CopyUnit
-from quire.spark.jobs.newest import COLUMNS, Kept, staying
+from quire.spark.jobs.newest import COLUMNS, KeptOffsets, staying
 from quire.spark.jobs.stored import RecordDigest, records_of
 from quire.spark.jobs.units import Row as Fields
-from quire.spark.outgoing import Entries
+from quire.spark.outgoing import EntryPacker
 from quire.spark.write_options import BodyCodec, Compression
 from quire.wire.batch import arrow_schema
 
@@ -67,7 +67,7 @@ class CompactUnit(CopyUnit):
         kept: the offsets that stay.
     """
 
-    kept: Kept
+    kept: KeptOffsets
     compression: Compression
 
     @property
@@ -280,7 +280,7 @@ def _copied(unit: CompactUnit) -> tuple[LogItem, RecordDigest]:
 
 def _fill(unit: CompactUnit, staged: StagedLedger) -> tuple[LogItem, RecordDigest]:
     largest = cluster.entry_bytes_max(unit.uri)
-    entries = Entries(BodyCodec.ARROW, unit.compression, largest, first_offset=unit.first)
+    entries = EntryPacker(BodyCodec.ARROW, unit.compression, largest, first_offset=unit.first)
     digest = RecordDigest()
 
     def send(ready: Iterator[bytes]) -> None:

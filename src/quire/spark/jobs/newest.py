@@ -19,7 +19,7 @@ COLUMNS: Final = "offset bigint, key binary, value binary, timestamp timestamp"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptOffsets:
     """Which offsets keep their record: a bitmap for each 32,768 of them, an eighth of a byte an offset."""
 
     bitmaps: dict[int, bytes]
@@ -36,17 +36,17 @@ class Kept:
                 mask[inside] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[places]
         return mask
 
-    def part(self, first: int, behind: int) -> Kept:
+    def part(self, first: int, behind: int) -> KeptOffsets:
         """What concerns the offsets from `first` up to, not including, `behind`."""
         wanted = range(first >> BUCKET_BITS, (behind - 1 >> BUCKET_BITS) + 1)
-        return Kept({bucket: self.bitmaps[bucket] for bucket in wanted if bucket in self.bitmaps})
+        return KeptOffsets({bucket: self.bitmaps[bucket] for bucket in wanted if bucket in self.bitmaps})
 
     def count(self, first: int, behind: int) -> int:
         """How many records stay of these offsets."""
         return int(self.mask(np.arange(first, behind)).sum())
 
 
-def staying(records: DataFrame, key: str, tombstones_below_ms: int | None) -> Kept:
+def staying(records: DataFrame, key: str, tombstones_below_ms: int | None) -> KeptOffsets:
     """Which records stay: each key's newest, and all without a key.
 
     Args:
@@ -69,4 +69,4 @@ def staying(records: DataFrame, key: str, tombstones_below_ms: int | None) -> Ke
         f"last.offset & {(1 << BUCKET_BITS) - 1} AS position",
     )
     bitmaps = placed.groupBy("bucket").agg(expr("bitmap_construct_agg(position) AS bits"))
-    return Kept({row["bucket"]: bytes(row["bits"]) for row in bitmaps.toLocalIterator()})
+    return KeptOffsets({row["bucket"]: bytes(row["bits"]) for row in bitmaps.toLocalIterator()})

@@ -24,8 +24,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import col, collect_set, count_distinct
 from pyspark.sql.functions import sum as total
 
-from quire.client.scrubbing import Finding, ReplicaCheck, Verdict, WindowCheck, majority, windows
-from quire.client.shares import Share, shares
+from quire.client.scrubbing import CopyVerdict, Finding, ReplicaCheck, WindowCheck, majority, windows
+from quire.client.shares import BookieShare, shares
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.spark import cluster
@@ -44,7 +44,7 @@ SCHEMA = (
     "ledger bigint, bookie string, first_entry bigint, last_entry bigint, class int, entries bigint, bytes bigint, "
     "fingerprint bigint, verdict string, detail string"
 )
-BAD = (Verdict.MISSING, Verdict.CORRUPT, Verdict.UNLIKE)
+BAD = (CopyVerdict.MISSING, CopyVerdict.CORRUPT, CopyVerdict.UNLIKE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ScrubUnit:
 
     uri: str
     bookie: str
-    pieces: tuple[tuple[LedgerMetadata, Share], ...]
+    pieces: tuple[tuple[LedgerMetadata, BookieShare], ...]
     audit: bool
     timeout_ms: int
     size: int
@@ -151,14 +151,14 @@ def plan(
     records = cluster.call(uri, _records, tuple(logs), tuple(ledgers))
     closed = [record for record in records if record.state.name == "CLOSED"]
     found: list[ScrubUnit] = []
-    by_bookie: dict[str, list[tuple[LedgerMetadata, Share]]] = {}
+    by_bookie: dict[str, list[tuple[LedgerMetadata, BookieShare]]] = {}
     for record in closed:
         for share in shares(record):
             by_bookie.setdefault(share.bookie, []).extend(
                 (record, part) for part in _cut(record, share, unit_bytes)
             )
     for bookie, pieces in sorted(by_bookie.items()):
-        group: list[tuple[LedgerMetadata, Share]] = []
+        group: list[tuple[LedgerMetadata, BookieShare]] = []
         size = 0
         whole = sum(starmap(_size, pieces))
         # Units of one size: the last one of a bookie would be short, and a round is as long as its longest task.
@@ -210,7 +210,7 @@ def run(
         )
         found = {row["verdict"]: row["entries"] for row in sums}
         size = sum(row["bytes"] or 0 for row in sums)
-        copies = found.pop(Verdict.OK, 0)
+        copies = found.pop(CopyVerdict.OK, 0)
         if found:
             worst = (
                 rows.where(col("verdict") != "ok")
@@ -249,22 +249,27 @@ async def _check_unit(client: QuireClient, unit: ScrubUnit) -> list[Fields]:
         record, mine = pieces[0][0], [share for _, share in pieces]
         check = ReplicaCheck(client.bookies, record, unit.timeout_ms)
         found = await (_audit(check, mine) if unit.audit else _scrub(check, record, mine))
-        if any(row["verdict"] != Verdict.OK for row in found):
+        if any(row["verdict"] != CopyVerdict.OK for row in found):
             found = await _still_true(client, record, found)
         rows += [{"ledger": record.ledger_id, "bookie": unit.bookie, **row} for row in found]
     return rows
 
 
-async def _audit(check: ReplicaCheck, mine: list[Share]) -> list[Fields]:
+async def _audit(check: ReplicaCheck, mine: list[BookieShare]) -> list[Fields]:
     found = await check.audit(mine[0].bookie, mine)
-    share = {"first_entry": mine[0].first, "last_entry": mine[-1].last, "verdict": Verdict.OK, "entries": 0}
+    share = {
+        "first_entry": mine[0].first,
+        "last_entry": mine[-1].last,
+        "verdict": CopyVerdict.OK,
+        "entries": 0,
+    }
     return [share, *(_row(each, mine) for each in found)]
 
 
-async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[Share]) -> list[Fields]:
+async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[BookieShare]) -> list[Fields]:
     under_way = asyncio.Semaphore(_WINDOWS_AT_ONCE)
 
-    async def look(window: Share) -> WindowCheck:
+    async def look(window: BookieShare) -> WindowCheck:
         async with under_way:
             return await check.scrub(window)
 
@@ -278,15 +283,15 @@ async def _scrub(check: ReplicaCheck, record: LedgerMetadata, mine: list[Share])
 
 def _rows(result: WindowCheck) -> Iterator[Fields]:
     """A window's good copies: the counts once, a fingerprint for each class."""
-    base = {"first_entry": result.first, "last_entry": result.last, "verdict": Verdict.OK}
+    base = {"first_entry": result.first, "last_entry": result.last, "verdict": CopyVerdict.OK}
     yield base | {"entries": result.entries, "bytes": result.payload_bytes}
     for entry_class, fingerprint in result.fingerprints.items():
         yield base | {"entries": 0, "bytes": 0, "class": entry_class, "fingerprint": fingerprint}
 
 
-def _row(found: Finding, mine: Sequence[Share]) -> Fields:
+def _row(found: Finding, mine: Sequence[BookieShare]) -> Fields:
     count = sum(share.cut(found.first, found.last).count for share in mine)
-    if found.verdict is Verdict.EXTRA:
+    if found.verdict is CopyVerdict.EXTRA:
         count = found.last - found.first + 1
     return {
         "first_entry": found.first,
@@ -307,8 +312,8 @@ async def _still_true(client: QuireClient, record: LedgerMetadata, rows: list[Fi
     if tuple(now.fragments) == tuple(record.fragments) and now.last_entry == record.last_entry:
         return rows
     return [
-        row | {"verdict": Verdict.UNKNOWN, "detail": "the ledger's record was changed meanwhile"}
-        if row["verdict"] != Verdict.OK
+        row | {"verdict": CopyVerdict.UNKNOWN, "detail": "the ledger's record was changed meanwhile"}
+        if row["verdict"] != CopyVerdict.OK
         else row
         for row in rows
     ]
@@ -337,7 +342,7 @@ async def _records(
     return sorted(found, key=lambda record: record.ledger_id)
 
 
-def _cut(record: LedgerMetadata, share: Share, unit_bytes: int) -> Iterator[Share]:
+def _cut(record: LedgerMetadata, share: BookieShare, unit_bytes: int) -> Iterator[BookieShare]:
     """A share in parts that a task reads, each of whole windows."""
     parts = list(windows(record, share))
     each = max(1, unit_bytes * len(parts) // max(1, _size(record, share)))
@@ -345,13 +350,15 @@ def _cut(record: LedgerMetadata, share: Share, unit_bytes: int) -> Iterator[Shar
         yield share.cut(some[0].first, some[-1].last)
 
 
-def _size(record: LedgerMetadata, share: Share) -> int:
+def _size(record: LedgerMetadata, share: BookieShare) -> int:
     """Payload bytes of a share, about."""
     average = record.length / max(1, record.last_entry + 1)
     return int((share.last - share.first + 1) * average * share.residues.bit_count() / share.period) + 1
 
 
-def _same_ledger(audit: bool, one: tuple[LedgerMetadata, Share], other: tuple[LedgerMetadata, Share]) -> bool:
+def _same_ledger(
+    audit: bool, one: tuple[LedgerMetadata, BookieShare], other: tuple[LedgerMetadata, BookieShare]
+) -> bool:
     """An audit asks a bookie for a ledger's list once: all its shares of the ledger belong to one unit."""
     return audit and one[0].ledger_id == other[0].ledger_id
 
@@ -395,7 +402,7 @@ async def _unlike(
         {
             "ledger": record.ledger_id,
             "bookie": bookie,
-            **_row(Finding(entry_id, entry_id, Verdict.UNLIKE, f"of {len(contents)} copies"), ()),
+            **_row(Finding(entry_id, entry_id, CopyVerdict.UNLIKE, f"of {len(contents)} copies"), ()),
             "entries": 1,
         }
         for entry_id, contents in sorted(by_entry.items())

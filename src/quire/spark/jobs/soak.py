@@ -49,7 +49,7 @@ VERDICTS = ("missing", "duplicates", "mismatched", "misplaced")
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class SoakWriter:
     """Who writes what: enough to make each record again.
 
     Attributes:
@@ -84,7 +84,7 @@ class SoakUnit:
 
     uri: str
     log: str
-    writer: Writer
+    writer: SoakWriter
     step: str
     round: int
     first: int
@@ -192,7 +192,7 @@ def plan(
     """
     if min(writers, records, rounds, value_bytes) < 1:
         raise SparkUseError("quire: a soak needs at least one writer, record, round and byte.")
-    who = [Writer(seed, number, value_bytes) for number in range(writers)]
+    who = [SoakWriter(seed, number, value_bytes) for number in range(writers)]
 
     def units_of(step: str, number: int) -> tuple[SoakUnit, ...]:
         first = number * records
@@ -355,16 +355,16 @@ async def verify(client: QuireClient, unit: SoakUnit) -> Fields:
     Raises:
         QuireError: it cannot be read.
     """
-    found = Verdict(unit.writer)
+    found = SoakVerdict(unit.writer)
     async for record in client.log(unit.log).read(unit.first, unit.behind):
         found.take(record)
     return found.facts(unit.first, unit.behind)
 
 
-class Verdict:
+class SoakVerdict:
     """Records as they are read, against those that must be there."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: SoakWriter) -> None:
         self._writer = writer
         self._seen: Counter[int] = Counter()
         self._records = self._bytes = self._mismatched = self._misplaced = 0
