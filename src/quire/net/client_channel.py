@@ -247,8 +247,8 @@ class ClientChannel(FrameProtocol):
     def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
         self.was_refused = True  # one side does not take the other, which `troubles` tells
         msg = (
-            f"bookie {self.meant} answered with a frame of {size} bytes, and this client takes {self._sent_bytes_max}: "
-            f"raise its limit to the bookie's ({OPTION})"
+            f"the response of bookie {self.meant} has {size} bytes, and the limit of this client is "
+            f"{self._sent_bytes_max}: raise it to the bookie's limit ({OPTION})"
         )
         raise MalformedFrameError(msg, bookie=self.meant)
 
