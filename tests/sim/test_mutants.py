@@ -15,7 +15,7 @@ from support.rounds import rounds
 FIRST_SEED = 1_000_000
 
 FOUND = {
-    "D2": 88,
+    "D2": 2664,
     "D7": 1,
     "X1": 4,
     "X2": 162,
