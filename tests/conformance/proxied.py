@@ -23,12 +23,13 @@ async def behind(driver, open_through):
             await store.close()
 
 
-async def lose_answer(proxy, change, happened):
-    """Start a change whose answer is lost although it happens."""
+async def lose_answer(proxy, change, happened, *, cut=False):
+    """Start a change whose answer is lost although it happens; with `cut` nothing passes from then on."""
     proxy.lose_answers()
     task = asyncio.ensure_future(change)
     await until(happened)
-    proxy.pass_everything()
+    if not cut:
+        proxy.pass_everything()
     return task
 
 

@@ -130,6 +130,35 @@ def test_a_registration_that_somebody_deletes_comes_back(driver):
     run(scenario())
 
 
+def test_a_numbered_registration_that_was_given_up_is_removed(driver):
+    """Else the place of a candidate who heard an error stands as long as its session, and nobody else may lead."""
+
+    async def scenario():
+        async with behind_proxy(driver, session_timeout_ms=20_000, patience_ms=500) as (store, other, proxy):
+            first = await store.register("e/n-", b"", sequential=True)
+
+            async def places():
+                return [key for key, _ in await other.list("e/")]
+
+            async def made():
+                return len(await places()) == 2
+
+            task = await lose_answer(proxy, store.register("e/n-", b"", sequential=True), made, cut=True)
+            with pytest.raises((MetadataUnknownError, StoreAwayError)):
+                await task
+            assert await made()
+            proxy.pass_everything()
+
+            async def removed():
+                return await places() == [first.key]
+
+            await until(removed)
+            again = await store.register("e/n-", b"", sequential=True)
+            assert await places() == [first.key, again.key]
+
+    run(scenario())
+
+
 # --- sessions and connections -----------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from quire.metadata.zookeeper_session import LOST, ZookeeperSession
 from quire.metadata.zookeeper_watches import ZookeeperWatches
 
 ATTEMPTS_MAX: Final = 20
+RETRY_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -47,6 +48,7 @@ class ZookeeperRegistrations:
         self._watches = watches
         self._held = HeldRegistrations(self._ready_restore, (QuireError, *LOST))
         self._turn = asyncio.Lock()
+        self._cleaners: dict[str, asyncio.Task[None]] = {}
 
     async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
         """Make a registration; a lost answer is settled here.
@@ -96,16 +98,42 @@ class ZookeeperRegistrations:
 
     async def _make_numbered(self, path: str, value: bytes) -> str:
         unknown = False
-        for _ in range(ATTEMPTS_MAX):
-            if unknown and (found := await self._lost_number(path)):
-                return found
-            try:
-                return await self._nodes.create(path, value, EPHEMERAL | SEQUENTIAL)
-            except MetadataUnknownError:
-                unknown = True
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                if unknown and (found := await self._lost_number(path)):
+                    return found
+                try:
+                    return await self._nodes.create(path, value, EPHEMERAL | SEQUENTIAL)
+                except MetadataUnknownError:
+                    unknown = True
+        except BaseException:
+            self._remove_lost_number(path, unknown=unknown)
+            raise
+        self._remove_lost_number(path, unknown=True)
         raise MetadataUnknownError(
-            f"the outcome of registering {path} is unknown; the registration ends with this session"
+            f"the outcome of registering {path} is unknown; if it was made, it is removed again"
         )
+
+    def _remove_lost_number(self, path: str, *, unknown: bool) -> None:
+        """Remove what nobody holds: the session lives on, and would keep it for as long."""
+        if unknown and path not in self._cleaners:
+            cleaner = asyncio.get_running_loop().create_task(
+                self._until_no_lost_number(path), name=f"remove a lost registration {path}"
+            )
+            self._cleaners[path] = cleaner
+            cleaner.add_done_callback(lambda _: self._cleaners.pop(path, None))
+
+    async def _until_no_lost_number(self, path: str) -> None:
+        while True:
+            try:
+                async with self._turn:
+                    found = await self._lost_number(path)
+                    if found is None:
+                        return
+                    _LOG.warning("removing %s, which was registered although its response was lost", found)
+                    await self._nodes.remove_own(found)
+            except (QuireError, *LOST):
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _lost_number(self, path: str) -> str | None:
         """The znode that a create whose answer was lost has made, if it has."""
@@ -212,6 +240,8 @@ class ZookeeperRegistrations:
 
     def end(self) -> None:
         """The session has ended for good."""
+        for cleaner in list(self._cleaners.values()):
+            cleaner.cancel()
         for path in list(self._held):
             self._held.lose(path)
 

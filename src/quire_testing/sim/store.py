@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from quire.core.errors import MetadataUnknownError
 from quire.core.ids import LedgerId
@@ -50,6 +50,9 @@ class StoreSettings:
         self.lost_answers = lost_answers
         self.watch_ns = watch_ns
         self.unknown_after_ns = unknown_after_ns
+
+
+RETRY_SECONDS: Final = 0.01
 
 
 class SimStore(MetadataStore):
@@ -161,10 +164,28 @@ class SimStore(MetadataStore):
     async def register(
         self, key: str, value: bytes, *, sequential: bool = False, again: bool = True
     ) -> Registration:
-        """See `MetadataStore`."""
-        return await self._ask(
-            lambda: self.inner.register(key, value, sequential=sequential, again=again), changes=False
-        )
+        """See `MetadataStore`. As every driver does: what nobody heard of is taken back when the store is reached again."""
+        made: list[Registration] = []
+        given_up = False
+
+        async def request() -> Registration:
+            made.append(await self.inner.register(key, value, sequential=sequential, again=again))
+            if given_up:
+                await made[0].close()
+            return made[0]
+
+        try:
+            return await self._ask(request, changes=False)
+        except MetadataUnknownError:
+            given_up = True
+            if made:
+                self._loop.create_task(self._take_back(made[0]))
+            raise
+
+    async def _take_back(self, registration: Registration) -> None:
+        while self.cut:
+            await asyncio.sleep(RETRY_SECONDS)
+        await registration.close()
 
     async def next_ledger_id(self) -> LedgerId:
         """See `MetadataStore`."""
