@@ -178,6 +178,12 @@ def transition(old, new):
     }[old.state, new.state]
 
 
+NOT_BY_THE_EXPLORER = {
+    "first_word": "its bookies begin with the key of their one ledger; see tests/unit/bookie/test_first_words.py",
+    "without_record": "its one ledger has a record from the beginning; the same",
+}
+
+
 def explored():
     seen = Seen()
     names = [field.name for field in fields(RULES) if field.name != "no_entry"]
@@ -235,9 +241,9 @@ def seen():
 
 
 def test_every_rule_is_asked(seen):
-    assert [
+    assert {
         field.name for field in fields(RULES) if field.name != "no_entry" and not seen.rules[field.name]
-    ] == []
+    } == NOT_BY_THE_EXPLORER.keys()
 
 
 def test_every_message_fault_and_step_occurs(seen):

@@ -175,7 +175,7 @@ def test_every_change_carries_over_what_it_does_not_own() -> None:
                 log_id=LOG_ID,
                 items=[pb.LogItem(state=1, place=1, ledger_id=n) for n in range(3)],
             ).SerializeToString(),
-            "calls 3 ledgers open",
+            "3 of its ledgers are open",
         ),
     ],
 )

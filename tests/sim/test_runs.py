@@ -14,6 +14,9 @@ from quire_testing.sim.mixes import MIXES
 from quire_testing.sim.run import simulate
 from support.rounds import rounds
 
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""A process that is killed, or a world that ends, drops its coroutines in the middle of whatever they wait for."""
+
 FIRST_SEED = 0
 PRINT_RUNS = """
 import sys, zlib

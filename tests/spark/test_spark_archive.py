@@ -126,7 +126,7 @@ def test_rows_stay_when_ledgers_become_files_and_damage_is_named(spark, orders, 
     with pytest.raises(ArchivedError, match="in the archive"):
         orders.run(read_all)
     files[2].unlink()
-    with pytest.raises(Exception, match=rf"{files[2].name} cannot be read"):
+    with pytest.raises(Exception, match=rf"{files[2].name} is missing from its directory"):
         frame(spark, orders, "offset bigint").collect()
     lossy = rows(spark, orders, "offset bigint", failOnDataLoss="false")
     assert 0 < len(lossy) < RECORDS

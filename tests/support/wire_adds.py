@@ -83,7 +83,7 @@ class WireAdds:
         self.asked += 1
         key = KEY if fencing else b""
         if self.protocol == "v2":
-            return v2.encode_read(self._ledger_id, first, v2.Flag.DO_FENCING if fencing else 0, key)
+            return v2.encode_read(self._ledger_id, first, v2.V2Flag.DO_FENCING if fencing else 0, key)
         if self.protocol == "v3":
             flag = v3.FENCE_LEDGER if fencing else None
             return v3.encode_read(self.asked, self._ledger_id, first, key=key, flag=flag)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,18 @@ def usable(probe: dict[str, Any]) -> bool:
     return not any((frame.get("decoded") or {}).get("large") for frame in probe["frames"])
 
 
+def ledgers_of(probes: list[dict[str, Any]]) -> set[int]:
+    """The ledgers that requests name: a bookie takes nothing of one without a record."""
+    named = json.dumps([probe["frames"] for probe in probes])
+    return {int(found) for found in re.findall(r'"ledgerI[dD]": "?(\d+)', named)}
+
+
 def test_all_probes(tmp_path: Path) -> None:
     asyncio.run(all_probes(tmp_path))
 
 
 async def all_probes(tmp_path: Path) -> None:
-    async with small_cluster(tmp_path, bookies=1) as cluster:
+    async with small_cluster(tmp_path, bookies=1, records=ledgers_of(PROBES)) as cluster:
         port = next(iter(cluster.servers.values())).address[1]
         for probe in PROBES:
             if usable(probe):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from quire.bookie.server import BookieServer
 from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
+from quire.core.rules import RULES
 from quire.metadata.ledgers import LedgerStore, ledger_key
 from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Put, StoreAwayError, Versioned
@@ -112,6 +114,25 @@ async def speak(at: World, who: LedgerAccess, how: str) -> Answer:
         assert await write_lacs(at.client, at.bookie, [item]) == (Answer.OK, []), "a hint needs no answer"
         return await fence(at, who)
     return await at.add(who, [0], recovery=how == "recovery add")
+
+
+@pytest.mark.parametrize("rule", ["first_word", "without_record"])
+def test_without_the_rule_a_stranger_stops_a_ledger(rule: str, tmp_path: Path) -> None:
+    """The two mutants: the explorer's bookies know their ledger's key from the beginning."""
+    swapped: dict[str, Any] = {"first_word": lambda *_: Answer.OK, "without_record": lambda **_: Answer.OK}
+
+    async def work(at: World) -> None:
+        await at.server.stop()
+        at.server = BookieServer(at.config, at.store, rules=replace(RULES, **{rule: swapped[rule]}))
+        await at.server.start()
+        await reachable(at)
+        if rule == "first_word":
+            await create(at)
+        assert await fence(at, access(NEW, password=b"a stranger's", token=0)) is Answer.OK
+        who = access(NEW, password=b"secret", token=0) if rule == "first_word" else await create(at)
+        assert await at.add(who, [0]) is Answer.UNAUTHORISED
+
+    in_world(tmp_path, work)
 
 
 def test_another_token_than_the_records_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from quire.env.stepped import StepClock, StepWorker
 from quire.storage.config import StorageConfig
 from quire.storage.identity import open_identity
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment_format import GROUP_MAGIC, SegmentRecordKind
+from quire.storage.segment_format import GROUP_MAGIC, Kind
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.run import RunView, encode_run, ids_in
 from support.golden import BEYOND, BOOKIE, CLUSTER, facts_told, pack, told
@@ -174,7 +174,7 @@ def spoil(directory: Path, disk_before: list[Any], ledger_id: int, first: int) -
     [record] = [
         record
         for record in disk_before
-        if record.kind == SegmentRecordKind.RUN and (record.ledger_id, record.first) == (ledger_id, first)
+        if record.kind == Kind.RUN and (record.ledger_id, record.first) == (ledger_id, first)
     ]
     path = directory / "segments" / f"{record.segment:016x}.seg"
     data = bytearray(path.read_bytes())
