@@ -134,11 +134,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def kill(self) -> None:
         """The process is gone: nothing that it scheduled happens any more."""
-        self._ready.clear()
-        if self.alive:
-            self.alive = False
-            if self.on_kill is not None:
-                self.on_kill()
+        was_alive, self.alive = self.alive, False
+        self._ready.clear()  # what it would have heard in this turn, it never hears: no finding
+        if was_alive and self.on_kill is not None:
+            self.on_kill()
 
     def pause(self) -> None:
         """Stand still; what comes meanwhile waits."""
