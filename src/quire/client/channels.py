@@ -22,11 +22,11 @@ Ended: TypeAlias = Callable[[AnyChannel, str], None]
 
 
 class Channels:
-    """Makes the connections of one client; whoever asks has them connected.
+    """Makes the connections of one client; the caller connects them.
 
     Args:
         cluster_instance: the cluster that bookies must belong to, as far as they can be asked.
-        receive_budget_bytes: memory for unfinished answers.
+        receive_budget_bytes: memory for unfinished responses.
         protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
         limits: the longest frames; see `ClientConfig.frame_bytes_max`.
         keys: certificates and a password, if there are any.
@@ -90,4 +90,4 @@ class Channels:
 
 
 def _beside_ended(channel: BookKeeperChannel, reason: str) -> None:
-    """Its requests have their answers already, and the next one makes another connection."""
+    """Its requests have completed; the next request opens another connection."""

@@ -12,7 +12,7 @@ from quire.wire.native_hello import LACS
 
 
 class Reply:
-    """Turns one channel answer into a future's result."""
+    """Turns one channel response into a future's result."""
 
     __slots__ = ("future",)
 

@@ -1,4 +1,5 @@
-"""Drives one `CommitMachine`: reads and swaps heads, recovers ledgers, deletes what is provably in no list.
+"""Drives one `CommitMachine`: reads heads, replaces them by compare-and-swap, recovers ledgers, deletes what is
+provably in no list.
 
 Source: docs/spark-sink.md, "Exactly once: how"; docs/decisions/017-leader-epoch.md; docs/decisions/024-adoption.md.
 """
@@ -48,8 +49,8 @@ from quire.metadata.election import Election
 from quire.wire.log_records import page_name
 
 GUARDED_MAX: Final = 100
-"""So many ledgers of one batch are required by the swap itself; etcd takes 128 operations at once. Those beyond are
-looked at right before it, which a collector's grace time then has to cover."""
+"""So many ledgers of one batch are required by the compare-and-swap itself; etcd takes 128 operations at once. Those
+beyond are looked at right before it, which a collector's grace time then has to cover."""
 
 OwnFingerprint: TypeAlias = Callable[[int], Awaitable[Fingerprint | None]]
 """What the caller's checkpoint has of the batch of a number; None when it has nothing that can be read."""
@@ -87,7 +88,7 @@ class LogCommitter:
         config: settings.
         own: what the caller's checkpoint says of a batch of its query, for the comparison with a log's mark.
         rules: the judgements of the machine; a check takes one out.
-        at: told of each step before it is taken and after; a check lets the process die there.
+        at: called before and after each step; a check makes the process exit there.
     """
 
     def __init__(
@@ -319,7 +320,7 @@ async def discard(
     """Delete staged ledgers that the log does not name; proven in the deletion, so it is safe after any commit.
 
     Returns:
-        Those that stay: listed, or nobody can tell now. The collector looks at them again.
+        Those that stay: listed, or that is unknown now. The collector looks at them again.
     """
     heads = LogHeads(client.store)
     stay = []

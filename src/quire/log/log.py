@@ -173,15 +173,16 @@ class Log:
         """Become the log's only writer: fence what was there, recover it, begin a new ledger.
 
         Args:
-            wait_for_leadership: stand behind the writers that are there and wait until they are gone; otherwise
-                take the log over at once. Either way only the swap of the list decides. Who loses it asks the
-                elector before each retry: whoever waits waits again, others go on only if it names no other writer.
+            wait_for_leadership: queue behind the present writers and wait until they are gone; otherwise
+                take the log over at once. Either way only the compare-and-swap of the list decides. The loser asks the
+                elector before each retry: a caller that waits for leadership waits again, others go on only if the
+                elector names no other writer.
 
         Raises:
             NoSuchLogError: there is no such log.
             NotLeaderError: another took it over meanwhile and the elector names that one, or others did so again
                 and again.
-            RecoveryInconclusiveError: too few bookies answer to recover what is open.
+            RecoveryInconclusiveError: too few bookies respond to recover what is open.
             NotEnoughBookiesError: no new ledger can be made.
 
         Source: BookKeeper ledgers to logs, "Opening a log".
@@ -242,7 +243,7 @@ class Log:
         """The records from `start` to `end` (exclusive), or to what is confirmed now. No writer is disturbed.
 
         What a living writer has acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A
-        writer that was abandoned or killed may have acknowledged its last records without telling anybody else; they
+        writer that was abandoned or killed may have acknowledged its last records without sending its LAC; they
         are stored, and `read(recover=True)` finds them.
 
         Args:
@@ -254,7 +255,7 @@ class Log:
         Raises:
             TrimmedError: the log begins after `start` (by now).
             PastEndError: the log ends before `start`.
-            RecoveryInconclusiveError: with `recover`, too few bookies answered to tell where a ledger ends.
+            RecoveryInconclusiveError: with `recover`, too few bookies responded to determine where a ledger ends.
         """
         reader = await self._reader(start, end, follow=False, recover=recover)
         async with contextlib.aclosing(reader.records()) as records:
@@ -365,7 +366,7 @@ class Log:
                     reader = await self._ledgers.open(item)
                     found, last_entry = await summary(reader), int(reader.last_add_confirmed)
                     # What is seen of an open ledger may be less than what is confirmed: the one behind it, which may
-                    # have records by now, begins at an offset that nobody but the writer knows yet.
+                    # have records by now, begins at an offset that only the writer knows yet.
                     ended = reader.closed
                     silent |= dict.fromkeys(reader.silent)
                 item = replace(item.completed(first, found), state=ItemState.OPEN)  # noqa: PLW2901 - as known now
