@@ -98,7 +98,7 @@ class Lookup:
 
         Args:
             count_max: no more than these; 0 or less: any number.
-            bytes_max: of the answer, by the count that Java keeps: 36, and each entry with 4 more.
+            bytes_max: of the response, by the count that Java keeps: 36, and each entry with 4 more.
         """
         found: list[Buffer] = []
         size = 36
