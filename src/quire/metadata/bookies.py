@@ -135,7 +135,7 @@ class BookieRegistration:
 
         Raises:
             IdentityReplacedError: it is another's.
-            QuireError: the store does not answer.
+            QuireError: the store does not respond.
         """
         held = self._held
         if not held.lost.is_set():
@@ -163,7 +163,7 @@ class BookieRegistration:
         return self._held.renewed
 
     async def set_writable(self, writable: bool) -> None:
-        """Move to the other place: registered there first, taken back here then, so that it never seems dead."""
+        """Move to the other place: registered there first, withdrawn here then, so that it never seems unregistered."""
         if writable == self.info.writable:
             return
         info = replace(self.info, writable=writable)
@@ -252,7 +252,7 @@ class BookieRegistry:
         One whose registration cannot be read is left out with a warning: it must not hide the others.
         """
         found: dict[BookieId, BookieInfo] = {}
-        for prefix in (AVAILABLE, READONLY):  # whoever is in both is read-only
+        for prefix in (AVAILABLE, READONLY):  # a bookie in both is read-only
             for key, value in await self._all(prefix):
                 bookie_id = key.removeprefix(prefix)
                 try:

@@ -3,7 +3,7 @@
 A session is a row in the database and a file of its own, which its owner keeps open and locked, and in which it moves
 a counter. POSIX record locks end with their process, however it ends, and a forked child does not have them. So a free
 lock means a dead owner. A lock that is held while the counter stands still means an owner that does not move: it is
-expired after the session's timeout, measured by the clock of whoever looks.
+expired after the session's timeout, measured by the observer's clock.
 
 The counter lies in the file and not in the row, so that being alive needs no commit: an idle cluster writes nothing,
 and a process that is stopped is hardly ever stopped with the database's write lock in its hand.
@@ -84,7 +84,7 @@ class SessionFile:
         return True
 
     def beat(self) -> None:
-        """Move the counter. Not synced: it tells living processes, and none outlives the machine.
+        """Move the counter. Not synced: only running processes read it, and none outlives the machine.
 
         Raises:
             StorageError: the file cannot be written.
@@ -158,7 +158,7 @@ class SessionObserver:
         return seen is not None and self._is_over(seen, now_ms)
 
     def rest(self) -> None:
-        """Nobody looks for a while: keep no session's file open, only what was seen of it."""
+        """No check for a while: keep no session's file open, only what was seen of it."""
         for seen in self._seen.values():
             if seen.descriptor is not None:
                 os.close(seen.descriptor)
@@ -176,7 +176,7 @@ class SessionObserver:
 
     def _is_over(self, seen: _Seen, now_ms: int) -> bool:
         seen.free = seen.free or not self._is_held(seen)
-        # Time in which nobody looked counts only in part: it may be the observer that stood still.
+        # Time without checks counts only in part: it may be the observer that stood still.
         seen.still_ms += min(now_ms - seen.looked_ms, seen.row.timeout_ms // LOOKS_BEFORE_EXPIRY)
         seen.looked_ms = now_ms
         return seen.free or seen.still_ms >= seen.row.timeout_ms
@@ -205,7 +205,7 @@ class SessionObserver:
 
 
 def sweep(folder: Path, names: set[str]) -> None:
-    """Remove session files that no row names and nobody holds: left by a crash between row and file.
+    """Remove session files that no row names and no process holds: left by a crash between row and file.
 
     Args:
         folder: the folder of sessions; need not exist.

@@ -106,7 +106,7 @@ class StoreThread(threading.Thread):
     def run(self) -> None:
         try:
             self._open()
-        except Exception as error:  # noqa: BLE001 - whatever it was, whoever opens the store must hear it
+        except Exception as error:  # noqa: BLE001 - whatever it was, the opening of the store must raise it
             self._post(_settle, [(self._opened, None, error)])
             return
         with _NEIGHBOURS_LOCK:
@@ -190,7 +190,7 @@ class StoreThread(threading.Thread):
     def _post(self, call: Callable[..., object], *values: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *values)
-        except RuntimeError:  # the loop was closed and the store forgotten: nobody is left to serve
+        except RuntimeError:  # the loop was closed without closing the store: no caller is left
             self._abandoned = True
 
     # --- jobs ----------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class StoreThread(threading.Thread):
             self._failed(error)
 
     def _failed(self, error: sqlite3.Error | QuireError) -> QuireError:
-        """What to tell; a file that is damaged or was replaced is not used again."""
+        """The error to raise; a file that is damaged or was replaced is not used again."""
         told = explain(error, self.path) if isinstance(error, sqlite3.Error) else error
         if isinstance(told, CorruptMetadataError | NoClusterError):
             self._give_up(told)
@@ -308,11 +308,11 @@ class StoreThread(threading.Thread):
         return self.file.apply(ops, over=self.registrations.remove_if_over)
 
     def attach(self, watch: Watch) -> None:
-        """From now on this watch is told."""
+        """From now on this watch is notified."""
         self._watches.attach(watch, self, self.file)
 
     def detach(self, watch: Watch) -> None:
-        """This watch is not told any more."""
+        """This watch is not notified any more."""
         self._watches.detach(watch, self)
 
     def wake(self) -> None:
@@ -376,7 +376,7 @@ class StoreThread(threading.Thread):
             self._announce()
 
     def _announce(self, committed: CommittedChanges | None = None) -> None:
-        """After a commit of this store: tell the watches of this process; wake those that it cannot tell.
+        """After a commit of this store: notify the watches of this process; wake the other processes.
 
         Args:
             committed: what it changed.

@@ -31,7 +31,7 @@ _CODES: Final = range(-150, 0)
 
 
 class ServerError(KazooException):  # type: ignore[misc]
-    """An answer with an error that kazoo does not know, for example that a quota is exceeded."""
+    """A response with an error that kazoo does not know, for example that a quota is exceeded."""
 
 
 def know_all_errors() -> None:
