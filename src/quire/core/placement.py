@@ -1,4 +1,4 @@
-"""Which bookies get a ledger's entries: new ensembles, replacements, and a grudge against those that just failed.
+"""Which bookies get a ledger's entries: new ensembles, replacements, and the quarantine of those that just failed.
 
 Chance and time are arguments. A quarantined bookie is avoided, never refused: a doubtful bookie is better than none
 where the alternative is to fail.
@@ -118,7 +118,7 @@ def place_ledger(
         rules: the judgements; `may_create` says with how few a ledger begins.
 
     Raises:
-        NotEnoughBookiesError: too few are there, or nobody is known who could take an absent slot; it names both.
+        NotEnoughBookiesError: too few are there, or no known bookie could take an absent slot; it names both.
 
     Source: docs/decisions/004-absent-slots.md.
     """
