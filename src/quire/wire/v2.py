@@ -235,7 +235,7 @@ def encode_add_answers(code: int, ledger_id: int, entry_ids: Sequence[int], vers
 def encode_read_answer(
     code: int, ledger_id: int, entry_id: int, entry: Buffer = b"", version: int = VERSION
 ) -> list[Buffer]:
-    """The buffers of an answer to a READ; the entry stays by reference."""
+    """The buffers of a response to a READ; the entry stays by reference."""
     size = ANSWER.size - 4 + len(entry)
     head = ANSWER.pack(size, packet_header(version, Op.READ), code, ledger_id, entry_id)
     return [head, entry] if len(entry) else [head]
@@ -249,7 +249,7 @@ def encode_batch_read_answer(
     entries: Sequence[Buffer] = (),
     version: int = VERSION,
 ) -> list[Buffer]:
-    """The buffers of an answer to a BATCH_READ; entries stay by reference."""
+    """The buffers of a response to a BATCH_READ; entries stay by reference."""
     size = _BATCH_ANSWER.size - 4 + sum(map(len, entries)) + 4 * len(entries)
     header = packet_header(version, Op.BATCH_READ)
     parts: list[Buffer] = [_BATCH_ANSWER.pack(size, header, code, ledger_id, first, request_id)]
@@ -259,7 +259,7 @@ def encode_batch_read_answer(
 
 
 def decode_answer(frame: Buffer) -> Response:
-    """An answer from a whole frame.
+    """A response from a whole frame.
 
     Raises:
         MalformedFrameError: an operation that V2 has not, or a frame that does not fit its operation.
