@@ -13,7 +13,7 @@ def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list
     """The states of a bookie that answers, as far as they are what they should be: a bookie is a stranger.
 
     Args:
-        says: its answer to INFO. Java's bookies and older versions tell no states there.
+        says: its response to INFO. Java's bookies and older versions report no states there.
         writable: what it is registered as; one that is not, and does not say why, is in a state too.
     """
     told = (says or {}).get("conditions")

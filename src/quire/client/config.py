@@ -1,4 +1,4 @@
-"""What a client can be configured to do differently: sizes in bytes, times in milliseconds, each with its limits.
+"""The configuration of a client: sizes in bytes, times in milliseconds, each with its limits.
 
 Read once when the client is made and passed down; nothing here changes afterwards.
 """

@@ -73,7 +73,7 @@ class Inquiries(ABC):
     async def orphans(
         self, bookie: BookieId, after: int = -1, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, shapes.Orphans | None]:
-        """A page of the ledgers that it keeps without a record, those above an id; None if it is too old to tell."""
+        """A page of the ledgers that it keeps without a record, above an id; None if its version has no such page."""
         frame, _ = await self._request(bookie, Kind.INFO, shapes.orphans(after), timeout_ms)
         return shapes.orphans_of(frame)
 

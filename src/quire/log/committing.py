@@ -1,5 +1,4 @@
-"""Drives one `CommitMachine`: reads heads, replaces them by compare-and-swap, recovers ledgers, deletes what is
-provably in no list.
+"""Drives one `CommitMachine`: compare-and-swap of heads, recovery of ledgers, deletion of what is provably in no list.
 
 Source: docs/spark-sink.md, "Exactly once: how"; docs/decisions/017-leader-epoch.md; docs/decisions/024-adoption.md.
 """

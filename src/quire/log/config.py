@@ -1,5 +1,4 @@
-"""What a log's handles can be configured to do differently: sizes in bytes, times in milliseconds, each with its
-limits.
+"""The configuration of a log's handles: sizes in bytes, times in milliseconds, each with its limits.
 
 Given to `client.log(name, config=...)`, read once and passed down.
 """

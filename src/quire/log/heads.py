@@ -122,8 +122,7 @@ class LogHeads:
     async def write_all(
         self, changes: Sequence[HeadChange], required: Sequence[tuple[LedgerId, int]]
     ) -> None:
-        """Store the pages, then replace several heads by compare-and-swap, or none of them, if these ledgers' records
-        have these versions.
+        """Store the pages, then replace all these heads or none, if these ledgers' records have these versions.
 
         Raises:
             VersionConflictError: a head or a record has another version, or is gone; `ids["key"]` says which.

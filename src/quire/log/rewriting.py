@@ -1,5 +1,4 @@
-"""Copies closed ledgers of a log into one, and replaces them in the list by compare-and-swap: the records and their
-offsets stay.
+"""Copies closed ledgers of a log into one and replaces them in its list: the records and their offsets stay.
 
 Copying moves batch entries as they are; only their headers count anew. The list changes once for many copies, guarded
 by the records of the new ledgers, so that no collector has deleted one meanwhile. What left the list is deleted by the
