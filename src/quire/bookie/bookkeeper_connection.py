@@ -312,7 +312,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             ids = (request.ledger_id, request.first, request.request_id)
             self.answer(v2.encode_batch_read_answer(code, *ids, (), version))
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def _still_there(self) -> bool:
         return self.transport is not None

@@ -72,7 +72,7 @@ class Lookup:
             self._looked.clear()
 
     def entry(self, ledger_id: int, entry_id: int) -> tuple[Answer, Buffer, int]:
-        """(answer, entry, known LAC) for an entry, or for the last one that is here."""
+        """(response, entry, known LAC) for an entry, or for the last one that is here."""
         if entry_id == LAST_ENTRY:
             last = self._ledgers.last_entry(ledger_id)
             if last != NO_ENTRY:

@@ -87,7 +87,7 @@ class V3Requests:
         else:
             handler(request)
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def _bare(self, request: pb.Request, answer: Answer) -> None:
         """A response of header and status only."""

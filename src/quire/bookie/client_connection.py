@@ -1,4 +1,4 @@
-"""What all clients' connections have in common, whatever they speak: when they are read, and how answers leave.
+"""What all clients' connections have in common, whatever they speak: when they are read, and how responses leave.
 
 A client that does not read its responses is not read either, and cut off after a while; so is one that leaves a frame
 unfinished. What cannot be understood closes the connection with one log line.
@@ -69,7 +69,7 @@ class Serving(Protocol):
         """A connection has put entries."""
 
     def answering(self, connection: ClientConnection) -> None:
-        """A connection has answers to send."""
+        """A connection has responses to send."""
 
     def admitted(self, size: int) -> None:
         """So many bytes are on their way to the disk."""
@@ -78,7 +78,7 @@ class Serving(Protocol):
         """So many bytes are there, or failed."""
 
     def answer_for(self, error: StorageError) -> Answer:
-        """The answer to an add that could not be stored."""
+        """The response to an add that could not be stored."""
 
     def answer_info(self, body: Buffer) -> dict[str, Any]:
         """What the bookie says of itself."""
@@ -311,7 +311,7 @@ class ClientConnection(FrameProtocol, Asker):
         self.chunk_done()
         self.resume_reading()
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def send_answers(self) -> None:
         """Write all responses that are ready, in one go."""

@@ -31,10 +31,10 @@ class BookieConfig:
             as Pulsar has it, and 8 MiB for our own.
         receive_budget_bytes: memory for unfinished frames of all connections.
         pending_bytes_max: admitted entries that are not on disk yet; above it, connections are not read.
-        read_bytes_max: longest answer to one read.
-        answer_bytes_max: answers that wait for one connection before its next request is looked at.
+        read_bytes_max: longest response to one read.
+        answer_bytes_max: responses that wait for one connection before its next request is looked at.
         answer_budget_bytes: memory for responses of all connections that are not read; the more of it is taken, the
-            shorter answers become.
+            shorter responses become.
         partial_frame_seconds: how long an opening or a frame may stay unfinished, and responses unread, before the
             connection is cut off.
         long_poll_seconds_max: longest wait of a long poll.

@@ -1,4 +1,4 @@
-"""One client's connection to a bookie: frames in, decisions by `Ledgers`, answers out in one write per turn.
+"""One client's connection to a bookie: frames in, decisions by `Ledgers`, responses out in one write per turn.
 
 A client that speaks something else is handed to a `BookKeeperConnection` with its first bytes.
 
@@ -432,7 +432,7 @@ class Connection(ClientConnection):
             info = {key: what for key, what in info.items() if key not in _DOUBT_KEYS}
         self._answer(request, Answer.OK, lac=info["lac"], body=[native_info.encode_info(info)])
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def _answer(
         self,

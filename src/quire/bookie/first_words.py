@@ -4,9 +4,9 @@ The first request would give a ledger its key and its fence, also one that is no
 record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the
 same read; then it is decided in its order. That there is no record is never remembered: the id may be given later.
 
-After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged behind
-a closed end, to answer FENCED would end a living writer. The run waits for the same read, and a fence that came meanwhile
-wins.
+After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged
+behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
+came meanwhile wins.
 
 Source: `docs/protocol/bookie.md`, "The first word", "After a loss"; `docs/decisions/013-doubt-is-no-fence.md`.
 """

@@ -258,7 +258,7 @@ class Ledgers:
         return found_of(held, facts, first, limbo=limbo, rules=self._rules)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
-        """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
+        """(response, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:

@@ -48,7 +48,7 @@ class _Door:
         return _TLS_ONLY if not self.safe else _NAMES_ONLY if not self.known else ""
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's token.
+        """The response to a client's token.
 
         Raises:
             AuthenticationError: it is refused.
@@ -138,7 +138,7 @@ class BookKeeperDoor(_Door):
         return len(starts)
 
     def secured(self) -> None:
-        """TLS is up: answers that had to wait for it leave."""
+        """TLS is up: responses that had to wait for it leave."""
         late, self._late = self._late, []
         if late:
             self._connection.answer(late)
@@ -204,7 +204,7 @@ class BookKeeperDoor(_Door):
         self._answer(v2.encode_auth(plugin, token or b"", version=packet.version))
 
     def _token(self, payload: bytes) -> bytes | None:
-        """The answer to a token; None when the client is refused."""
+        """The response to a token; None when the client is refused."""
         if not self.safe and not self._starting:
             self._client.refused(_TLS_ONLY)
             return None

@@ -392,7 +392,7 @@ class BookieServer:
             self.ledgers.flush_soon()
 
     def answering(self, connection: ClientConnection) -> None:
-        """A connection has answers to send: they leave together, at the latest in the next loop turn."""
+        """A connection has responses to send: they leave together, at the latest in the next loop turn."""
         if not self._answering and not self.ledgers.flushing:
             asyncio.get_running_loop().call_soon(self._send_answers)
         self._answering.append(connection)
@@ -422,7 +422,7 @@ class BookieServer:
             connection.release()
 
     def answer_for(self, error: StorageError) -> Answer:
-        """The answer to an add that could not be stored."""
+        """The response to an add that could not be stored."""
         if isinstance(error, LateRefusalError):
             return error.answer
         return Answer.READ_ONLY if isinstance(error, DiskFullError) else Answer.ERROR

@@ -17,10 +17,10 @@ class UnreadAnswers:
 
     Args:
         bytes_max: for all of them.
-        read_bytes_max: the longest answer to one read while there is plenty.
+        read_bytes_max: the longest response to one read while there is plenty.
 
     Attributes:
-        answer_bytes_max: the longest answer to one read now.
+        answer_bytes_max: the longest response to one read now.
     """
 
     def __init__(self, bytes_max: int, read_bytes_max: int) -> None:

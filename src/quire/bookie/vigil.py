@@ -92,7 +92,7 @@ class Vigil:
         self.error: IdentityReplacedError | None = None
 
     def look(self) -> bool:
-        """Before answers leave, and now and then: whether it holds."""
+        """Before responses leave, and now and then: whether it holds."""
         if self._machine.look(self._clock.boot_ms()) and not self.holding:
             self._hold()
         return self.holding

@@ -58,7 +58,7 @@ class AddSink:
         self.add_answered(tag, frame.answer)
 
     def add_answered(self, tag: object, answer: Answer) -> None:
-        """The answer to the run with this tag."""
+        """The response to the run with this tag."""
         raise NotImplementedError
 
 
@@ -331,7 +331,7 @@ class BookieClient(Inquiries):
         access: LedgerAccess | None = None,
         flags: int = 0,
     ) -> tuple[AnswerFrame, int]:
-        """The answer, and the version in which its body is laid out."""
+        """The response, and the version in which its body is laid out."""
         reply, channel = self._ask(bookie, kind, shape, timeout_ms, access=access, flags=flags)
         try:
             return await reply.future, 0 if channel is None else channel.version

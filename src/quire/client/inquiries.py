@@ -39,7 +39,7 @@ class Inquiries(ABC):
         access: LedgerAccess | None = None,
         flags: int = 0,
     ) -> tuple[AnswerFrame, int]:
-        """The answer, and the version in which its body is laid out."""
+        """The response, and the version in which its body is laid out."""
 
     async def list_entries(
         self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS

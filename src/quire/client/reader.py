@@ -1,7 +1,7 @@
 """A ledger as a reader has it: scans with read-ahead, and a tail that waits for what comes.
 
 A scan cuts the wanted entries into ranges of about `read_bytes_max`, each within one fragment, and keeps several
-under way; work is per answer, and per entry only its digest is checked. A reader never goes beyond what is known to
+under way; work is per response, and per entry only its digest is checked. A reader never goes beyond what is known to
 be confirmed, and changes nothing: no fence, no metadata.
 
 Source: BookKeeper protocol, "Guarantees"; Vanlightly's guide, "Reading from ledgers".

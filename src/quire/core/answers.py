@@ -50,4 +50,4 @@ class Answer(IntEnum):
 
 
 NEGATIVES = frozenset({Answer.NO_ENTRY, Answer.NO_LEDGER})
-"""The answers that count as "not here" in a verdict. No other response does."""
+"""The responses that count as "not here" in a verdict. No other response does."""

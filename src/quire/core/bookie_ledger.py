@@ -146,7 +146,7 @@ class BookieLedgerMachine:
         return Answer.OK
 
     def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> Answer:
-        """Fence the ledger in memory: adds are refused from here on. The answer waits until the fence is durable.
+        """Fence the ledger in memory: adds are refused from here on. The response waits until the fence is durable.
 
         Returns:
             OK (look up now, answer after `fence_durable`), UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED.

@@ -84,7 +84,7 @@ class EnsembleChange(Closing):
     def replacements_chosen(
         self, chosen: Mapping[int, BookieId], now_ms: int, *, refused: Sequence[int] = ()
     ) -> None:
-        """The answer to ChooseReplacements: a bookie for each slot that can have one.
+        """The response to ChooseReplacements: a bookie for each slot that can have one.
 
         Args:
             chosen: slot to bookie; slots that were asked for and are not in it become absent.
@@ -128,7 +128,7 @@ class EnsembleChange(Closing):
             self._round_done()
 
     def bookies_found(self, returned: Sequence[int], now_ms: int, *, spare: bool) -> None:
-        """The answer to LookForBookies.
+        """The response to LookForBookies.
 
         Args:
             returned: absent slots whose own bookie answers again.

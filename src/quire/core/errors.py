@@ -42,7 +42,7 @@ class MisuseError(QuireError):
 
 
 class RefusedError(QuireError):
-    """The answer is no, and nothing happened."""
+    """A refusal: nothing happened."""
 
     code = "refused"
 

@@ -42,7 +42,7 @@ class VigilMachine:
         self.replaced = ""
 
     def look(self, now_ms: int) -> bool:
-        """Before answers leave, and now and then: whether it holds.
+        """Before responses leave, and now and then: whether it holds.
 
         Args:
             now_ms: the time.

@@ -115,7 +115,7 @@ class LogCommitter:
         self._patience = Patience(self._config.metadata_attempts_max)
 
     async def commit(self, *, placed_within_ms: int = 0) -> Committed:
-        """Commit the batch, once, whatever answers are lost.
+        """Commit the batch, once, whatever responses are lost.
 
         Args:
             placed_within_ms: how long to wait until a leader has placed what was offered to it.

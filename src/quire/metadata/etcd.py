@@ -281,7 +281,7 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
 
     Raises:
         AlreadyExistsError: there is one, and `force` is not given.
-        NoClusterError: nobody answers, or bookies are registered.
+        NoClusterError: no server responds, or bookies are registered.
     """
     connection = EtcdConnection(address)
     layout = KeyLayout(address.root)

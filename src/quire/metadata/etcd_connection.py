@@ -205,7 +205,7 @@ class EtcdConnection:
     # --- requests ------------------------------------------------------------------------------------------------
 
     async def read(self, method: Method, request: Message) -> Any:
-        """The answer to what may happen more than once; sent again when a connection is lost.
+        """The response to what may happen more than once; sent again when a connection is lost.
 
         Raises:
             StoreAwayError: no response within the patience.
@@ -227,7 +227,7 @@ class EtcdConnection:
             raise await self.away() from None
 
     async def change(self, method: Method, request: Message, what: str) -> Any:
-        """The answer to a change, sent once.
+        """The response to a change, sent once.
 
         Raises:
             MetadataUnknownError: the response is lost.

@@ -289,7 +289,7 @@ class EtcdRegistrations:
     # --- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Take everything back at once, if the store answers."""
+        """Withdraw everything at once, if the store responds."""
         self.abandon()
         if self.lease:
             try:

@@ -72,7 +72,7 @@ class MultiRead:
         return bytes(body + MultiHeader(-1, True, -1).serialize())
 
     def deserialize(self, data: bytes, offset: int) -> tuple[list[list[str] | None], list[Node | None]]:
-        """The answer.
+        """The response.
 
         Raises:
             KazooException: a read failed for another reason than that there is no such znode.

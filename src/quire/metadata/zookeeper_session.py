@@ -1,7 +1,7 @@
 """One session with ZooKeeper: kazoo's threads on one side, the event loop on the other.
 
-kazoo owns the socket, the session and its renewal. Requests go into its queue without waiting; answers and events come
-back in batches, one wake-up of the loop for all that arrived together. Knows nothing of keys and layouts.
+kazoo owns the socket, the session and its renewal. Requests go into its queue without waiting; responses and events
+come back in batches, one wake-up of the loop for all that arrived together. Knows nothing of keys and layouts.
 
 What the loss of a connection does to a request that was sent: its response is lost. A read is sent again; the outcome
 of a change is unknown. A later read on this session shows it: ZooKeeper refuses what an earlier connection of the
@@ -57,7 +57,7 @@ LOST: Final = (
     SessionMovedError,
     OperationTimeoutError,
 )
-"""The answer is lost; what was asked for may have happened."""
+"""The response is lost; what was asked for may have happened."""
 RECONNECT_DELAY_S: Final = 0.05
 RECONNECT_DELAY_MAX_S: Final = 1.0
 _POLL: Final = SimpleNamespace(
@@ -96,7 +96,7 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
 class _Connection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection, with events of persistent watches handed to us: kazoo knows only those that fire once.
 
-    Most answers have come as a whole when their first byte has, and most requests fit into the socket: it is tried
+    Most responses have come as a whole when their first byte has, and most requests fit into the socket: it is tried
     before kazoo waits for it.
     """
 
@@ -265,7 +265,7 @@ class ZookeeperSession:
             fresh: have the server catch up with its leader first.
 
         Returns:
-            A future of (answer, transaction id that the server had seen when it answered).
+            A future of (response, transaction id that the server had seen when it answered).
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if fresh:
@@ -313,7 +313,7 @@ class ZookeeperSession:
             raise self.failure
 
     async def read(self, request: Any, *, fresh: bool = True) -> tuple[Any, int]:
-        """The answer to a read; sent again when a connection is lost.
+        """The response to a read; sent again when a connection is lost.
 
         Args:
             request: what to read.
@@ -343,7 +343,7 @@ class ZookeeperSession:
             ) from error
 
     async def change(self, request: Any, what: str) -> Any:
-        """The answer to a change, sent once.
+        """The response to a change, sent once.
 
         Raises:
             MetadataUnknownError: the response is lost.

@@ -1,4 +1,4 @@
-"""What one of our requests becomes at a bookie that takes entries one by one, until it is one answer again.
+"""One of our requests at a bookie that takes entries one by one, until its responses are one again.
 
 A run is answered when all its entries are; a range is asked for entry by entry, some ahead, and put together. Knows
 neither V2 nor V3: frames are sent by a `RangeConnection`.
@@ -41,7 +41,7 @@ class PendingRequest:
 
     Attributes:
         done: it was answered or dropped; what still comes for it is ignored.
-        expected: answers of the bookie that it waits for; the connection counts them.
+        expected: responses of the bookie that it waits for; the connection counts them.
     """
 
     __slots__ = ("_sender", "deadline", "done", "expected", "ledger_id", "sink", "tag")

@@ -1,4 +1,4 @@
-"""One connection to one bookie: requests out, answers back, each answered exactly once.
+"""One connection to one bookie: requests out, responses back, each answered exactly once.
 
 What the bookie says is an `Answer`; what the network does to a request is one too (TIMED_OUT, UNREACHABLE), so no
 caller ever waits for ever or mistakes silence for a "no". Frames wait here, not in the transport, once its buffer is
@@ -40,7 +40,7 @@ class Channel(ClientChannel):
         context, ended: see `ClientChannel`.
 
     Attributes:
-        version: what the hello settled, 0 before; answers are laid out as it says.
+        version: what the hello settled, 0 before; responses are laid out as it says.
         features: what the bookie said that it can do.
         boot: the bookie's boot number, 0 where it announces none.
         beside: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
@@ -89,7 +89,7 @@ class Channel(ClientChannel):
     ) -> bool:
         """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
 
-        One that no frame holds is not sent, and answered BAD_REQUEST.
+        One that no frame holds is not sent, and completes with BAD_REQUEST.
 
         Args:
             body: the body's buffers, kept by reference until sent.

@@ -35,7 +35,7 @@ class AnswerSink(Protocol):
     """The sender of a request, which gets its one response."""
 
     def answered(self, tag: object, frame: native.AnswerFrame) -> None:
-        """The answer to the request with this tag; `frame.body` is the receiver's to keep."""
+        """The response to the request with this tag; `frame.body` is the receiver's to keep."""
 
 
 Waiting: TypeAlias = tuple[Any, Any, int, AnswerSink]
@@ -238,7 +238,7 @@ class ClientChannel(FrameProtocol):
     # --- its end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connection; what is outstanding is answered UNREACHABLE."""
+        """End the connection; what is outstanding is completed with UNREACHABLE."""
         if self.transport is not None:
             self.transport.abort()
         else:
@@ -293,4 +293,4 @@ def made_here(answer: Answer) -> native.AnswerFrame:
 
 
 unreachable = made_here(Answer.UNREACHABLE)
-"""The answer of a bookie that cannot even be tried."""
+"""The response of a bookie that cannot even be tried."""

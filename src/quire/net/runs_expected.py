@@ -1,7 +1,7 @@
 """Runs on their way to a bookie that answers each entry, and whose responses are known beforehand.
 
 Everything but a failure is answered in the same bytes, and mostly in the order of the entries: so what comes is
-compared with what should come, many answers at one time. What comes otherwise is looked up entry by entry.
+compared with what should come, many responses at one time. What comes otherwise is looked up entry by entry.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ def v2_ledger_of(data: Buffer, at: int) -> int:
 
 
 def v2_place_of(asked: RunAsked, position: int) -> Hashable:
-    """How V2's answers name an entry."""
+    """How V2's responses name an entry."""
     return asked.ledger_id, asked.ids[position]
 
 
 def v3_place_of(asked: RunAsked, position: int) -> Hashable:
-    """How V3's answers name an entry."""
+    """How V3's responses name an entry."""
     return asked.txn_id + position

@@ -55,7 +55,7 @@ class SaslClient:
         )
 
     def step(self, challenge: bytes) -> bytes:
-        """The answer to a bookie's token; empty when there is nothing left to say.
+        """The response to a bookie's token; empty when there is nothing left to say.
 
         Raises:
             AuthenticationError: the token is none of DIGEST-MD5, or shows that the bookie does not know the password.
@@ -109,7 +109,7 @@ class SaslServer:
         self._nonce = secrets.token_urlsafe(30).encode()
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's token.
+        """The response to a client's token.
 
         Raises:
             AuthenticationError: it is refused. The text is for this side's log: a client must not learn why.

@@ -124,7 +124,7 @@ class V2Channel(BookKeeperChannel):
             self._beside.close()
         super().end(reason)
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
         # V2 has one code for a client that the bookie does not know and for another key. One that it has served

@@ -135,7 +135,7 @@ class V3Channel(BookKeeperChannel):
         for txn_id in [txn_id for txn_id, (other, _) in self._expected.items() if other is asked]:
             del self._expected[txn_id]
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def other_received(self, data: Buffer, at: int) -> None:
         added = v3.take_add_answer(data, at)

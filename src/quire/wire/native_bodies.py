@@ -265,7 +265,7 @@ def _lac_item(parts: BodyParts) -> LacFields:
     return ledger_id, token, lac, term, digest_type, key, body
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

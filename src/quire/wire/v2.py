@@ -93,7 +93,7 @@ class AuthPacket(NamedTuple):
 
 
 class AddAnswer(NamedTuple):
-    """The answer to an ADD; it is matched by ledger and entry."""
+    """The response to an ADD; it is matched by ledger and entry."""
 
     version: int
     code: int
@@ -102,7 +102,7 @@ class AddAnswer(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """The answer to a READ; the ids repeat the request's. `entry` is empty on errors."""
+    """The response to a READ; the ids repeat the request's. `entry` is empty on errors."""
 
     version: int
     code: int
@@ -112,7 +112,7 @@ class ReadAnswer(NamedTuple):
 
 
 class BatchReadAnswer(NamedTuple):
-    """The answer to a BATCH_READ; it is matched by the request id."""
+    """The response to a BATCH_READ; it is matched by the request id."""
 
     version: int
     code: int
@@ -216,16 +216,16 @@ def _fence_key(frame: Buffer, at: int, version: int, flags: int) -> bytes:
     return bytes(frame[at : at + KEY_BYTES])
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------
 
 
 def encode_add_answer(code: int, ledger_id: int, entry_id: int, version: int = VERSION) -> bytes:
-    """The answer to an ADD."""
+    """The response to an ADD."""
     return ANSWER.pack(ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id, entry_id)
 
 
 def encode_add_answers(code: int, ledger_id: int, entry_ids: Sequence[int], version: int = VERSION) -> bytes:
-    """The answers to many ADDs of one ledger, one after another."""
+    """The responses to many ADDs of one ledger, one after another."""
     head = struct.pack(">IIIq", ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id)
     count = len(entry_ids)
     ids = struct.pack(f">{count}q", *entry_ids)

@@ -201,7 +201,7 @@ class BookieDriver:
         )
 
     def look(self, state: BookieState, waiting: Waiting, answer: Answer) -> list[tuple[int, Reply]]:
-        """The answer to a read, or to a fence, from what is here now."""
+        """The response to a read, or to a fence, from what is here now."""
         request = waiting[1]
         if answer is not Answer.OK:
             return reply_to(waiting, answer)

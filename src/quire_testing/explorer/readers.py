@@ -1,7 +1,7 @@
 """Readers beside the writer: the machines of `core` that find the newest LAC and read entries, with the least of a driver.
 
 A reader asks and hears in one step. Nothing is lost by that: its questions change nothing at a bookie, what it asks for
-next depends only on answers that it has, and a response that comes late is one that was asked for late. A LAC, from
+next depends only on responses that it has, and a response that comes late is one that was asked for late. A LAC, from
 whomever, may be believed; what a closed record says is final.
 
 Source: `client/reader.py`, whose handling of effects this repeats; Vanlightly's guide, "Reading from ledgers".

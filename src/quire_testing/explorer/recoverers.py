@@ -123,7 +123,7 @@ class RecoveryDriver(ClientDriver):
                 return "W", f"entry {entry} was not written back to slots {missing}"
         return None
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
         """A bookie's response."""

@@ -137,7 +137,7 @@ class ScriptedStore(MemoryStore):
             self.questions.remove(question)
 
     def answer(self, question: Question) -> None:
-        """The answer reaches the client."""
+        """The response reaches the client."""
         self.questions.remove(question)
         question.future.set_result(None)
 
