@@ -117,7 +117,7 @@ class AddCollector:
         so_far.ids.append(entry_id)
         so_far.entries.append(entry)
         so_far.txns.append(v3.number(txn_id))
-        # No writer has confirmed the entry that it is sending; who says otherwise is not believed beyond it.
+        # No writer has confirmed the entry that it is sending; a LAC beyond it is not taken.
         so_far.lac = max(so_far.lac, min(lac, entry_id - 1))
         return Answer.OK
 

@@ -1,6 +1,6 @@
 """Entries asked for one by one, looked up together: requests that came in one chunk share what one of them fetched.
 
-A lookup lives for one loop turn, so it never hands out what has changed meanwhile.
+A lookup is used in one loop turn, so it never hands out what has changed meanwhile.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class ClientConnection(FrameProtocol, Asker):
         raise NotImplementedError
 
     def drop_requests(self) -> None:
-        """The client is gone: forget what it asked."""
+        """The client is gone: drop its requests."""
         raise NotImplementedError
 
     def serve_again(self, frame: Buffer) -> None:

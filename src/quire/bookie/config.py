@@ -47,7 +47,7 @@ class BookieConfig:
         short_circuit_reads: clients on this machine get the places of long runs, and read them there if they can open
             the files: nothing is copied twice, and this bookie has time for others.
         adopt: a person's word: a directory without its cookie takes the one that the cluster keeps for it.
-        unknown_is_error: V3 clients hear 501 instead of 507 for what may have been lost. Java clients that are too old
+        unknown_is_error: V3 clients get 501 instead of 507 for what may have been lost. Java clients that are too old
             to know 507 cannot read a response that has it.
     """
 

@@ -2,7 +2,7 @@
 
 The first request would give a ledger its key and its fence, also one that is not created yet. So the bookie reads the
 record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the
-same read; then it is decided in its order. That there is no record is never remembered: the id may be given later.
+same read; then it is decided in its order. That there is no record is never cached: the id may be given later.
 
 After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged
 behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that

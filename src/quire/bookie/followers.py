@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 SWEEPS = 2
-"""A ledger is forgotten at the so many-th call of `sweep` after its last poll."""
+"""A ledger is dropped at the so many-th call of `sweep` after its last poll."""
 FOLLOWED_MAX = 65_536
 
 
@@ -81,7 +81,7 @@ class Followers:
                 poll.wake()
 
     def sweep(self) -> None:
-        """Forget ledgers without a recent poll. Called once a second."""
+        """Drop ledgers without a recent poll. Called once a second."""
         self.followed = {
             ledger_id: SWEEPS if ledger_id in self._polls else left - 1
             for ledger_id, left in self.followed.items()

@@ -299,7 +299,7 @@ class Ledgers:
         A ledger of which nothing is here is waited for only by who knows of no entry: others may have them all.
 
         Returns:
-            What waits now, to be forgotten with its reader; None if `wake` has been called.
+            What waits now, to be dropped with its reader; None if `wake` has been called.
         """
         self.followers.saw(ledger_id)
         machine = self._known(ledger_id)
@@ -392,7 +392,7 @@ class Ledgers:
         self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """Forget deleted ledgers whose tombstones storage has shrunk."""
+        """Drop deleted ledgers whose tombstones storage has shrunk."""
         for ledger_id in ledger_ids:
             if (machine := self._machines.get(ledger_id)) is not None and machine.facts.deleted_until_ms:
                 del self._machines[ledger_id]

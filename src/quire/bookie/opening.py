@@ -35,7 +35,7 @@ class _Door:
 
     @property
     def safe(self) -> bool:
-        """Whether what comes may be believed as far as TLS is asked for."""
+        """Whether the connection is encrypted as far as the configuration requires it."""
         return self._client.secure or self._keys.allow_plain
 
     @property

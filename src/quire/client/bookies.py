@@ -69,7 +69,7 @@ class BookieClient(Inquiries):
         registry: where bookies register.
         cluster_instance: the cluster that bookies must belong to.
         receive_budget_bytes: memory for unfinished responses.
-        protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        protocol, protocol_of: the wire protocol, in general and by address; see `ClientConfig`.
         frame_bytes_max: longest frame; see there.
         security: TLS, and who this client is.
         short_circuit_reads: read long runs out of the files of bookies on this machine.
@@ -136,7 +136,7 @@ class BookieClient(Inquiries):
         return sorted((await self._registry.list_cookies()).keys() - registered)
 
     def speaks_native(self, bookie: BookieId) -> bool:
-        """Whether a bookie is spoken to in our own protocol, as far as its registration was seen."""
+        """Whether a bookie gets our own protocol, as far as its registration was seen."""
         return self._channels.speaks_native(self._known.get(bookie))
 
     def _directory_of(self, bookie: BookieId) -> str:
@@ -426,12 +426,12 @@ class BookieClient(Inquiries):
             log.info("connection to bookie %s ended: %s", channel.meant, reason)
 
     def are_refused(self, bookies: Iterable[BookieId]) -> bool:
-        """Whether none of these bookies and this client take each other."""
+        """Whether none of these bookies accepts a connection from this client."""
         peers = [self._peers.get(bookie) for bookie in bookies]
         return all(peer is not None and peer.refused_because for peer in peers)
 
     def troubles(self) -> str:
-        """Which bookies and this client do not take each other and why, as the end of a sentence; usually empty."""
+        """The bookies that accept no connection from this client and why, as the end of a sentence; usually empty."""
         reasons: dict[str, list[str]] = {}
         for bookie, peer in self._peers.items():
             reasons.setdefault(peer.refused_because, []).append(bookie)

@@ -1,6 +1,6 @@
 """Which machines a client's writers and recoveries run: those that ship, unless a check says otherwise.
 
-A check hands in machines with a rule replaced (`quire_testing/explorer/mutants.py`), or machines that record their
+A check passes machines with a rule replaced (`quire_testing/explorer/mutants.py`), or machines that record their
 inputs and effects (`quire_testing/replay/recording.py`). They are made once for each ledger, so the path of an entry is
 the same with and without them.
 

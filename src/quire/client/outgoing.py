@@ -274,7 +274,7 @@ class Outgoing:
 
     @property
     def lags(self) -> bool:
-        """Whether a bookie has owed the same acknowledgement since it was last looked at."""
+        """Whether the same acknowledgement of a bookie has been outstanding since the last check."""
         return any(place.oldest in place.unacked for place in self._places if not place.retired)
 
     def unacknowledged(

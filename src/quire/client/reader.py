@@ -161,7 +161,7 @@ class LedgerReader:
             )
 
     def _heard(self, lac: int) -> None:
-        """A LAC that may be believed. A closed ledger's end is the record's, whatever bookies say."""
+        """A LAC that can be relied on. A closed ledger's end is the record's, whatever bookies report."""
         if not self.closed and lac > self._lac:
             self._lac = lac
 
@@ -181,7 +181,7 @@ class LedgerReader:
     ) -> AsyncGenerator[Entry, None]:
         """The entries first..last, in order.
 
-        Of a ledger that is still open these are the entries that are known to be confirmed: what a living writer has
+        Of a ledger that is still open these are the entries that are known to be confirmed: what a running writer has
         acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A writer that was abandoned
         or killed may have acknowledged its last entries without sending its LAC; they are stored, and
         `read(recover=True)` finds them.
@@ -189,7 +189,7 @@ class LedgerReader:
         Args:
             first: first entry id.
             last: last entry id; by default the last one confirmed.
-            recover: unless the ledger is closed, first fence its writer, which ends it if it lives, and close the
+            recover: unless the ledger is closed, first fence its writer, which ends it if it still runs, and close the
                 ledger behind everything that was acknowledged.
 
         Yields:
@@ -469,7 +469,7 @@ class LedgerReader:
     async def _news(self, bookie: BookieId, reply: ReadReply, next_entry: int) -> Entries:
         """A bookie says that `next_entry` is confirmed: the part of its response that can be relied on."""
         if self._access.digest.digest_type is DigestType.HMAC:
-            # The frame's LAC only wakes; what to believe carries a MAC.
+            # The frame's LAC only wakes; the one to rely on carries a MAC.
             known = await self._bookies.read_lac(bookie, self._access, timeout_ms=self._settings.timeout_ms)
             self._heard(trusted_lac(known, self._access))
             if self._lac < next_entry:

@@ -59,7 +59,7 @@ class LedgerRecovery(AddSink):
         version: its version in the store.
         access: what bookies want to know; the password was compared before.
         context: what it shares with the client's other handles.
-        ignored_lacs: bookies whose LAC is not believed.
+        ignored_lacs: bookies whose LAC is ignored.
 
     Attributes:
         recovered: entries found above the highest LAC that was reported.

@@ -216,7 +216,7 @@ class WriterDriver(ABC):
         self._outgoing.fail(lambda entry_id: problem.exception(ledger_id=ledger_id, entry_id=entry_id))
 
     def _with_troubles(self, problem: e.Problem) -> e.Problem:
-        """A problem with bookies says also which of them and this client do not take each other."""
+        """A problem with bookies also names those that accept no connection from this client."""
         if problem.kind is not QuorumLostError:
             return problem
         return replace(problem, message=problem.message + self._bookies.troubles())

@@ -70,7 +70,7 @@ class SendRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DropUnsent:
-    """Forget what is queued for this bookie and not sent yet: the slot failed."""
+    """Drop what is queued for this bookie and not sent yet: the slot failed."""
 
     slot: int
     bookie: BookieId

@@ -9,8 +9,8 @@ the new fragment starts at LAC + 1: an entry acknowledged meanwhile could end up
    *absent*; the writer goes on while every write set can still reach its ack quorum.
 3. A lost compare-and-swap: reread; not OPEN ends the writer, else redo where the failed bookie is still named. One with
 an unknown outcome may still take effect while the version stands, so another one settles it first. 4. What failed
-   meanwhile starts the next round. Else forget the acknowledgements of replaced bookies, send every pending run to the
-   new ones with its first headers, and let the callers hear.
+   meanwhile starts the next round. Else drop the acknowledgements of replaced bookies, send every pending run to the
+   new ones with its first headers, and confirm to the callers.
 
 When the slots that stay absent leave some write set without its ack quorum, the writer waits: for at most
 `quorum_wait_ms` from then on, or from the first such loss since anything was confirmed. It is a writer with absent slots
@@ -89,7 +89,7 @@ class EnsembleChange(Closing):
         Args:
             chosen: slot to bookie; slots that were asked for and are not in it become absent.
             now_ms: the time, for the next look at absent slots.
-            refused: slots whose bookie and this client do not take each other: they are not waited for.
+            refused: slots whose bookie accepts no connection from this client: they are not waited for.
 
         Effects:
             SlotAbsent for slots without a bookie; WriteMetadata, or the end of the change if none was found. When a

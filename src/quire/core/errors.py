@@ -159,7 +159,7 @@ class NotLeaderError(RefusedError):
 
 
 class LogLedError(RefusedError):
-    """The log has a leader, or what a dead one left open, and the caller did not ask to take it over."""
+    """The log has a leader, or what an ended one left open, and the caller did not ask to take it over."""
 
     code = "log_led"
 
@@ -183,7 +183,7 @@ class CheckpointWentBackError(RefusedError):
 
 
 class DamagedMarkError(RefusedError):
-    """What a log remembers of a query's last batch cannot be right."""
+    """What a log has of a query's last batch cannot be right."""
 
     code = "damaged_mark"
 

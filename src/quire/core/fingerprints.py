@@ -24,7 +24,7 @@ _WORD: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What is remembered of one batch besides its number.
+    """What is kept of one batch besides its number.
 
     Attributes:
         batch_id: the number of the batch that it was made of.

@@ -2,12 +2,12 @@
 
 What is acknowledged is on Qa bookies; the others may not have been sent it yet. A writer that ends waits for them:
 
-1. Each bookie that owes acknowledgements has `patience_ms`, which begins anew with each one that comes.
+1. Each bookie with outstanding acknowledgements has `patience_ms`, which begins anew with each one that comes.
 2. One that acknowledges nothing for so long, that fails, or that is not through at the latest time is given up. What
    it has not acknowledged up to the LAC is a hole.
-3. When no bookie owes anything any more the flush is done.
+3. When nothing is outstanding any more the flush is done.
 
-The patience begins when the oldest entry that it owes became the oldest, so a bookie that was silent before the end is
+The patience begins when its oldest outstanding entry became the oldest, so a bookie that was silent before the end is
 given up at once. Entries above the LAC are not waited for: they were not confirmed to callers. Pure: time is an
 argument.
 
@@ -130,7 +130,7 @@ class FlushMachine:
         """Stop waiting.
 
         Effects:
-            BookieGivenUp for each that owes something; Flushed.
+            BookieGivenUp for each with outstanding acknowledgements; Flushed.
         """
         self._latest_ms = now_ms
         self._look(now_ms)

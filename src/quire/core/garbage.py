@@ -1,7 +1,7 @@
 """Which ledgers a bookie may drop because they were deleted: those of which there is a proof, and no others.
 
 A missing record proves nothing: a metadata store that was restored from a backup, or lost the end of its log, lacks the
-records of ledgers that are alive. There are two proofs.
+records of ledgers that exist. There are two proofs.
 
 - A *tombstone* that names the ledger's token; clients of ours leave one with each deletion. Or one that a person left
   after this bookie had reported that the ledger is unknown.

@@ -295,7 +295,7 @@ class LogHead:
         pages: older items, oldest first; levels never rise from one to the next.
         items: the newest items, oldest first.
         archive: the directory of the files of archived items.
-        marks_dropped: marks that were forgotten since the log began; `marks_dropped_ms` is the time of the newest.
+        marks_dropped: marks that were dropped since the log began; `marks_dropped_ms` is the time of the newest.
         compacted_below: records below this offset whose key has a later one below it may be gone.
     """
 

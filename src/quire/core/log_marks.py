@@ -1,4 +1,4 @@
-"""Marks: which batch of which query a log holds already, how a batch stands to it, and how long it is remembered.
+"""Marks: which batch of which query a log holds already, how a batch stands to it, and how long it is kept.
 
 A mark is changed only in the compare-and-swap that lists the batch's ledgers, so the two can never disagree. A mark
 below a batch proves that no ledger of that batch is listed; a mark at or above it, that none will be, unless the user
@@ -32,7 +32,7 @@ from quire.core.log_list import MARKS_MAX, LogHead, Mark
 
 DAY_MS: Final = 86_400_000
 MARK_RETENTION_MS: Final = 90 * DAY_MS
-"""A query that has been silent for so long is forgotten."""
+"""The mark of a query that wrote nothing for so long is dropped."""
 MARK_YOUNG_MS: Final = DAY_MS
 """A mark younger than this is never dropped to make room."""
 MARK_LAG_MAX: Final = 50

@@ -190,10 +190,10 @@ def choose_replacements(
 
 
 class Quarantine:
-    """The bookies that failed lately, each with the time when that is forgotten.
+    """The bookies that failed lately, each with the end of its quarantine.
 
     Args:
-        quarantine_ms: how long a failure is remembered.
+        quarantine_ms: how long a failure counts.
     """
 
     __slots__ = ("_quarantine_ms", "_until_ms")
@@ -211,6 +211,6 @@ class Quarantine:
         self._until_ms.pop(bookie, None)
 
     def bookies(self, now_ms: int) -> tuple[BookieId, ...]:
-        """The bookies to avoid at this time; forgets those whose time is over."""
+        """The bookies to avoid at this time; drops those whose time is over."""
         self._until_ms = {bookie: until for bookie, until in self._until_ms.items() if until > now_ms}
         return tuple(self._until_ms)

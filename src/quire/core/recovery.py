@@ -194,7 +194,7 @@ class RecoveryMachine:
         """Begin.
 
         Args:
-            ignored_lacs: bookies whose LAC is not believed: a person's way out where a LAC contradicts the entries.
+            ignored_lacs: bookies whose LAC is ignored: an operator's way out where a LAC contradicts the entries.
 
         Effects:
             RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN;

@@ -108,7 +108,7 @@ def new_fragment_start(lac: int, lap: int) -> int:  # noqa: ARG001 - a mutant us
 
 
 def acks_to_unset(changed_slots: int) -> int:
-    """Acknowledgements of a replaced bookie do not count for its successor: forget them."""
+    """Acknowledgements of a replaced bookie do not count for its successor: drop them."""
     return changed_slots
 
 

@@ -1,4 +1,4 @@
-"""When a bookie must not speak for its identity: another process may have it.
+"""When a bookie must hold its responses: another process may have its identity.
 
 A bookie that was stopped for longer than its session, or whose registration is gone, may have been replaced by a copy
 of itself. What it then acknowledged or denied, the other would not know of. So it *holds* adds, fences and negative

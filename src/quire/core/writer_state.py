@@ -1,4 +1,4 @@
-"""What a writer knows, and the head rule: callers hear of their entries in order, or not at all.
+"""What a writer knows, and the head rule: entries are confirmed to their callers in order, or not at all.
 
 The verbs are in `closing.py`, `ensemble_change.py` and `writer.py`, each beside its section of the protocol. The
 unit is the run: its acknowledgements are one mask of slots, because a slot answers for its whole share at once; the

@@ -82,7 +82,7 @@ class LogCollector:
 
     async def collect(self) -> Collected:
         """Look once; delete what was unlisted for the grace time and is so now."""
-        heads = LogHeads(self._client.store)  # a new one each time: nothing that it remembers may be stale
+        heads = LogHeads(self._client.store)  # a new one each time: nothing that it caches may be stale
         listings: dict[bytes, Listing | None] = {}
         unlisted = {
             made.ledger_id: made

@@ -123,14 +123,15 @@ class LogCommitter:
         Raises:
             NoSuchLogError: a log of the batch is not there.
             LogLedError: a log has a leader that does not adopt, or open ledgers and no leader.
-            TransactionResetError: the named transaction counts from the beginning again, or its number is below the last.
+            TransactionResetError: the named transaction counts from the beginning again, or its number is below the
+                last.
             TransactionRowsError: its number is in the log with other rows.
             CheckpointWentBackError: the stream's checkpoint was put back or copied since the log's mark was made.
-            DamagedMarkError: what the log remembers of the query cannot be right.
+            DamagedMarkError: what the log has of the query cannot be right.
             CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
-            MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the logs: commit it
-                again, under the same number.
+            MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the
+                logs: commit it again, under the same number.
         """
         self._machine.start()
         await self._run()

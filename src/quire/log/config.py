@@ -50,7 +50,7 @@ class LogConfig:
         back_off_ms_max: where that doubling stops.
         open_attempts_max: lost duels before `open_writer` gives up.
         metadata_attempts_max: metadata responses missing in a row before a handle gives up.
-        cached_pages_max: pages that a handle remembers; they never change.
+        cached_pages_max: pages that a handle caches; they never change.
         deletes_at_once: ledgers that a truncation deletes side by side.
         codec: `rows`, or `arrow` for batches of more than one record.
         compression: None, `lz4` or `zstd`, with the arrow codec.

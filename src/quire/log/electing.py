@@ -70,7 +70,7 @@ class CandidateStanding:
         candidacy: of this writer.
         candidate: its name.
         wait: stand behind the others until this one should lead, instead of taking the log over at once.
-        shown: a candidacy in the store's election beside another elector's: sinks look there for a living leader.
+        shown: a candidacy in the store's election beside another elector's: sinks look there for a running leader.
     """
 
     def __init__(

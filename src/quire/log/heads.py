@@ -58,7 +58,7 @@ class LogHeads:
 
     Args:
         store: the metadata store.
-        cached_pages_max: pages that are remembered; they never change.
+        cached_pages_max: pages that are cached; they never change.
     """
 
     def __init__(self, store: MetadataStore, cached_pages_max: int = 256) -> None:

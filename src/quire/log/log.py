@@ -242,7 +242,7 @@ class Log:
     ) -> AsyncGenerator[Record, None]:
         """The records from `start` to `end` (exclusive), or to what is confirmed now. No writer is disturbed.
 
-        What a living writer has acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A
+        What a running writer has acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A
         writer that was abandoned or killed may have acknowledged its last records without sending its LAC; they
         are stored, and `read(recover=True)` finds them.
 
@@ -390,7 +390,7 @@ class Log:
         )
 
     async def truncate(self, before: int) -> None:
-        """Forget the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
+        """Truncate the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
 
         Any client may do it, beside a writer. What a crashed truncation left is carried out first.
 
@@ -419,7 +419,7 @@ class Log:
         return await self._cursors.of((await self._head()).log_id.hex())
 
     async def remove_cursor(self, name: str) -> bool:
-        """Forget a reader's position; whether there was one.
+        """Delete a reader's position; returns whether there was one.
 
         Raises:
             NoSuchLogError: there is no such log.
@@ -427,10 +427,10 @@ class Log:
         return await self._cursors.remove((await self._head()).log_id.hex(), name)
 
     async def place(self, *, takeover: bool = True) -> None:
-        """Give offsets to ledgers that were committed to the log and that its leader did not place before it died.
+        """Give offsets to ledgers that were committed to the log and that its leader did not place before it ended.
 
         Args:
-            takeover: recover what that leader left open. A leader that lives is deposed; it would have placed them.
+            takeover: recover what that leader left open. A running leader is replaced; it would have placed them.
 
         Raises:
             NoSuchLogError: there is no such log.
@@ -446,7 +446,7 @@ class Log:
     async def complete_items(self) -> int:
         """Write into the list what ledgers hold that it calls open and that another client has closed.
 
-        Beside a living writer it changes nothing that the writer would not write itself.
+        Beside a running writer it changes nothing that the writer would not write itself.
 
         Returns:
             How many lines were completed.

@@ -1,4 +1,4 @@
-"""Who should act for a name: the candidate that came first and is still alive.
+"""The leader for a name: the candidate that came first and is still registered.
 
 Advice only. Two candidates may both act as leader (one was stopped while its session ended); what they lead
 must be safe by compare-and-swap and fencing. It only avoids constant conflicts between candidates.

@@ -52,7 +52,7 @@ class EtcdRegistrations:
         connection: for the lease.
         changes: for the keys.
         layout: where they are.
-        watches: to hear of their end.
+        watches: to be notified of their end.
         values: how values are stored.
     """
 

@@ -1,7 +1,7 @@
 """Watches of one client: one stream for all of them, taken up again where it broke.
 
 Each watch keeps the revision after the last event. A new stream begins there, so that a lost connection
-loses no change; where the server has forgotten that far back (compaction), or has gone back itself (a restored
+loses no change; where the server has compacted that far, or has gone back itself (a restored
 backup), the watcher gets `reread_all`.
 
 Source: etcd v3 API, "Watch".

@@ -1,4 +1,4 @@
-"""How a store remembers that its ledger ids leapt: one key with a number above which all later ids are.
+"""How a store records that its ledger ids leapt: one key with a number above which all later ids are.
 
 A client may have ids ready that it reserved or drew before the leap; by this key it learns that they must not be given
 out any more. In etcd the number is also what ids are counted from.

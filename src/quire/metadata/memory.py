@@ -136,7 +136,7 @@ _SPACES_LOCK: Final = threading.Lock()
 
 
 def space(name: str) -> MemorySpace:
-    """The space of a name, made when it is first asked for; it lives as long as the process."""
+    """The space of a name, made when it is first asked for; it exists as long as the process."""
     with _SPACES_LOCK:
         return _SPACES.setdefault(name, MemorySpace())
 

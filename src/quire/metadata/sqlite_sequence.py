@@ -256,7 +256,7 @@ def warn_of_return(
     Args:
         database: the metadata file.
         now: what it was found to hold.
-        remembered: what the side file says that it had reached.
+        remembered: what it had reached by the side file.
         started: the generation that begins with this.
     """
     _LOG.warning(

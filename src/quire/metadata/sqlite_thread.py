@@ -128,7 +128,7 @@ class StoreThread(threading.Thread):
         self._end()
 
     def _open(self) -> None:
-        """Open the file and clear what dead processes left."""
+        """Open the file and clear what ended processes left."""
         self.file = SqliteFile(self.path, create=self._create, tombstones_kept=self._options.tombstones_kept)
         self.settling = Settling(self.file, self._options)
         self.registrations = SqliteRegistrations(self.file, self._options, self._post)
@@ -277,7 +277,7 @@ class StoreThread(threading.Thread):
         return told
 
     def _give_up(self, failure: QuireError) -> None:
-        """From now on everything fails with this; watchers and owners hear it."""
+        """From now on everything fails with this; watchers and owners get it."""
         if self.failure is None:
             self.failure = failure
             for watch in self._watches.leave(self):
@@ -323,7 +323,7 @@ class StoreThread(threading.Thread):
         """Run a call on the event loop of the store's owner. Any thread may call it."""
         self._post(call, *values)
         if self._abandoned:
-            self.wake()  # its loop was closed and the store forgotten: it ends
+            self.wake()  # its loop was closed without closing the store: it ends
 
     # --- looking around ------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ What every driver promises:
    error means that it did not.
 4. A watch reports every change made after its first item, at least once, in groups without an order; it may report
    too much, and instead of keys it may say `reread_all`. It does not report values: read them.
-5. A registration is visible until its owner closes it, dies, or does not move for the session's timeout. An owner that
-   lives and lost it registers again by itself.
+5. A registration is visible until its owner closes it, ends, or does not move for the session's timeout. An owner that
+still runs and lost it registers again by itself.
 
 Source: BookKeeper protocol, "Ledgers": metadata is kept "in a datastore which provides a compare-and-swap operation".
 """
@@ -291,7 +291,7 @@ class Watch:
 
 
 class Registration:
-    """A key that exists as long as its owner lives.
+    """A key that exists as long as its owner's session.
 
     Attributes:
         key: the key; of a sequential registration with its number.
@@ -355,7 +355,7 @@ class MetadataStore(ABC):
         """How often the store was found to be a copy, or to have gone back in time, plus 1; 0 where it cannot tell.
 
         Of one open store it stays the same. Who meets a greater number than before knows that what was done in between
-        may be forgotten, and that the store may say again what is no longer so.
+        may be lost, and that the store may return what is no longer so.
         """
         return 0
 
@@ -461,7 +461,7 @@ class MetadataStore(ABC):
             again: register again by itself after the session was lost while the owner lived.
 
         Raises:
-            AlreadyExistsError: it exists, and its owner is not known to be dead.
+            AlreadyExistsError: it exists, and its owner's session is not known to have ended.
         """
 
     @abstractmethod
