@@ -42,7 +42,7 @@ class MisuseError(QuireError):
 
 
 class RefusedError(QuireError):
-    """A refusal: nothing happened."""
+    """The request was refused, and nothing happened."""
 
     code = "refused"
 

@@ -14,7 +14,7 @@ from quire.core.answers import NEGATIVES, Answer
 
 
 def proves_loss(answers: Sequence[Answer], write_quorum: int) -> bool:
-    """Whether no copy of an entry is left: all of its write set answered, and each that its copy is not there or damaged.
+    """Whether no copy of an entry is left: its whole write set responded, and each has no copy or a damaged one.
 
     One bookie without a conclusive response may have the entry: then nothing is proven.
 

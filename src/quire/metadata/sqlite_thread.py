@@ -376,7 +376,7 @@ class StoreThread(threading.Thread):
             self._announce()
 
     def _announce(self, committed: CommittedChanges | None = None) -> None:
-        """After a commit of this store: notify the watches of this process; wake the other processes.
+        """After a commit of this store: notify its watches; wake those of this process with other options.
 
         Args:
             committed: what it changed.

@@ -69,7 +69,7 @@ class PendingRequest:
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
         """A bookie's response about one entry, and the LAC that came with it.
 
-        For a request without an entry the field belongs to another response and has no meaning.
+        To a request that did not ask for an entry, this is a response to another one: its entry is ignored.
         """
         del entry_id, entry, lac
         self.finish(Answer.ERROR if answer is Answer.OK else answer)
