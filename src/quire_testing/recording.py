@@ -1,4 +1,4 @@
-"""Histories of real runs: what this process asked for and was told, for the judge of `quire_testing.history`.
+"""Histories of real runs: this process's requests and responses, for the judge of `quire_testing.history`.
 
 A line for many entries: appends are recorded by the groups in which they are sent, reads and scans in stretches, so that
 recording costs a checksum per entry and little more.
@@ -38,7 +38,7 @@ def history_into(file: IO[bytes]) -> History:
     """A history of this process, on the clock that all processes of this machine share.
 
     Args:
-        file: open for writing without a buffer: what a killed process has told must be there.
+        file: open for writing without a buffer: what a killed process has acknowledged must be there.
     """
     return History(time.monotonic_ns, lambda line: file.write(line.encode()))
 
@@ -66,7 +66,7 @@ class RecordedAppends:
         return self._next
 
     def sending(self, payloads: Sequence[bytes]) -> None:
-        """These are the next entries: to be told before they are appended."""
+        """These are the next entries: to be called before they are appended."""
         operation = self._history.invoke(
             self._process, "append", ledger=self._ledger_id, first=self._next, hashes=entry_hashes(payloads)
         )
@@ -108,7 +108,7 @@ class RecordedRun:
         return RecordedAppends(self._history, "writer", int(ledger_id))
 
     async def read_back(self, client: Client, writer: LedgerWriter) -> None:
-        """The writer has closed it: compare everything with what it was told."""
+        """The writer has closed it: compare everything with its responses."""
         ledger_id, last = int(writer.ledger_id), int(writer.last_add_confirmed)
         self._history.invoke("writer", "close", ledger=ledger_id).ok(last=last)
         reader = await record_open(self._history, "reader", client, ledger_id)

@@ -129,7 +129,7 @@ class _Pump:
         try:
             async for item in source:
                 if not self._filling:
-                    # Runs when the source has nothing more at hand: nobody waits for a full chunk.
+                    # Runs when the source has nothing more at hand: a full chunk is not awaited.
                     loop.call_soon(self._hand_over)
                 self._filling.append(item)
                 self._produced_bytes += _weigh(item)

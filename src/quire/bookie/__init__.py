@@ -1,1 +1,1 @@
-"""The storage server: what it is told to store it stores, what it is asked for it answers. It imports no client."""
+"""The storage server: stores entries and serves reads, fences and inquiries. It imports no client."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 ASKED_MAX: Final = 1 << 16
-"""So many ledgers are remembered; to ask once more costs a read."""
+"""So many ledgers are kept; one that was dropped costs another read."""
 
 
 class AskedLedgers:

@@ -1,4 +1,4 @@
-"""What a bookie tells its operator: in the log, a line for each state when it begins and when it is over, and in INFO.
+"""What a bookie shows its operator: in the log, a line for each state when it begins and when it is over, and in INFO.
 
 Source: `docs/operating.md`.
 """
@@ -68,7 +68,7 @@ class Attention:
     # --- what happens --------------------------------------------------------------------------------------------
 
     def watch(self, task: asyncio.Task[Any]) -> None:
-        """A task that is to run as long as the bookie: if it fails, that is told at once."""
+        """A task that is to run as long as the bookie: a failure is logged at once."""
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
@@ -92,7 +92,7 @@ class Attention:
     # --- telling -------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Now and then: tell the log what began and what is over."""
+        """Now and then: log what began and what is over."""
         if self._damages_unsaid:
             log.error("bookie %s: %d more damaged places", self._bookie_id, self._damages_unsaid)
         self._damages_left, self._damages_unsaid = DAMAGES_A_LOOK, 0

@@ -1,4 +1,4 @@
-"""Adds that came one by one become runs: those of one ledger in one chunk are one record and one write of answers.
+"""Adds that came one by one become runs: those of one ledger in one chunk are one record and one write of responses.
 
 Source: `docs/formats/bookkeeper-protocol.md`, "Entries become runs again".
 """
@@ -23,7 +23,7 @@ from quire.wire.run import RunView, checksum, encode_run
 
 
 class Adder(NamedTuple):
-    """Who adds what, and how the answers are to look. `version` is that of V2's packets, None in V3."""
+    """Who adds what, and how the responses are to look. `version` is that of V2's packets, None in V3."""
 
     ledger_id: int
     key: bytes
@@ -85,7 +85,7 @@ class AddCollector:
     Args:
         ledgers: decides and stores.
         digests: the ledgers' digest types.
-        waiter: is told when a group is on disk; its tag is the group.
+        waiter: called when a group is on disk; its tag is the group.
     """
 
     def __init__(self, ledgers: Ledgers, digests: DigestTypes, waiter: Waiter) -> None:
@@ -101,7 +101,7 @@ class AddCollector:
         """Take an add whose ids are its own.
 
         Returns:
-            OK: its answer comes with its group. BAD_REQUEST, at once: the entry is none, or has other ids inside.
+            OK: its response comes with its group. BAD_REQUEST, at once: the entry is none, or has other ids inside.
         """
         if len(entry) < bookkeeper.ENTRY_BYTES_MIN or entry_id < 0:
             return Answer.BAD_REQUEST
@@ -117,12 +117,12 @@ class AddCollector:
         so_far.ids.append(entry_id)
         so_far.entries.append(entry)
         so_far.txns.append(v3.number(txn_id))
-        # No writer has confirmed the entry that it is sending; who says otherwise is not believed beyond it.
+        # No writer has confirmed the entry that it is sending; a LAC beyond it is not taken.
         so_far.lac = max(so_far.lac, min(lac, entry_id - 1))
         return Answer.OK
 
     def add_all(self, adds: Adds) -> None:
-        """Take adds that came together; their answers come with their group."""
+        """Take adds that came together; their responses come with their group."""
         self._put_all_collected()
         adder = Adder(adds.ledger_id, adds.key, adds.recovery, adds.version)
         self._put(AddGroup(adder, adds.entry_ids, adds.entries, adds.txns, max(adds.lac, NO_ENTRY)))
@@ -131,7 +131,7 @@ class AddCollector:
         """Hand everything over.
 
         Returns:
-            Bytes that are on their way to the disk now, and the groups that were refused, with the answers.
+            Bytes that are on their way to the disk now, and the groups that were refused, with the responses.
         """
         self._put_all_collected()
         admitted, self._admitted = self._admitted, 0
@@ -192,7 +192,7 @@ class AddCollector:
             self._refused.append((group, answer))
 
     def _intact(self, run: RunView, kind: DigestType | None) -> bool:
-        """Whether each entry has the digest that it must have, as far as that can be told here."""
+        """Whether each entry has the digest that it must have, as far as that can be checked here."""
         checker = self._digests.checker(kind)
         if checker is None:
             return True

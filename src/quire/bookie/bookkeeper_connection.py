@@ -92,7 +92,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
 
     def frame_too_long(self, head: memoryview, size: int) -> None:
         if "frames_received" in self.__dict__:
-            return  # whoever was refused is not served
+            return  # a refused client is not served
         add = too_long.long_add(head)
         if add is None or (add.is_v3 and self._is_v2):
             raise self.no_request(size, "the frame does not begin as an add")
@@ -145,7 +145,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         return not waits and not self._server.holding
 
     def serve(self, data: Buffer, starts: Sequence[int]) -> int:
-        """Serve frames until their answers have nowhere to go; returns how many were served."""
+        """Serve frames until their responses have nowhere to go; returns how many were served."""
         if isinstance(starts, range) and len(starts) >= add_columns.COLUMNS_MIN:
             take = add_columns.take_v2 if self._is_v2 else add_columns.take_v3
             adds = take(data, starts)
@@ -210,7 +210,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self.answer([group.answers(answer)])
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
-        """A group of adds is durable: now the answers may leave."""
+        """A group of adds is durable: now the responses may leave."""
         group: AddGroup = tag  # as `AddCollector` gave it
         self._server.settled(group.body_bytes)
         self.answer([group.answers(Answer.OK if error is None else self._server.answer_for(error))])
@@ -302,7 +302,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         return self._frame_bytes_max if plenty else unread.answer_bytes_max
 
     def _answer_v2(self, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest, code: int) -> None:
-        """An answer that brings nothing but its code."""
+        """A response that brings nothing but its code."""
         version = request.version
         if isinstance(request, v2.AddRequest):
             self.answer([v2.encode_add_answer(code, request.ledger_id, request.entry_id, version)])
@@ -312,13 +312,13 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             ids = (request.ledger_id, request.first, request.request_id)
             self.answer(v2.encode_batch_read_answer(code, *ids, (), version))
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def _still_there(self) -> bool:
         return self.transport is not None
 
     def answer(self, parts: list[Buffer]) -> None:
-        """Buffers of answers, to be written with the others of this turn."""
+        """Buffers of responses, to be written with the others of this turn."""
         if self.transport is None:
             return
         if self._server.vigil.holding and not self._showing:

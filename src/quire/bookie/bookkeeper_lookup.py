@@ -1,6 +1,6 @@
 """Entries asked for one by one, looked up together: requests that came in one chunk share what one of them fetched.
 
-A lookup lives for one loop turn, so it never hands out what has changed meanwhile.
+A lookup is used in one loop turn, so it never hands out what has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Lookup:
             self._looked.clear()
 
     def entry(self, ledger_id: int, entry_id: int) -> tuple[Answer, Buffer, int]:
-        """(answer, entry, known LAC) for an entry, or for the last one that is here."""
+        """(response, entry, known LAC) for an entry, or for the last one that is here."""
         if entry_id == LAST_ENTRY:
             last = self._ledgers.last_entry(ledger_id)
             if last != NO_ENTRY:
@@ -98,7 +98,7 @@ class Lookup:
 
         Args:
             count_max: no more than these; 0 or less: any number.
-            bytes_max: of the answer, by the count that Java keeps: 36, and each entry with 4 more.
+            bytes_max: of the response, by the count that Java keeps: 36, and each entry with 4 more.
         """
         found: list[Buffer] = []
         size = 36

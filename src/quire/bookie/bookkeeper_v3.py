@@ -31,10 +31,11 @@ class V3Requests:
     Args:
         server: the bookie.
         lookup: the entries that this turn's requests have seen.
-        send: takes the buffers of an answer.
+        send: takes the buffers of a response.
         there: whether the client still is.
         polls: its long polls.
-        unless_congested, is_congested: what becomes of answers to a client that does not read; see `ClientConnection`.
+        unless_congested, is_congested: what becomes of responses to a client that does not read; see
+            `ClientConnection`.
         asker: the connection, whose requests may wait for records.
     """
 
@@ -86,14 +87,14 @@ class V3Requests:
         else:
             handler(request)
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def _bare(self, request: pb.Request, answer: Answer) -> None:
-        """An answer of header and status only."""
+        """A response of header and status only."""
         self._send([v3.frame_of(v3.response(request.header, bookkeeper.v3_code(answer)))])
 
     def _answer(self, request: pb.Request, status: int, **fields: Any) -> None:
-        """An answer with the body of its operation: the ids of the request, the status once more, and what is given."""
+        """A response with the body of its operation: the request's ids, the status once more, and the result."""
         if not self._there():
             return
         message = v3.response(request.header, status)
@@ -121,7 +122,7 @@ class V3Requests:
         add, txn_id = request.addRequest, request.header.txnId
         answer = Answer.UNAUTHORISED
         if len(add.masterKey) == bookkeeper.KEY_BYTES:
-            # What is to be synced later is synced now: an answer never says less than was asked for.
+            # What is to be synced later is synced now: a response never says less than was asked for.
             adder = Adder(add.ledgerId, add.masterKey, v3.has_flag(add, v3.RECOVERY_ADD), None)
             answer = adds.add(adder, add.entryId, add.body, txn_id)
         if answer is not Answer.OK:
@@ -229,7 +230,7 @@ class V3Requests:
             return
         answer, _, explicit, evidence = self._ledgers.last_confirmed(as_request(Kind.READ_LAC, ledger_id))
         if answer is Answer.UNKNOWN:
-            # With a LAC in it, this would count as an answer: it must not.
+            # With a LAC in it, this would count as a response: it must not.
             self._refuse(request, Answer.ERROR)
         elif answer is not Answer.OK:
             self._refuse(request, Answer.NO_ENTRY if answer is Answer.NO_LEDGER else answer)

@@ -1,4 +1,4 @@
-"""The record `boots/<bookie>`: how far the bookie's directory is, told to the cluster beside the data path.
+"""The record `boots/<bookie>`: the boot number of a bookie's directory, shown to the cluster outside the data path.
 
 Source: `docs/formats/metadata.md`, "Records"; `core/boot.py` decides what a record means.
 """
@@ -55,7 +55,7 @@ class BootRecord:
         return self.stored
 
     async def write(self, own: BootState, found: BootState | None = None) -> None:
-        """Tell the cluster how far this boot is. At a start it is the first to show this boot.
+        """Write the state of this boot to the cluster. At a start it is the first to show this boot.
 
         Args:
             own: how far it is.
@@ -72,7 +72,7 @@ class BootRecord:
             try:
                 await self._swap(own)
             except (AlreadyExistsError, VersionConflictError, KeyMissingError, MetadataUnknownError):
-                await self.read()  # whoever wrote it, the record says
+                await self.read()  # the record says which process wrote it
                 if found is not None and self.stored != own and older_directory(self.stored, found):
                     raise self._replaced(own) from None
                 if self.stored == own:

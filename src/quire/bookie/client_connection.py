@@ -1,6 +1,6 @@
-"""What all clients' connections have in common, whatever they speak: when they are read, and how answers leave.
+"""What all clients' connections have in common, whatever they speak: when they are read, and how responses leave.
 
-A client that does not read its answers is not read either, and cut off after a while; so is one that leaves a frame
+A client that does not read its responses is not read either, and cut off after a while; so is one that leaves a frame
 unfinished. What cannot be understood closes the connection with one log line.
 """
 
@@ -69,7 +69,7 @@ class Serving(Protocol):
         """A connection has put entries."""
 
     def answering(self, connection: ClientConnection) -> None:
-        """A connection has answers to send."""
+        """A connection has responses to send."""
 
     def admitted(self, size: int) -> None:
         """So many bytes are on their way to the disk."""
@@ -78,7 +78,7 @@ class Serving(Protocol):
         """So many bytes are there, or failed."""
 
     def answer_for(self, error: StorageError) -> Answer:
-        """The answer to an add that could not be stored."""
+        """The response to an add that could not be stored."""
 
     def answer_info(self, body: Buffer) -> dict[str, Any]:
         """What the bookie says of itself."""
@@ -111,7 +111,7 @@ class ClientConnection(FrameProtocol, Asker):
         raise NotImplementedError
 
     def drop_requests(self) -> None:
-        """The client is gone: forget what it asked."""
+        """The client is gone: drop its requests."""
         raise NotImplementedError
 
     def serve_again(self, frame: Buffer) -> None:
@@ -119,7 +119,7 @@ class ClientConnection(FrameProtocol, Asker):
         raise NotImplementedError
 
     def _work(self) -> None:
-        """Serve the requests that have arrived, as long as their answers have somewhere to go."""
+        """Serve the requests that have arrived, as long as their responses have somewhere to go."""
         raise NotImplementedError
 
     # --- the connection ------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class ClientConnection(FrameProtocol, Asker):
             self.transport.abort()
 
     def take_tls(self) -> None:
-        """The client was told to begin: its handshake comes next."""
+        """The client was asked to begin TLS: its handshake comes next."""
         keys = self._server.keys
         assert keys is not None
         self.begin_tls(keys.context(), server_side=True, seconds=self._server.config.opening_seconds)
@@ -239,7 +239,7 @@ class ClientConnection(FrameProtocol, Asker):
     def unless_congested(
         self, frame: Callable[[], Buffer], then: Callable[[Answer], None]
     ) -> Callable[[Answer], None]:
-        """What to call when something that an answer waited for has happened: `then`, if the client reads its answers.
+        """What to call when the event that a response waited for has happened: `then`, if the client reads.
 
         Else the request, which `frame` gives, is served again when it does: by then nothing is to be waited for.
         """
@@ -293,7 +293,7 @@ class ClientConnection(FrameProtocol, Asker):
         return happened
 
     def keep_back(self) -> None:
-        """Keep the answers that are ready: they were made before it was known that this process did not run."""
+        """Keep the responses that are ready: they were made before it was known that this process did not run."""
         self._kept += self._out
         self._out, self._out_bytes = [], 0
 
@@ -311,10 +311,10 @@ class ClientConnection(FrameProtocol, Asker):
         self.chunk_done()
         self.resume_reading()
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def send_answers(self) -> None:
-        """Write all answers that are ready, in one go."""
+        """Write all responses that are ready, in one go."""
         self._server.vigil.look()
         out, self._out = self._out, []
         self._out_bytes = 0

@@ -114,10 +114,10 @@ class CollectorStore:
         """Replace the counter that has a version (0: there is none).
 
         Returns:
-            The new version; None if somebody was faster, and nothing was written.
+            The new version; None if another writer was faster, and nothing was written.
 
         Raises:
-            StoreBusyError: it was written, and changed by somebody else at once.
+            StoreBusyError: it was written, and changed by another writer at once.
         """
         record = encode_passes(
             Passes(

@@ -31,11 +31,11 @@ class BookieConfig:
             as Pulsar has it, and 8 MiB for our own.
         receive_budget_bytes: memory for unfinished frames of all connections.
         pending_bytes_max: admitted entries that are not on disk yet; above it, connections are not read.
-        read_bytes_max: longest answer to one read.
-        answer_bytes_max: answers that wait for one connection before its next request is looked at.
-        answer_budget_bytes: memory for answers of all connections that are not read; the more of it is taken, the
-            shorter answers become.
-        partial_frame_seconds: how long an opening or a frame may stay unfinished, and answers unread, before the
+        read_bytes_max: longest response to one read.
+        answer_bytes_max: responses that wait for one connection before its next request is looked at.
+        answer_budget_bytes: memory for responses of all connections that are not read; the more of it is taken, the
+            shorter responses become.
+        partial_frame_seconds: how long an opening or a frame may stay unfinished, and responses unread, before the
             connection is cut off.
         long_poll_seconds_max: longest wait of a long poll.
         garbage_seconds: how often deleted ledgers are looked for; 0 = never.
@@ -44,11 +44,11 @@ class BookieConfig:
             clients that have not yet shown who they are, or asked anything.
         security: what it asks of clients: TLS, certificates, passwords.
         opening_seconds: how long a client may take until it is through with TLS and its password.
-        short_circuit_reads: clients on this machine are told where long runs lie, and read them there if the system
-            lets them open the files: nothing is copied twice, and this bookie has time for others.
+        short_circuit_reads: clients on this machine get the places of long runs, and read them there if they can open
+            the files: nothing is copied twice, and this bookie has time for others.
         adopt: a person's word: a directory without its cookie takes the one that the cluster keeps for it.
-        unknown_is_error: V3 clients hear 501 instead of 507 for what may have been lost. Java clients that are too old
-            to know 507 cannot read an answer that has it.
+        unknown_is_error: V3 clients get 501 instead of 507 for what may have been lost. Java clients that are too old
+            to know 507 cannot read a response that has it.
     """
 
     directory: Path
@@ -93,7 +93,7 @@ class BookieConfig:
     def offered_directory(self) -> str:
         """The directory that clients on this machine may read segments of, an absolute path; "" if they may not.
 
-        A path that is not UTF-8 cannot be sent to anybody.
+        A path that is not UTF-8 cannot be sent to a client.
         """
         directory = os.path.abspath(self.directory)  # noqa: PTH100 - as the places of runs are named
         try:

@@ -1,4 +1,4 @@
-"""One client's connection to a bookie: frames in, decisions by `Ledgers`, answers out in one write per turn.
+"""One client's connection to a bookie: frames in, decisions by `Ledgers`, responses out in one write per turn.
 
 A client that speaks something else is handed to a `BookKeeperConnection` with its first bytes.
 
@@ -41,7 +41,7 @@ TURN_NS = 10_000_000
 READ_BYTES = 1024
 """What a read that waits may keep in memory, about."""
 _DOUBT_KEYS = ("damaged", "doubt_lsn", "doubt_below", "doubt_ranges", "fence_known")
-"""What INFO tells of a ledger since version 2."""
+"""What INFO reports of a ledger since version 2."""
 
 
 def has_terms(run: RunView) -> bool:
@@ -70,7 +70,7 @@ class Connection(ClientConnection):
         self._version = 0
         self.features = 0
         self._door: NativeDoor | None = None
-        # Only the first bytes can be another protocol's: behind the hello, nobody looks any more.
+        # Only the first bytes can be another protocol's: after the hello, this is not checked any more.
         self.__dict__["_split"] = self._split_first
 
     # --- the connection ------------------------------------------------------------------------------------------
@@ -82,13 +82,13 @@ class Connection(ClientConnection):
         self.partial_since = asyncio.get_running_loop().time()
 
     def _split_first(self, data: memoryview) -> None:
-        """The first bytes that came: whoever does not say hello speaks V2 or V3."""
+        """The first bytes that came: a client without a hello speaks V2 or V3."""
         del self.__dict__["_split"]
         if data[0] >= BOOKKEEPER_FIRST_BYTES or self.transport is None:
             self._split(data)
             return
         transport, self.transport = self.transport, None
-        self.opened()  # the heir has a clock of its own
+        self.opened()  # the protocol's own connection has its own clock
         heir = BookKeeperConnection(self._server)
         self._budget.leave(self)
         self._server.disconnected(self)
@@ -189,7 +189,7 @@ class Connection(ClientConnection):
 
     def frame_too_long(self, head: memoryview, size: int) -> None:
         if "frame_received" in self.__dict__:
-            return  # whoever was refused is not served
+            return  # a refused client is not served
         try:
             request = native.decode_request(head[: native.REQUEST_BYTES])
         except MalformedFrameError as error:
@@ -259,7 +259,7 @@ class Connection(ClientConnection):
             try:
                 self._serve_intact(request, frame)
             except MalformedFrameError:
-                # It came as it was sent: whoever asks for what cannot be is told so, and may go on.
+                # The frame is intact: an impossible request gets an error, and the client may go on.
                 self._answer(request, Answer.BAD_REQUEST)
 
     def _serve_intact(self, request: Request, frame: memoryview) -> None:
@@ -306,7 +306,7 @@ class Connection(ClientConnection):
             self._answer(request, answer)
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
-        """A run is durable: now its answer may leave."""
+        """A run is durable: now its response may leave."""
         request: Request = tag  # as `_add` gave it
         self._server.settled(len(request.body))
         if self._server.vigil.holding:
@@ -432,7 +432,7 @@ class Connection(ClientConnection):
             info = {key: what for key, what in info.items() if key not in _DOUBT_KEYS}
         self._answer(request, Answer.OK, lac=info["lac"], body=[native_info.encode_info(info)])
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def _answer(
         self,
@@ -474,4 +474,4 @@ def _must_wait(request: Request) -> bool:
 
 
 def _forget(frame: memoryview) -> None:
-    """What a frame comes to behind the end."""
+    """How a frame after the end of the stream is treated."""

@@ -26,7 +26,7 @@ class DigestTypes:
     """The digest types of the ledgers that lately were added to over V2 or V3.
 
     Args:
-        reads: reads records; a record that somebody else asked for tells its ledger's type as well.
+        reads: reads records; a record read for another request shows its ledger's type as well.
 
     Attributes:
         mismatches: adds refused because their digest was wrong.

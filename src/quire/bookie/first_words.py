@@ -1,12 +1,12 @@
 """Requests that wait until their ledger's record was read: the first about an unknown ledger, first adds after a loss.
 
-Whoever comes first would give a ledger its key and its fence, also one that is not created yet. So the bookie reads the
-record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the same
-read; then it is decided in its order. That there is no record is never remembered: the id may be given later.
+The first request would give a ledger its key and its fence, also one that is not created yet. So the bookie reads the
+record at the first word about a ledger, and compares the key. What comes meanwhile waits, in bounded memory, for the
+same read; then it is decided in its order. That there is no record is never cached: the id may be given later.
 
-After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged behind
-a closed end, to answer FENCED would end a living writer. The run waits for the same read, and a fence that came meanwhile
-wins.
+After a loss a bookie can neither take nor refuse a normal add: to take it would let an old writer be acknowledged
+behind a closed end, a response FENCED would end a running writer. The run waits for the same read, and a fence that
+came meanwhile wins.
 
 Source: `docs/protocol/bookie.md`, "The first word", "After a loss"; `docs/decisions/013-doubt-is-no-fence.md`.
 """
@@ -38,7 +38,7 @@ WAITING_MAX: Final = 1024
 """So many requests of one ledger wait; the next is refused."""
 LEDGERS_MAX: Final = 4096
 LACS_MAX: Final = 1024
-"""So many LACs that a frame tells of many ledgers wait; more are forgotten."""
+"""So many LACs out of frames for many ledgers wait; more are dropped."""
 REQUEST_BYTES: Final = 1024
 """What a request without a run keeps in memory, about."""
 
@@ -62,7 +62,7 @@ class FirstWords:
     Args:
         ledgers: decides, once the record was read.
         reads: reads records.
-        bookie_id: whom a record must name to settle a fence.
+        bookie_id: the bookie that a record must name to settle a fence.
         bytes_max: of all that waits; runs count among what is on its way to the disk as well.
         rules: the judgements; production passes the one true set.
     """
@@ -96,7 +96,7 @@ class FirstWords:
         Args:
             ledger_id: whose record.
             decide: what is to be done then.
-            asker: whose request it is; None: a LAC that nobody waits for.
+            asker: whose request it is; None: a LAC that no client waits for.
             size: bytes that it keeps in memory.
 
         Returns:
@@ -138,7 +138,7 @@ class FirstWords:
             waiter.stored(tag, LateRefusalError(answer, request.ledger_id))
 
     def _heard(self, ledger_id: int, told: Told) -> None:
-        """A record was read, whoever asked: it may settle the fence."""
+        """A record was read, for this request or another: it may settle the fence."""
         if isinstance(told, LedgerMetadata):
             settles = (
                 self._rules.record_settles_fence(told, self._bookie_id) and self._ledgers.store_is_trusted()

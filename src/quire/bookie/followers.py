@@ -1,8 +1,8 @@
 """Readers that wait at this bookie for a ledger's LAC to rise, and the ledgers that are followed.
 
-Only the writer knows when its last entry is confirmed, and only it can say so. A bookie therefore marks its answers
-to adds of a followed ledger, and the writer tells it the LAC as soon as no later header would. A ledger stays followed
-for a moment after a poll was answered, because its reader is about to ask again.
+Only the writer knows when its last entry is confirmed, and only it can report that. A bookie therefore marks its
+responses to adds of a followed ledger, and the writer sends it the LAC as soon as no later header will. A ledger stays
+followed for a moment after a poll was answered, because its reader is about to poll again.
 
 Source: Vanlightly's guide, "Reading from ledgers"; `docs/formats/native-protocol.md`, "Answers".
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 SWEEPS = 2
-"""A ledger is forgotten at the so many-th call of `sweep` after its last poll."""
+"""A ledger is dropped at the so many-th call of `sweep` after its last poll."""
 FOLLOWED_MAX = 65_536
 
 
@@ -52,7 +52,7 @@ class Followers:
         return poll
 
     def forget(self, poll: Poll) -> None:
-        """Whoever waited is gone."""
+        """The waiting client is gone."""
         poll.timer.cancel()
         polls = self._polls.get(poll.ledger_id, [])
         if poll in polls:
@@ -60,11 +60,11 @@ class Followers:
 
     @property
     def waited(self) -> Container[int]:
-        """The ledgers for which anybody waits, as they are at each look."""
+        """The ledgers with a waiting reader, as they are at each look."""
         return self._polls
 
     def waits(self, ledger_id: int) -> bool:
-        """Whether anybody waits for this ledger."""
+        """Whether a reader waits for this ledger."""
         return ledger_id in self._polls
 
     def tell(self, ledger_id: int, lac: int) -> None:
@@ -81,7 +81,7 @@ class Followers:
                 poll.wake()
 
     def sweep(self) -> None:
-        """Forget ledgers that nobody has asked for lately. Called once a second."""
+        """Drop ledgers without a recent poll. Called once a second."""
         self.followed = {
             ledger_id: SWEEPS if ledger_id in self._polls else left - 1
             for ledger_id, left in self.followed.items()

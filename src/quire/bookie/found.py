@@ -17,7 +17,7 @@ from quire.wire.run import HeldInterval, RunPlace
 
 @dataclass(slots=True)
 class Found:
-    """What a read came to; the answer may leave now."""
+    """The result of a read; the response may leave now."""
 
     answer: Answer
     runs: list[Buffer]
@@ -30,13 +30,13 @@ class Found:
 
 
 def found_of(held: RangeHeld, facts: LedgerFacts, first: int, *, limbo: bool, rules: Rules) -> Found:
-    """What a read from an id on came to.
+    """The result of a read from an id on.
 
     Args:
         held: what the disk has of it.
         facts: what is known of the ledger.
         first: the first id that was asked for.
-        limbo: entries may have been lost: nothing is vouched for.
+        limbo: entries may have been lost: nothing absent is conclusive.
         rules: the judgements.
     """
     vouched, unknown, damaged = held.vouched_through, list(held.unknown), held.damaged
@@ -50,7 +50,7 @@ def found_of(held: RangeHeld, facts: LedgerFacts, first: int, *, limbo: bool, ru
 
 
 def ledger_info(machine: BookieLedgerMachine, last_entry: int, *, damaged: bool) -> dict[str, Any]:
-    """What INFO tells of a ledger.
+    """What INFO reports of a ledger.
 
     Args:
         machine: the ledger's.

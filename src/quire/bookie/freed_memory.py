@@ -14,7 +14,7 @@ class FreedMemory:
 
     Args:
         scratch: keeps memory of frames to use it again.
-        unread: the answers that are not read.
+        unread: the responses that are not read.
         unfinished: the frames that are not finished.
     """
 
@@ -37,4 +37,4 @@ class FreedMemory:
 
 
 def _done(result: object) -> None:
-    """Nobody waits for it."""
+    """It is not awaited."""

@@ -3,9 +3,9 @@
 `core/garbage.py` says what a proof is. Here are its questions to the metadata store, the last look before each drop, and
 the turns that the loop gets in between: no stretch of work is longer than `SLICE` ledgers.
 
-One pass: raise the own counter; compare what is here with the records, page by page; fetch the tombstones; look once more
-at what is to go, and drop it; keep the evidence on disk; tell the watermark, and end the tombstones that every bookie's
-watermark has passed.
+One pass: raise the own counter; compare what is here with the records, page by page; fetch the tombstones; look once
+more at what is to go, and drop it; keep the evidence on disk; publish the watermark, and end the tombstones that every
+bookie's watermark has passed.
 
 Source: BookKeeper overview, "Bookkeeper metadata management": bookies "cleanup ledgers that get deleted";
 `docs/protocol/collection.md`.
@@ -50,12 +50,12 @@ LATE_ADD_MS: Final = 60_000
 DROPS_NAMED_MAX: Final = 20
 """So many of the ledgers that one pass drops have a line of the log each."""
 ORPHANS_TOLD_MAX: Final = 10_000
-"""So many ids go into one answer."""
+"""So many ids go into one response."""
 
 
 @dataclass(slots=True)
 class CollectorReport:
-    """What people are told of a collector.
+    """What operators are shown of a collector.
 
     Attributes:
         passes: of this process that were finished; `last_pass_ms`: wall clock of the last one's end.
@@ -182,7 +182,7 @@ class GarbageCollector:
         return self._machine.holding
 
     async def run(self) -> None:
-        """Make a pass every `garbage_seconds`; one that fails is told, counted, and tried again with the next."""
+        """Make a pass every `garbage_seconds`; one that fails is logged, counted, and tried again with the next."""
         if not self._config.garbage_seconds:
             return
         while True:
@@ -210,7 +210,8 @@ class GarbageCollector:
             How many ledgers were dropped.
 
         Raises:
-            QuireError: the metadata store did not answer, or the disk failed; nothing was dropped on the strength of that.
+            QuireError: the metadata store did not respond, or the disk failed; nothing was dropped on the strength of
+                that.
         """
         before = self.told.dropped
         mine = await self._count()
@@ -422,7 +423,7 @@ class GarbageCollector:
     # --- for people ----------------------------------------------------------------------------------------------
 
     def _warn(self, unknown: int) -> None:
-        """Say once that there are more; that collection is held is told by `Attention`."""
+        """Log once that there are more; `Attention` reports that collection is held."""
         if unknown > self._warned:
             log.warning(
                 "bookie %s keeps %d ledgers that have no record in the metadata store and no proof "
@@ -454,8 +455,8 @@ class GarbageCollector:
     def orphans(self, after: int) -> dict[str, Any]:
         """What INFO says of what is kept without a record: a page of the ids above `after`, ascending.
 
-        `unknown` have no proof of their deletion; `due` would go if the collector did not hold; the page tells of all ids
-        up to `through`.
+        `unknown` have no proof of their deletion; `due` would be deleted if the collection were not held; the page
+        covers all ids up to `through`.
         """
         pages = [
             ids[bisect_right(ids, after) :][:ORPHANS_TOLD_MAX]

@@ -31,12 +31,13 @@ class Introductions:
         rules: the judgements.
 
     Attributes:
-        wait: has a request wait for its ledger's record; None where nobody reads records: there the first key counts.
+        wait: has a request wait for its ledger's record; None where records are not read: there the first key counts.
         keep: takes an add that nothing here decides, until a record does (`FirstWords`); else it is refused.
-        seen: what can be told of a ledger at once, maybe of an older record. A record's key never changes, so it is enough
-            to accept a ledger, and never to refuse one: its id may have come again. None: the record must be read.
-        heard: of the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it may
-            not.
+        seen: what is known of a ledger at once, possibly from an older record. A record's key never changes, so it is
+            enough to accept a ledger, and never to refuse one: its id may have come again. None: the record must be
+            read.
+        heard: for the ledgers whose requests are decided in this moment: what a ledger may become known by, or why it
+            may not.
     """
 
     __slots__ = ("_known", "_rules", "heard", "keep", "seen", "wait")

@@ -16,7 +16,7 @@ _PLAIN_DIGESTS = {
     for digest_type in DigestType
     if digest_type is not DigestType.HMAC
 }
-"""Of digests that need no password: what they cover, anybody can make."""
+"""Digests that need no password: any client can make what they cover."""
 
 
 def lac_body_of(item: LacItem) -> bytes | None:

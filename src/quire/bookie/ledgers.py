@@ -1,7 +1,7 @@
 """All ledgers of one bookie: each request is decided by the ledger's machine and handed to storage in one go.
 
 Between the decision and the hand-over there is no `await`, so an add admitted before a fence is visible to it and a
-later one is refused: no lock. Nothing here knows a socket; whoever asks passes itself as the sink of the answer.
+later one is refused: no lock. Nothing here uses a socket; the caller passes itself as the sink of the response.
 
 Source: BookKeeper protocol, "Writing to the ledger", "Closing a ledger as a reader".
 """
@@ -30,7 +30,7 @@ from quire.wire.native import Flag, Request
 from quire.wire.run import HeldInterval, RunView
 
 EVERY_LAC = 1 << 63
-"""Above each LAC: whoever waits for one is to look again."""
+"""Above each LAC: all waiting polls look again."""
 MACHINES_KEPT = 1024
 """How many ledgers' machines are kept for certain: the newest. Up to as many more, and those that storage knows less
 than, are kept as well."""
@@ -85,8 +85,8 @@ class Ledgers:
         """Admit a run and hand it to storage. When it has no more of them, the caller calls `flush` or `flush_soon`.
 
         Returns:
-            OK when it was handed over, or waits for the metadata store: the answer comes with `waiter.stored(tag, …)`.
-            Any other answer is final.
+            OK when it was handed over, or waits for the metadata store: the response comes with `waiter.stored(tag,
+            …)`. Any other response is final.
         """
         answer = self.admit(request, run, waiter, tag)
         # It may have been fenced here before, or is not known: whether the writer may go on, the record must say.
@@ -204,7 +204,7 @@ class Ledgers:
     # --- fences and reads -----------------------------------------------------------------------------------------
 
     def fence_then(self, request: Request, then: Then, asker: Asker = NO_ASKER) -> None:
-        """Fence, and call `then` with the answer once the fence is durable (at once if it was, or on a refusal).
+        """Fence, and call `then` with the response once the fence is durable (at once if it was, or on a refusal).
 
         UNKNOWN: its record must be read first, and does not come. A negative would count as a fence.
         """
@@ -229,7 +229,7 @@ class Ledgers:
         waits = self._rules.answer_waits_for_durable_fence()
 
         def durable(error: StorageError | None) -> None:
-            self.followers.tell(request.ledger_id, EVERY_LAC)  # its writer tells nobody any more
+            self.followers.tell(request.ledger_id, EVERY_LAC)  # its writer sends no LAC any more
             if waits:
                 then(Answer.OK if error is None else Answer.ERROR)
 
@@ -238,9 +238,9 @@ class Ledgers:
             then(Answer.OK)
 
     def read(self, request: Request, first: int, last: int, bytes_max: int, *, placed: bool = False) -> Found:
-        """What this bookie has of first..last and what it vouches for; a fence has been set before, if asked for.
+        """What this bookie has of first..last, and what is conclusive; a requested fence has been set before.
 
-        With `placed`, whoever asks can read long runs where they lie.
+        With `placed`, the client can read long runs where they lie.
         """
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
@@ -258,7 +258,7 @@ class Ledgers:
         return found_of(held, facts, first, limbo=limbo, rules=self._rules)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
-        """(answer, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
+        """(response, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
         ledger_id = request.ledger_id
         machine = self._known(ledger_id)
         if machine is None:
@@ -281,7 +281,7 @@ class Ledgers:
         return Answer.OK, facts.lac, facts.explicit_lac, evidence
 
     def confirmed_in(self, ledger_id: int) -> tuple[int, int]:
-        """(the term of the writer that told the LAC, the LAFR) of a ledger that is known here."""
+        """(the term of the writer that sent the LAC, the LAFR) of a ledger that is known here."""
         machine = self._known(ledger_id)
         return (0, NO_ENTRY) if machine is None else (machine.facts.lac_term, machine.facts.lafr)
 
@@ -299,7 +299,7 @@ class Ledgers:
         A ledger of which nothing is here is waited for only by who knows of no entry: others may have them all.
 
         Returns:
-            What waits now, to be forgotten with its reader; None if `wake` has been called.
+            What waits now, to be dropped with its reader; None if `wake` has been called.
         """
         self.followers.saw(ledger_id)
         machine = self._known(ledger_id)
@@ -340,7 +340,7 @@ class Ledgers:
         return ledger_info(machine, self._storage.last_entry(ledger_id), damaged=bool(damaged))
 
     def clear_limbo(self, request: Request, lsn: int | None, then: Then) -> None:
-        """Vouch again for a ledger whose entries have been put back; `then` is called once that is durable.
+        """End the limbo of a ledger whose entries have been restored; `then` is called once that is durable.
 
         Args:
             request: names ledger and key.
@@ -362,7 +362,7 @@ class Ledgers:
         self._answer_when_durable(machine, then)
 
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
-        """Vouch for nothing in a ledger that this bookie may have lost entries of; a fence may be lost too."""
+        """Put a ledger in limbo that this bookie may have lost entries of; a fence may be lost too."""
         machine = self._machine(facts.ledger_id)
         machine.facts.key = machine.facts.key or facts.key
         machine.facts.token = machine.facts.token or facts.token
@@ -392,7 +392,7 @@ class Ledgers:
         self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
-        """Forget deleted ledgers whose tombstones storage has shrunk."""
+        """Drop deleted ledgers whose tombstones storage has shrunk."""
         for ledger_id in ledger_ids:
             if (machine := self._machines.get(ledger_id)) is not None and machine.facts.deleted_until_ms:
                 del self._machines[ledger_id]
@@ -406,7 +406,7 @@ class Ledgers:
             self._forget_machines()
 
     def settle_lacs(self, *, every: bool = False) -> None:
-        """LACs that frames told some seconds ago go with the next group; all of them before a clean stop."""
+        """LACs that came in frames some seconds ago go with the next group; all of them before a clean stop."""
         for machine in self.told_lacs.all() if every else self.told_lacs.settled():
             self._unsaved_lacs[machine.facts.ledger_id] = machine
         if len(self._unsaved_lacs) >= LACS_UNSAVED_MAX:
@@ -460,7 +460,7 @@ class Ledgers:
     def _journal_facts(
         self, machine: BookieLedgerMachine, then: Callable[[StorageError | None], None]
     ) -> None:
-        """Journal what a ledger's machine knows; once that is durable so is its fence, and `then` is told."""
+        """Journal what a ledger's machine knows; once that is durable so is its fence, and `then` is called."""
 
         def durable(error: StorageError | None) -> None:
             if error is None:
@@ -483,7 +483,7 @@ class Ledgers:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """What was put starts towards the disk, who waited for a LAC is told."""
+        """Runs that were put start towards the disk, and waiting polls for a LAC are served."""
         self._flush_scheduled = False
         if self._unsaved_lacs and self._storage.failure is None:
             self.save_lacs()

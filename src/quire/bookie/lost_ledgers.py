@@ -36,7 +36,7 @@ class LostLedgers:
         ledgers: takes those that are named.
 
     Attributes:
-        unknown: until the search has ended, a ledger that the bookie has never heard of is answered "unknown".
+        unknown: until the search has ended, for a ledger that the bookie does not know the response is "unknown".
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LostLedgers:
         self.unknown = storage.report.suspects_unknown
 
     async def search(self) -> None:
-        """Put every ledger in limbo that may be lost; then others can be vouched for again."""
+        """Put every ledger in limbo that may be lost; then responses about others are conclusive again."""
         after: LedgerId | None = None
         pause = PAUSE_SECONDS
         while True:
@@ -73,7 +73,7 @@ class LostLedgers:
         self.unknown = False
 
     async def _suspect(self, ledger_id: LedgerId, value: bytes) -> None:
-        """Doubt a ledger if its record names this bookie, or cannot be read: nobody knows whom that one names."""
+        """Doubt a ledger if its record names this bookie, or cannot be read: the bookies of that one are unknown."""
         if self._storage.facts(ledger_id) is not None:
             return
         facts = LedgerFacts(ledger_id)

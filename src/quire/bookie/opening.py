@@ -1,6 +1,6 @@
 """What a client must have done before a bookie serves it: TLS, and its name. Only where the bookie asks for either.
 
-These stand in a connection's way until it is open, and then are gone: nobody looks for them in later requests.
+These stand in a connection's way until it is open, and then are gone: later requests are not checked for them.
 
 Source: docs/security.md; BookKeeper source, `BookieRequestProcessor` (START_TLS) and `AuthHandler.ServerSideHandler`.
 """
@@ -35,7 +35,7 @@ class _Door:
 
     @property
     def safe(self) -> bool:
-        """Whether what comes may be believed as far as TLS is asked for."""
+        """Whether the connection is encrypted as far as the configuration requires it."""
         return self._client.secure or self._keys.allow_plain
 
     @property
@@ -48,7 +48,7 @@ class _Door:
         return _TLS_ONLY if not self.safe else _NAMES_ONLY if not self.known else ""
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's token.
+        """The response to a client's token.
 
         Raises:
             AuthenticationError: it is refused.
@@ -59,7 +59,7 @@ class _Door:
 
 
 class NativeDoor(_Door):
-    """Our own protocol: what a hello is told."""
+    """Our own protocol: the response to a hello."""
 
     def starts_tls(self, hello: native_hello.Hello) -> bool:
         """Whether this hello asks for TLS and may have it."""
@@ -68,7 +68,7 @@ class NativeDoor(_Door):
         )
 
     def judge(self, hello: native_hello.Hello) -> tuple[str, int]:
-        """Why a hello is refused, empty if it is not; and the features of its answer."""
+        """Why a hello is refused, empty if it is not; and the features of its response."""
         if hello.features & native_hello.START_TLS and not self._keys.has_tls:
             return (
                 (
@@ -94,7 +94,7 @@ class Waiting(Protocol):
         """Serve frames; how many were served."""
 
     def answer(self, buffers: list[Buffer]) -> None:
-        """Send an answer."""
+        """Send a response."""
 
     def shut(self) -> None:
         """End the connection."""
@@ -138,7 +138,7 @@ class BookKeeperDoor(_Door):
         return len(starts)
 
     def secured(self) -> None:
-        """TLS is up: answers that had to wait for it leave."""
+        """TLS is up: responses that had to wait for it leave."""
         late, self._late = self._late, []
         if late:
             self._connection.answer(late)
@@ -204,7 +204,7 @@ class BookKeeperDoor(_Door):
         self._answer(v2.encode_auth(plugin, token or b"", version=packet.version))
 
     def _token(self, payload: bytes) -> bytes | None:
-        """The answer to a token; None when the client is refused."""
+        """The response to a token; None when the client is refused."""
         if not self.safe and not self._starting:
             self._client.refused(_TLS_ONLY)
             return None
@@ -222,7 +222,7 @@ class BookKeeperDoor(_Door):
             self._connection.answer([frame])
 
     def _refuse(self, request: pb.Request | v2.Request) -> None:
-        """As a Java bookie refuses whom it does not know."""
+        """As a Java bookie refuses an unknown client."""
         code = bookkeeper.v2_code(Answer.UNAUTHORISED)
         if isinstance(request, pb.Request):
             self._bare(request, Answer.UNAUTHORISED)
@@ -236,7 +236,7 @@ class BookKeeperDoor(_Door):
             self._hang_up()
 
     def _bare(self, request: pb.Request, answer: Answer) -> None:
-        """An answer of header and status only."""
+        """A response of header and status only."""
         frame = v3.frame_of(v3.response(request.header, bookkeeper.v3_code(answer)))
         self._answer(frame)
 

@@ -1,7 +1,7 @@
 """Reads of ledgers' records by a bookie: one a ledger at a time, however many wait for it, and few at a time.
 
 Each read is linearizable (`metadata/store.py`, promise 2) and begins in the life of this process, so after every loss
-that the bookie knows of. Whoever listens hears of every record, whoever asked for it.
+that the bookie knows of. Listeners get every record, whichever request asked for it.
 
 Source: `docs/protocol/bookie.md`, "After a loss"; docs/decisions/030-digest-type.md.
 """
@@ -36,7 +36,7 @@ class RecordReads:
     """The reads of one bookie.
 
     Attributes:
-        listeners: are told of every record that was read, before who asked for it.
+        listeners: get every record that was read, before the request that asked for it.
         reads: how many there were.
     """
 
@@ -53,7 +53,7 @@ class RecordReads:
 
         Args:
             ledger_id: whose.
-            tell: hears the record; NoSuchLedgerError, CorruptMetadataError or what the store said; StoreAwayError
+            tell: called with the record; NoSuchLedgerError, CorruptMetadataError or the store's error; StoreAwayError
                 after `PATIENCE_SECONDS`.
         """
         asking = self._asked.get(ledger_id)
@@ -67,11 +67,11 @@ class RecordReads:
             self._readers.add(loop.create_task(self._work(), name="read ledgers' records"))
 
     def seen(self, ledger_id: int) -> LedgerMetadata | None:
-        """A record that can be told at once, maybe an older one. None: it must be read."""
+        """A record from memory, possibly an older one. None: it must be read."""
         return self._records.seen(ledger_id)
 
     def close(self) -> None:
-        """The bookie stops: nobody is told any more."""
+        """The bookie stops: no caller is notified any more."""
         self._waiting.clear()
         self._asked.clear()
         for reader in list(self._readers):
@@ -85,7 +85,7 @@ class RecordReads:
                 for tell in (*self.listeners, *self._asked.pop(ledger_id, ())):
                     tell(ledger_id, told)
         finally:
-            # In the turn that found nothing waiting: whoever asks next must not count on this reader.
+            # In the turn that found nothing waiting: the next request must not count on this reader.
             reader = asyncio.current_task()
             assert reader is not None
             self._readers.discard(reader)
@@ -99,7 +99,7 @@ class RecordReads:
         except QuireError as error:
             return error
         except Exception as error:
-            if not isinstance(error, TimeoutError):  # whoever waits must hear something
+            if not isinstance(error, TimeoutError):  # every waiting caller must get a result
                 log.exception("reading the record of ledger %d", ledger_id)
             msg = (
                 f"the metadata store did not return the record of ledger {ledger_id} within "

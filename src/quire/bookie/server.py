@@ -1,8 +1,8 @@
 """A bookie: its disk, its ledgers, its port and its registration, put together.
 
-It starts in this order: take the directory, compare its cookie, read what the cluster knows of its boots, replay the disk,
-listen, show the cookie, register, tell the cluster of this boot. Whatever may have been lost is in limbo before the first
-request is served; until the last step adds, fences and negative answers wait.
+It starts in this order: take the directory, compare its cookie, read what the cluster knows of its boots, replay the
+disk, listen, show the cookie, register, write this boot to the cluster. Whatever may have been lost is in limbo before
+the first request is served; until the last step adds, fences and negative responses wait.
 
 Source: BookKeeper overview, "Bookkeeper elements and concepts"; `docs/protocol/bookie.md`.
 """
@@ -79,8 +79,8 @@ class BookieServer:
         rules: the judgements; production passes the one true set.
 
     Attributes:
-        boot: the boot number of its directory, which clients are told.
-        vigil: whether it may speak for its identity.
+        boot: the boot number of its directory, which clients get in the hello.
+        vigil: whether it still owns its identity.
 
     Raises:
         MisuseError: a file of `config.security` is not what it should be, or there are too few descriptors.
@@ -230,7 +230,7 @@ class BookieServer:
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):  # one that failed was told of then
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # a failure was logged then
                 await task
         self._tasks = []
         await self._unregister()
@@ -357,7 +357,7 @@ class BookieServer:
         return writable
 
     def _look_up_records(self) -> None:
-        """One read of a ledger's record serves whoever waits for it."""
+        """One read of a ledger's record serves all requests that wait for it."""
         self.record_reads = RecordReads(LedgerStore(self.store))
         self.first_words = FirstWords(
             self.ledgers,
@@ -384,7 +384,7 @@ class BookieServer:
         self._closing_log.say(text, *args)
 
     def put(self, connection: ClientConnection) -> None:
-        """A connection has put entries: one that lately was alone to do so has nobody to share a sync with."""
+        """A connection has put entries: one that lately was alone to do so has no other to share a sync with."""
         self._writers.add(connection)
         if len(self._writers) == 1:
             self.ledgers.flush()
@@ -392,7 +392,7 @@ class BookieServer:
             self.ledgers.flush_soon()
 
     def answering(self, connection: ClientConnection) -> None:
-        """A connection has answers to send: they leave together, at the latest in the next loop turn."""
+        """A connection has responses to send: they leave together, at the latest in the next loop turn."""
         if not self._answering and not self.ledgers.flushing:
             asyncio.get_running_loop().call_soon(self._send_answers)
         self._answering.append(connection)
@@ -403,7 +403,7 @@ class BookieServer:
             connection.send_answers()
 
     def admitted(self, size: int) -> None:
-        """So many bytes are on their way to the disk; above the limit nobody is read."""
+        """So many bytes are on their way to the disk; above the limit no connection is read."""
         self._pending_bytes += size
         if not self.holding and self._pending_bytes > self.config.pending_bytes_max:
             self.holding = True
@@ -422,7 +422,7 @@ class BookieServer:
             connection.release()
 
     def answer_for(self, error: StorageError) -> Answer:
-        """The answer to an add that could not be stored."""
+        """The response to an add that could not be stored."""
         if isinstance(error, LateRefusalError):
             return error.answer
         return Answer.READ_ONLY if isinstance(error, DiskFullError) else Answer.ERROR

@@ -1,8 +1,8 @@
-"""The LACs of many ledgers that one frame tells: taken at once, and journaled once they have been the newest for a while.
+"""The LACs of many ledgers out of one frame: taken at once, journaled once they have been the newest for a while.
 
-A writer that goes on tells more with its next header, which is on the disk with its entry. So a LAC that was told by
-itself waits here first, in bounded memory: most never cost a record. A stop saves them; a crash loses them, and nobody's
-safety rests on them.
+A writer that goes on sends a higher one with its next header, which is on the disk with its entry. So a LAC that came
+by itself waits here first, in bounded memory: most never cost a record. A stop saves them; a crash loses them, and
+safety does not depend on them.
 
 Source: `docs/formats/native-protocol.md`, WRITE_LACS; Vanlightly's guide, "Last Add Confirmed (LAC)".
 """
@@ -22,21 +22,21 @@ from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.wire.native_bodies import LacFields, LacItem
 
 SWEEPS_UNSAVED: Final = 5
-"""A LAC is saved at the so many-th call of `settled` after it was told."""
+"""A LAC is saved at the so many-th call of `settled` after it came."""
 TOLD_MAX: Final = 16_384
 """So many wait here; the oldest of more are saved at the next call of `settled`."""
 
 
 class ToldLacs:
-    """What one bookie was told and has not journaled.
+    """LACs that one bookie received and has not journaled.
 
     Args:
         machines: the ledgers that are in memory.
         followers: who waits for a LAC.
         explicit_lac: takes, or refuses, what is not like what its ledger's machine knows: ledger id, body, key, token,
             digest type.
-        is_unsaved: whether one was taken that nobody knew, and is to wait here.
-        introductions: who may be the first to speak of a ledger.
+        is_unsaved: whether a new one was taken, which is to wait here.
+        introductions: which request may be the first for a ledger.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class ToldLacs:
         self._explicit_lac = explicit_lac
         self._is_unsaved = is_unsaved
         self._introductions = introductions
-        # Each with the calls of `settled` before, about in their order: one that was told anew keeps its place.
+        # Each with the calls of `settled` before, about in their order: one that came again keeps its place.
         self._told: dict[int, int] = {}
         self._sweeps = 0
 
@@ -106,7 +106,7 @@ class ToldLacs:
         return ledger_id in self._told
 
     def note(self, ledger_id: int) -> None:
-        """A LAC was told that only memory holds."""
+        """A LAC came that only memory holds."""
         self._told[ledger_id] = self._sweeps
 
     def forget(self, ledger_id: int) -> None:
@@ -114,7 +114,7 @@ class ToldLacs:
         self._told.pop(ledger_id, None)
 
     def complete(self, machine: BookieLedgerMachine) -> None:
-        """Make the explicit LAC body that a frame did not bring, before somebody reads or journals it."""
+        """Make the explicit LAC body that a frame did not bring, before it is read or journaled."""
         facts = machine.facts
         if not facts.explicit_lac and facts.ledger_id in self._told:
             facts.explicit_lac = plain_lac_body(facts.ledger_id, facts.lac, facts.digest_type)

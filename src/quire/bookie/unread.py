@@ -1,26 +1,26 @@
-"""Answers that clients do not read: how much memory they may take together, and how long an answer may be meanwhile."""
+"""Responses that clients do not read: how much memory they may take, and how long one may be meanwhile."""
 
 from __future__ import annotations
 
 from typing import Final
 
 SHARE: Final = 8
-"""One more answer takes at most this part of what is left."""
+"""One more response takes at most this part of what is left."""
 ANSWER_BYTES_MIN: Final = 64 * 1024
-"""An answer may have so many bytes however little is left; its first entry comes in any case."""
+"""A response may have so many bytes however little is left; its first entry comes in any case."""
 STALL_SECONDS: Final = 2.0
 """While more than half is taken, a client that has read nothing for so long is cut off."""
 
 
 class UnreadAnswers:
-    """The connections whose answers wait for their clients.
+    """The connections whose responses wait for their clients.
 
     Args:
         bytes_max: for all of them.
-        read_bytes_max: the longest answer to one read while there is plenty.
+        read_bytes_max: the longest response to one read while there is plenty.
 
     Attributes:
-        answer_bytes_max: the longest answer to one read now.
+        answer_bytes_max: the longest response to one read now.
     """
 
     def __init__(self, bytes_max: int, read_bytes_max: int) -> None:

@@ -1,7 +1,7 @@
-"""Looks whether this process may speak for its bookie, holds its answers while that is not known, and ends it when not.
+"""Checks that this process owns its bookie's identity, holds responses while that is unknown, and else ends it.
 
-`core/vigil.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, beside the data path: a
-store that answers nobody delays that record and nothing else.
+`core/vigil.py` decides; this asks the metadata store, and keeps the record of the bookie's boots, beside the data path:
+a store that is silent delays that record and nothing else.
 
 Source: `docs/protocol/bookie.md`, "Holding".
 """
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 
 class Holder(Protocol):
-    """What holds its answers back: a client's connection."""
+    """What holds its responses back: a client's connection."""
 
     def keep_back(self) -> None:
-        """Keep the answers that are ready, until `let_out`."""
+        """Keep the responses that are ready, until `let_out`."""
 
     def let_out(self) -> None:
         """Send what was kept back, serve what waited."""
@@ -59,11 +59,11 @@ class Vigil:
     Args:
         clock: goes on while the machine sleeps.
         session_timeout_ms: how long a registration may outlive its owner.
-        holders: whose answers are kept back.
+        holders: whose responses are kept back.
         rules: the judgements; production passes the one true set.
 
     Attributes:
-        holding: adds, fences and negative answers wait.
+        holding: adds, fences and negative responses wait.
         ended: called when the identity is another's for good.
         error: why it is; None until then.
     """
@@ -92,7 +92,7 @@ class Vigil:
         self.error: IdentityReplacedError | None = None
 
     def look(self) -> bool:
-        """Before answers leave, and now and then: whether it holds."""
+        """Before responses leave, and now and then: whether it holds."""
         if self._machine.look(self._clock.boot_ms()) and not self.holding:
             self._hold()
         return self.holding
@@ -122,7 +122,7 @@ class Vigil:
         owner: int,
         registration: Callable[[], BookieRegistration | None],
     ) -> None:
-        """The bookie is registered: tell the cluster of its boot, then serve.
+        """The bookie is registered: write its boot to the cluster, then serve.
 
         Args:
             record: what the cluster knows of its boots.
@@ -169,7 +169,7 @@ class Vigil:
         self._wake.set()
 
     async def stopped(self) -> None:
-        """The directory was closed cleanly: tell the cluster, if it listens."""
+        """The directory was closed cleanly: write that to the cluster, if the store responds."""
         own = self._state()
         if self._record is not None and own is not None and self.error is None:
             with contextlib.suppress(QuireError, TimeoutError):
@@ -204,11 +204,11 @@ class Vigil:
         begun_in = self._machine.round
         own, registration, record = self._state(), self._registration(), self._record
         if record is not None and own is not None:
-            await record.check(own)  # whoever was replaced need not wait for the registration
+            await record.check(own)  # a replaced process need not wait for the registration
         if registration is not None:
             await registration.confirm(wait_ms=2 * self._session_ms)
         if record is not None and own is not None:
-            # In this order: while it is registered nobody else claims the record.
+            # In this order: while it is registered no other process claims the record.
             await record.write(own)
         if self._machine.confirmed(begun_in):
             self._release()
@@ -216,7 +216,7 @@ class Vigil:
     def _hold(self) -> None:
         if not self.holding:
             self.holding = True
-            # The operator hears of it from `Attention`, in one line.
+            # `Attention` reports it to the operator, in one line.
             log.info("holding adds, fences and negative responses: %s", self._machine.why)
             for holder in self._holders():
                 holder.keep_back()

@@ -1,4 +1,4 @@
-"""Whoever waits until something is on the disk, and those who only seem to."""
+"""The callers that wait until something is on the disk, and stand-ins for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_WORDS_MAX: Final = 128
 
 
 class Asker:
-    """Whoever's requests may wait for the records of their ledgers.
+    """A client whose requests may wait for the records of their ledgers.
 
     Attributes:
         first_words: how many do.
@@ -30,7 +30,7 @@ class LateRefusalError(StorageError):
     """A run that waited for a decision is not taken.
 
     Args:
-        answer: what its sender is told.
+        answer: the response to its sender.
         ledger_id: of the run.
     """
 
@@ -40,7 +40,7 @@ class LateRefusalError(StorageError):
 
 
 class Waiter(Protocol):
-    """Whoever waits until something is on disk."""
+    """A caller that waits until something is on disk."""
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
         """What was put with this tag is durable, or failed for ever."""
@@ -48,11 +48,11 @@ class Waiter(Protocol):
 
 class _Nobody:
     def stored(self, tag: Any, error: StorageError | None) -> None:
-        """Nobody waits: an answer that depends on it has a tag of its own."""
+        """Without a waiter: a response that depends on it has a tag of its own."""
 
 
 class _UntilTaken:
-    """Facts that the disk did not take must be put again with the next run: else its ledger would be nobody's."""
+    """Facts that the disk did not take must be put again with the next run: else its ledger would have no owner."""
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
         if error is not None:
@@ -70,7 +70,7 @@ class _WhenDurable:
 
 NOBODY = _Nobody()
 NO_ASKER = Asker()
-"""Nobody that is served more slowly, however many of its requests wait."""
+"""Stands for no client: it is never slowed, however many of its requests wait."""
 UNTIL_TAKEN = _UntilTaken()
 WHEN_DURABLE = _WhenDurable()
 

@@ -13,7 +13,7 @@ def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list
     """The states of a bookie that answers, as far as they are what they should be: a bookie is a stranger.
 
     Args:
-        says: its answer to INFO. Java's bookies and older versions tell no states there.
+        says: its response to INFO. Java's bookies and older versions report no states there.
         writable: what it is registered as; one that is not, and does not say why, is in a state too.
     """
     told = (says or {}).get("conditions")
@@ -27,7 +27,7 @@ def conditions_of(says: dict[str, Any] | None, *, writable: bool = True) -> list
 
 
 def _unexplained(*, takes: bool) -> dict[str, str]:
-    """The state of a bookie that is registered as read-only and tells no reason; `takes`: it says that it takes entries."""
+    """The state of a bookie registered as read-only that gives no reason; `takes`: it reports that it takes entries."""
     what = "the bookie is registered as read-only and reports no reason"
     ends = "read the bookie's log; most often the disk is full, or an operator made the bookie read-only"
     if takes:

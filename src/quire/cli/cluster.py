@@ -29,7 +29,7 @@ LEDGERS_COUNTED_MAX = 100_000
 def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     """List the bookies: registered ones, and those whose cookie says that they ought to be there.
 
-    What needs attention is told with what ends it; the exit code is 5 then.
+    What needs attention is shown with what ends it; the exit code is 5 then.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -51,7 +51,7 @@ def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     """Say how the cluster is: bookies, ledgers by state, logs.
 
-    What needs attention is told with what ends it; the exit code is 5 then.
+    What needs attention is shown with what ends it; the exit code is 5 then.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -154,7 +154,7 @@ def _speaks(info: BookieInfo) -> dict[str, str | None]:
 
 
 def _held(says: dict[str, Any]) -> str | None:
-    """What a bookie says of its disk; Java's tell less."""
+    """What a bookie reports of its disk; Java's report less."""
     storage = says.get("storage", {})
     if "segments" in storage:
         return f"{storage['ledgers']} ledgers in {storage['segments']} segments"

@@ -5,7 +5,7 @@ Servers use it too, so it must not import the command-line library.
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | refused or failed: the answer is no, or this machine or a peer failed |
+| 1 | refused or failed: the response is no, or this machine or a peer failed |
 | 2 | usage: the command line itself is wrong; nothing was sent |
 | 3 | outcome unknown: it may or may not have happened; read after a recovery to find out |
 | 4 | a bookie: another process has its identity; do not start it again by itself |
@@ -40,7 +40,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class PortInUseError(RefusedError):
-    """Another program listens on the port a server was told to take."""
+    """Another program listens on the port that a server is configured for."""
 
     code = "port_in_use"
 
@@ -120,7 +120,7 @@ _HINTS: Final = {
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
-    """Tell the user about `error`, in one sentence or one JSON object.
+    """Report `error` to the user, in one sentence or one JSON object.
 
     Returns:
         The exit code.
@@ -137,6 +137,6 @@ def report(error: BaseException, *, as_json: bool) -> int:
         again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
         sys.stderr.write(f"{red}{facts['message']}{hint}{again}{end}\n")
     if facts["code"] == "internal":
-        # Not one of ours to explain: whoever reports it needs the whole trace.
+        # Not a known error: a report of it needs the whole trace.
         traceback.print_exception(error)
     return exit_code(error)

@@ -94,7 +94,7 @@ def verify(
     """Read every copy of every entry from every bookie, check the digests, compare the copies.
 
     Fails when a bookie lacks an entry that it should hold, or copies differ; lists what is missing. Holes that the
-    ledger's record tells of are listed too, and whether they are filled by now.
+    ledger's record has are listed too, and whether they are filled by now.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -217,7 +217,7 @@ def shown_facts(
 
 
 def held_facts(held: HeldShare | None) -> dict[str, object]:
-    """What one bookie holds of one fragment; `held` is null where it did not tell."""
+    """What one bookie holds of one fragment; `held` is null where its response is inconclusive."""
     if held is None:
         return {}
     return {

@@ -230,7 +230,7 @@ def roll(
 ) -> None:
     """Take the log over, which closes its last ledger for good and begins a new one, and step down.
 
-    A writer rolls by itself (by size and time); this is for a log that nobody writes, or to end its writer.
+    A writer rolls by itself (by size and time); this is for a log without a writer, or to end its writer.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 

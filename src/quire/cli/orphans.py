@@ -107,7 +107,7 @@ async def kept_without_record(
     """Ask every bookie which ledgers it keeps without a record.
 
     Returns:
-        By ledger, for `unknown` and `due`, the bookies that hold it; and the bookies that did not answer.
+        By ledger, for `unknown` and `due`, the bookies that hold it; and the bookies that did not respond.
     """
     from quire.core.answers import Answer
     from quire.core.ids import ID_MAX
@@ -194,7 +194,7 @@ async def _delete(
 def _lists(
     out: Output, holding: Iterable[Any], found: dict[int, dict[str, list[str]]], silent: list[str]
 ) -> None:
-    """Say what accepting would mean, before anybody is asked."""
+    """Say what accepting would mean, before the question."""
     for one in holding:
         out.note(f"{one.bookie} deletes no ledgers: {one.why}")
     due = sorted(ledger_id for ledger_id, kinds in found.items() if _DUE in kinds)

@@ -59,7 +59,7 @@ async def serve(
         cluster: the cluster's URI.
         create: make the metadata store if it does not exist yet.
         until_eof: the end of standard input (the parent's death) is a wish to stop.
-        on_ready: is told once the bookie serves.
+        on_ready: is called once the bookie serves.
         security: the file that says what is asked of clients; SIGHUP reads again what it names.
 
     Raises:

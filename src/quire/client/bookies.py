@@ -38,14 +38,14 @@ RETRY_SECONDS_MAX = 2.0
 CONNECT_SECONDS = 5
 """How long a connection may take to be made: a packet that is lost on the way is sent again after 1 and 3 s."""
 POLL_GRACE_MS = 500
-"""How much later than asked for the answer to a long poll may come."""
+"""How much later than asked for the response to a long poll may come."""
 
 
 class AddSink:
-    """Whoever sent runs and gets an answer to each; its frames can be dropped together.
+    """A sender of runs, which gets a response to each. Its unsent frames can be dropped together.
 
     Attributes:
-        followed: whether the last answer said that a reader waits there for the LAC; unset before the first.
+        followed: whether the last response said that a reader waits there for the LAC; unset before the first.
     """
 
     __slots__ = ("followed",)
@@ -58,7 +58,7 @@ class AddSink:
         self.add_answered(tag, frame.answer)
 
     def add_answered(self, tag: object, answer: Answer) -> None:
-        """The answer to the run with this tag."""
+        """The response to the run with this tag."""
         raise NotImplementedError
 
 
@@ -68,8 +68,8 @@ class BookieClient(Inquiries):
     Args:
         registry: where bookies register.
         cluster_instance: the cluster that bookies must belong to.
-        receive_budget_bytes: memory for unfinished answers.
-        protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        receive_budget_bytes: memory for unfinished responses.
+        protocol, protocol_of: the wire protocol, in general and by address; see `ClientConfig`.
         frame_bytes_max: longest frame; see there.
         security: TLS, and who this client is.
         short_circuit_reads: read long runs out of the files of bookies on this machine.
@@ -136,7 +136,7 @@ class BookieClient(Inquiries):
         return sorted((await self._registry.list_cookies()).keys() - registered)
 
     def speaks_native(self, bookie: BookieId) -> bool:
-        """Whether a bookie is spoken to in our own protocol, as far as its registration was seen."""
+        """Whether a bookie gets our own protocol, as far as its registration was seen."""
         return self._channels.speaks_native(self._known.get(bookie))
 
     def _directory_of(self, bookie: BookieId) -> str:
@@ -147,7 +147,7 @@ class BookieClient(Inquiries):
     def _take(self, known: dict[BookieId, BookieInfo]) -> None:
         """A newer list: a bookie that came back, or moved, may be tried at once.
 
-        `on_return` is told of one that was not registered for a while and is again: it has started anew.
+        `on_return` is called with a bookie that registers again after an absence: it has restarted.
         """
         for bookie, info in known.items():
             if self._watch is not None and bookie not in self._known:
@@ -209,7 +209,7 @@ class BookieClient(Inquiries):
         )
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
-        """Forget this writer's requests to a bookie: what is not sent stays unsent, no answer comes."""
+        """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""
         peer = self._peers.get(bookie)
         if peer is not None and peer.channel is not None:
             peer.channel.drop(sink)
@@ -225,7 +225,7 @@ class BookieClient(Inquiries):
         return channel is None or not (channel.unsent_bytes(sink) or channel.buffered_bytes)
 
     def is_followed(self, sink: AddSink) -> bool:
-        """Whether the last answer to this writer's adds said that a reader waits for the LAC there."""
+        """Whether the last response to this writer's adds said that a reader waits for the LAC there."""
         return sink.followed
 
     def forget(self, sink: AddSink) -> None:
@@ -307,7 +307,7 @@ class BookieClient(Inquiries):
     def write_lac(
         self, bookie: BookieId, access: LedgerAccess, lac: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> asyncio.Future[AnswerFrame]:
-        """Tell a bookie how far the ledger is confirmed; nobody need wait for the answer. Safety never rests on it."""
+        """Send a bookie the ledger's LAC. The response need not be awaited, and safety does not depend on it."""
         shape = shapes.fixed(access.digest.lac_body(access.ledger_id, lac))
         reply, _ = self._ask(bookie, Kind.WRITE_LAC, shape, timeout_ms, access=access, lac=lac)
         return reply.future
@@ -318,7 +318,7 @@ class BookieClient(Inquiries):
         return peer is not None and peer.takes_lacs
 
     def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
-        """Send encoded items of a WRITE_LACS, `LACS_MAX` at most; nobody waits for the answer."""
+        """Send encoded items of a WRITE_LACS, `LACS_MAX` at most. The response is not awaited."""
         self._ask(bookie, Kind.WRITE_LACS, shapes.lacs(items), timeout_ms, access=None)
 
     async def _request(
@@ -331,7 +331,7 @@ class BookieClient(Inquiries):
         access: LedgerAccess | None = None,
         flags: int = 0,
     ) -> tuple[AnswerFrame, int]:
-        """The answer, and the version in which its body is laid out."""
+        """The response, and the version in which its body is laid out."""
         reply, channel = self._ask(bookie, kind, shape, timeout_ms, access=access, flags=flags)
         try:
             return await reply.future, 0 if channel is None else channel.version
@@ -351,7 +351,7 @@ class BookieClient(Inquiries):
         flags: int = 0,
         lac: int = NO_ENTRY,
     ) -> tuple[Reply, AnyChannel | None]:
-        """Send a request; the reply's future gets its answer. The channel is where to drop it."""
+        """Send a request; the reply's future gets its response. The channel is where to drop it."""
         reply = Reply()
         channel = self._channel(bookie)
         if channel is None:
@@ -426,12 +426,12 @@ class BookieClient(Inquiries):
             log.info("connection to bookie %s ended: %s", channel.meant, reason)
 
     def are_refused(self, bookies: Iterable[BookieId]) -> bool:
-        """Whether none of these bookies and this client take each other."""
+        """Whether none of these bookies accepts a connection from this client."""
         peers = [self._peers.get(bookie) for bookie in bookies]
         return all(peer is not None and peer.refused_because for peer in peers)
 
     def troubles(self) -> str:
-        """Which bookies and this client do not take each other and why, as the end of a sentence; usually empty."""
+        """The bookies that accept no connection from this client and why, as the end of a sentence; usually empty."""
         reasons: dict[str, list[str]] = {}
         for bookie, peer in self._peers.items():
             reasons.setdefault(peer.refused_because, []).append(bookie)
@@ -449,7 +449,7 @@ class BookieClient(Inquiries):
         )
 
     async def close(self) -> None:
-        """End all connections; what is outstanding is answered UNREACHABLE."""
+        """End all connections; outstanding requests complete with UNREACHABLE."""
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()

@@ -1,4 +1,4 @@
-"""Which protocol is spoken with which bookie, and the connection that speaks it."""
+"""The wire protocol for each bookie, and the connection that uses it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Ended: TypeAlias = Callable[[AnyChannel, str], None]
 
 
 class Channels:
-    """Makes the connections of one client; whoever asks has them connected.
+    """Makes the connections of one client; the caller connects them.
 
     Args:
         cluster_instance: the cluster that bookies must belong to, as far as they can be asked.
-        receive_budget_bytes: memory for unfinished answers.
-        protocol, protocol_of: what is spoken, in general and by address; see `ClientConfig`.
+        receive_budget_bytes: memory for unfinished responses.
+        protocol, protocol_of: the wire protocol, in general and by address; see `ClientConfig`.
         limits: the longest frames; see `ClientConfig.frame_bytes_max`.
         keys: certificates and a password, if there are any.
         connect: connects a connection that was made beside another.
@@ -61,14 +61,14 @@ class Channels:
         return self._context.scratch.frame(size)
 
     def _protocol_for(self, info: BookieInfo | None) -> str:
-        """What is spoken with a bookie; "" is our own protocol."""
+        """The wire protocol for a bookie; "" is our own."""
         protocol = self._protocol
         if info is not None:
             protocol = self._protocol_of.get(f"{info.host}:{info.port}", protocol)
         return "" if protocol.startswith("auto") and (info is None or info.native) else protocol
 
     def speaks_native(self, info: BookieInfo | None) -> bool:
-        """Whether a bookie is spoken to in our own protocol."""
+        """Whether a bookie gets our own protocol."""
         return not self._protocol_for(info)
 
     def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> AnyChannel:
@@ -81,7 +81,7 @@ class Channels:
         return V2Channel(bookie, self._context, ended, lambda: self._make_beside(bookie))
 
     def _make_beside(self, bookie: BookieId) -> V3Channel:
-        """A V3 connection for what V2 cannot say; it lives and dies with the V2 one."""
+        """A V3 connection for requests that V2 does not have; it opens and closes with the V2 one."""
         channel = V3Channel(bookie, self._context, _beside_ended)
         task = asyncio.get_running_loop().create_task(self._connect(bookie, channel))
         self.connecting.add(task)
@@ -90,4 +90,4 @@ class Channels:
 
 
 def _beside_ended(channel: BookKeeperChannel, reason: str) -> None:
-    """Its requests have their answers already, and the next one makes another connection."""
+    """Its requests have completed; the next request opens another connection."""

@@ -58,8 +58,8 @@ class RecoveryReport:
     Attributes:
         record: the closed record.
         already_closed: it was closed before; nothing had to be recovered.
-        recovered: entries found above the last confirmed one that was heard, and written back.
-        limbo: what was done about bookies that would not vouch for the ledger.
+        recovered: entries found above the highest LAC that a bookie reported, and written back.
+        limbo: what was done about bookies whose copy of the ledger is in limbo.
     """
 
     record: LedgerMetadata
@@ -182,8 +182,8 @@ class Client:
         Raises:
             NoSuchLedgerError: there is none.
             WrongPasswordError: the password is another; no bookie was asked.
-            RecoveryInconclusiveError: too few bookies answered to tell where the ledger ends.
-            LedgerIdReusedError: too few could tell, and those that could not hold another ledger's entries.
+            RecoveryInconclusiveError: too few bookies responded to determine where the ledger ends.
+            LedgerIdReusedError: too few responses are conclusive, and the other bookies hold another ledger's entries.
 
         Source: BookKeeper protocol: "to read like this, the ledger should be opened with a non-fencing open".
         """
@@ -202,16 +202,16 @@ class Client:
     async def recover_ledger(
         self, ledger_id: int, password: bytes = b"", *, ignored_lacs: Collection[str] = ()
     ) -> RecoveryReport:
-        """Close a ledger whose writer is gone, and help bookies that may have lost some of it to vouch again.
+        """Close a ledger whose writer is gone, and restore its copies on bookies where it is in limbo.
 
         Args:
             ledger_id: which.
             password: the one it was created with.
-            ignored_lacs: bookies whose last add confirmed is not believed, where the error says that it contradicts
-                the entries: entries up to it that nobody holds are given up.
+            ignored_lacs: bookies whose last add confirmed is ignored, where the error says that it contradicts the
+                entries: entries up to it that no bookie holds are given up.
 
         Raises:
-            RecoveryInconclusiveError: too few bookies answered, or a bookie's last add confirmed says that an entry
+            RecoveryInconclusiveError: too few bookies responded, or a bookie's last add confirmed says that an entry
                 is acknowledged that the others deny; it names them.
             MisuseError: `ignored_lacs` names a bookie that is not in the ledger's last fragment.
         """
@@ -237,12 +237,12 @@ class Client:
     async def delete_ledger(self, ledger_id: int, *, fence: bool = True) -> None:
         """Delete a ledger's record and leave a tombstone; bookies drop its entries when they see that.
 
-        A ledger that is not closed is recovered first: until the bookies notice, a writer that nobody stopped would
-        go on hearing that its entries are safe.
+        A ledger that is not closed is recovered first: until the bookies notice, a writer that is not fenced would
+        still get acknowledgements.
 
         Args:
             ledger_id: which.
-            fence: False deletes it as it is, for a ledger whose bookies are gone for good or that nobody writes.
+            fence: False deletes it as it is, for a ledger whose bookies are gone for good or that has no writer.
 
         Raises:
             NoSuchLedgerError: there is none.

@@ -1,4 +1,4 @@
-"""What a client can be told to do otherwise: sizes in bytes, times in milliseconds, each with its limits.
+"""The configuration of a client: sizes in bytes, times in milliseconds, each with its limits.
 
 Read once when the client is made and passed down; nothing here changes afterwards.
 """
@@ -15,7 +15,7 @@ from quire.wire.frame_limits import HEADER_ROOM, NATIVE_ROOM, FrameLimits, check
 KIB = 1024
 MIB = 1024 * KIB
 RECEIVE_BUDGET_BYTES = 64 * MIB
-"""Memory for unfinished answers."""
+"""Memory for unfinished responses."""
 
 _LIMITS: dict[str, tuple[int, int]] = {
     "run_bytes_max": (1, 4 * MIB),
@@ -84,34 +84,34 @@ class ClientConfig:
         metadata_timeout_ms: after this a metadata request counts as "outcome unknown".
         metadata_attempts_max: unanswered metadata requests in a row before a writer gives up.
         probe_timeout_ms: how long an absent bookie may take to show that it is back.
-        lac_after_ms: how long what is confirmed waits for an add that carries the LAC; then the LAC is told to the
+        lac_after_ms: how long what is confirmed waits for an add that carries the LAC; then the LAC is sent to the
             ledger's bookies, with those of other ledgers in one frame for each bookie. So a new reader sees an
-            acknowledged entry within about twice this time. Where a reader follows already it is told at once.
-        explicit_lac_after_ms: how long a writer has been idle when it tells its LAC to bookies that take no such
+            acknowledged entry within about twice this time. Where a reader already waits it is sent at once.
+        explicit_lac_after_ms: how long a writer has been idle when it sends its LAC to bookies that take no such
             frames (Java's, and older ones of ours), each ledger's in a request of its own.
         explicit_lac_timeout_ms: how long a bookie may take to answer either.
         read_timeout_ms: how long a bookie may take to answer a read.
-        speculative_read_ms: after this without an answer the next bookie is asked as well.
+        speculative_read_ms: after this without a response the request goes to the next bookie as well.
         read_bytes_max: bytes that one range read asks for.
         read_ahead_bytes_max: bytes that a scan may fetch ahead of its consumer.
-        long_poll_wait_ms: how long a bookie may hold a tail reader's request while entries come; then others are asked
-            too, so this is also about how long one that hangs holds a tail up.
+        long_poll_wait_ms: how long a bookie may hold a tail reader's request while entries come; then the request goes
+            to others too, so this is also about how long one that hangs holds a tail up.
         idle_poll_wait_ms: how long each bookie may hold the request of a tail to which nothing came for that time; at
             most 60,000 with a bookie's default.
         recovery_timeout_ms: how long a bookie may take to answer a request of a recovery.
         recovery_read_bytes_max: bytes that one recovery read asks for.
         recovery_attempts_max: lost compare-and-swaps in a row before a recovery gives up.
-        recovery_patience_ms: how long a recovery that too few bookies answered is run again by itself; longer than a
+        recovery_patience_ms: how long a recovery with too few responses is repeated; longer than a
             lost connection takes to be tried again.
-        silent_wait_ms: before a recovery believes that a ledger ends where enough bookies say so, how long it waits,
-            once, for a registered bookie that has not answered: it may hold what the others lost.
+        silent_wait_ms: before a recovery accepts the end that enough bookies report, how long it waits,
+            once, for a registered bookie that has not responded: it may hold what the others lost.
         short_circuit_reads: long runs of a bookie on this machine are read out of its files where the system allows
             that, not received from it.
         min_present: how many of a new ledger's E bookies must be there where its creation does not say it, as far as
             its Qa and E allow; None: Qa. The others are absent slots: bookies of the cluster that are away.
         protocol: "auto" speaks our own protocol with every bookie that announces it and V3 with the others, "auto-v2"
             V2 with the others; "v2" and "v3" speak that with every bookie.
-        protocol_of: ("host:port", protocol) of bookies that are spoken to otherwise.
+        protocol_of: ("host:port", protocol) of bookies with another protocol.
         security: TLS, and who this client is; None = what the file says that the environment's `QUIRE_SECURITY`
             names, if it names one.
     """
@@ -209,7 +209,7 @@ class ClientConfig:
 
     @property
     def payload_bytes_max(self) -> int:
-        """The largest payload of an entry, for whoever cuts what he has into entries."""
+        """The largest payload of an entry, for callers that cut a stream of bytes into entries."""
         if self.entry_bytes_max is not None:
             return self.entry_bytes_max
         return min(self.portable_bytes_max, self.window_bytes_max)

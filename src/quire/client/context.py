@@ -28,7 +28,7 @@ class ClientContext:
         machines: makes the machines of writers and recoveries.
         quarantine: bookies that failed lately.
         ticks: the writers' timer.
-        lacs: tells their LACs together.
+        lacs: sends their LACs together, one frame a bookie.
     """
 
     bookies: BookieClient

@@ -1,6 +1,6 @@
 """Entries on their way to a bookie that should hold them: made into runs again, sent as recovery adds.
 
-Used by recovery (entries to write back) and by whoever repairs a replica.
+Used by recovery (entries to write back) and by the repair of a replica.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader": "replicating all entries it sees".
 """

@@ -31,25 +31,25 @@ KNOWN_SILENT = 10
 async def record_holes(
     ledgers: LedgerStore, ledger_id: LedgerId, holes: Sequence[Hole], timeout_ms: int
 ) -> None:
-    """Put into a ledger's record what its bookies lack. If that fails nobody is told but the log: the ledger is closed."""
+    """Put into a ledger's record what its bookies lack. A failure is only logged: the ledger is closed."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await ledgers.add_holes(ledger_id, holes)
     except NoSuchLedgerError:
         log.info("ledger %d was deleted", ledger_id)
-    except Exception as error:  # noqa: BLE001 - whatever a driver raises, nobody knows what it did
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises, its effect is unknown
         some = ", ".join(f"{hole.bookie} may lack {hole.first}..{hole.last}" for hole in holes[:8])
         more = f" and {len(holes) - 8} more" if len(holes) > 8 else ""
         log.error("ledger %d: the record may lack a hole: %s%s: %r", ledger_id, some, more, error)  # noqa: TRY400
 
 
 class LedgerFlush:
-    """Waits until every bookie has acknowledged what callers were told of, or is given up.
+    """Waits until every bookie has acknowledged the entries confirmed to callers, or is given up.
 
     Args:
         access: the ledger.
-        lac: the last entry that callers were told of.
-        outgoing: what bookies were given.
+        lac: the last entry that was confirmed to callers.
+        outgoing: the runs that were sent to bookies.
         quarantine: bookies that failed lately; one that is given up is among them.
         clock: monotonic time.
         config: how long bookies are waited for.
@@ -97,7 +97,7 @@ class LedgerFlush:
         self._when_done += (call,)
 
     def answered(self, place: Place, run: int, answer: Answer) -> None:
-        """A bookie's answer to a run."""
+        """A bookie's response to a run."""
         if answer is Answer.OK:
             self._machine.acked(place.slot, run, self._clock.now_ms())
         else:
@@ -105,7 +105,7 @@ class LedgerFlush:
         self._perform()
 
     def stop(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting."""
         self._machine.give_up(self._clock.now_ms())
         self._perform()
 

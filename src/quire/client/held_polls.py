@@ -1,7 +1,7 @@
 """What an idle tail waits with: one long poll at each bookie of an entry's write set, and changes of the record.
 
-While nothing comes, each of them is asked about once in half a minute. One that hangs holds nobody up, because the
-others wait too; one that knows more than the reader answers at once, so that nobody need ask for the newest LAC.
+While nothing comes, each of them gets a request about every half minute. One that hangs delays no reader, because the
+others wait too. One that knows a higher LAC responds at once, so that no separate request for the LAC is needed.
 
 Source: Vanlightly's guide: "it can send a long-poll LAC read to a bookie which will respond when a new committed
 entry is ready to be read".
@@ -26,7 +26,7 @@ class HeldPolls:
     """The polls of one wait.
 
     Args:
-        poll: asks a bookie, and waits for its answer.
+        poll: sends a long poll to a bookie and waits for its response.
         wait_ms: how long a bookie is asked to wait. One that does not is asked again after growing pauses, up to this.
     """
 
@@ -45,7 +45,7 @@ class HeldPolls:
         """Wait until one of the bookies says that an entry is confirmed.
 
         Returns:
-            Which, and its answer; None when none of them waits.
+            Which, and its response; None when none of them waits.
         """
         try:
             for bookie in bookies:
@@ -100,7 +100,7 @@ class RecordChanges:
             waits.reschedule(0)
 
     async def unless_it_changes(self, wait: Awaitable[T]) -> T | None:
-        """What `wait` comes to; None, and it is cancelled, when the record changes meanwhile."""
+        """The result of `wait`; None, and it is cancelled, when the record changes meanwhile."""
         self.changed = False
         try:
             async with asyncio.timeout(None) as self._waits:

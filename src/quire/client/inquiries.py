@@ -1,4 +1,4 @@
-"""What tools ask of bookies beside entries: what one holds, what it says of itself, that it may vouch again.
+"""Requests of tools to bookies: what a bookie holds, its state, and that a ledger's limbo has ended.
 
 Source: `docs/formats/native-protocol.md`.
 """
@@ -39,7 +39,7 @@ class Inquiries(ABC):
         access: LedgerAccess | None = None,
         flags: int = 0,
     ) -> tuple[AnswerFrame, int]:
-        """The answer, and the version in which its body is laid out."""
+        """The response, and the version in which its body is laid out."""
 
     async def list_entries(
         self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -73,18 +73,18 @@ class Inquiries(ABC):
     async def orphans(
         self, bookie: BookieId, after: int = -1, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, shapes.Orphans | None]:
-        """A page of the ledgers that it keeps without a record, those above an id; None if it is too old to tell."""
+        """A page of the ledgers that it keeps without a record, above an id; None if its version has no such page."""
         frame, _ = await self._request(bookie, Kind.INFO, shapes.orphans(after), timeout_ms)
         return shapes.orphans_of(frame)
 
     async def clear_limbo(
         self, bookie: BookieId, access: LedgerAccess, lsn: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> Answer:
-        """Say that the bookie holds again all it should of a ledger, so that it may vouch for it.
+        """End a ledger's limbo on a bookie: it holds again all entries that it should.
 
         Args:
-            lsn: of the doubt that this ends, as INFO told before the entries were put back (`doubt_lsn`). If there
-                was another loss since then, the answer is BAD_REQUEST. A bookie of version 1 knows no LSNs.
+            lsn: of the doubt that this ends, as INFO reported it before the entries were restored (`doubt_lsn`). If
+                there was another loss since then, the response is BAD_REQUEST. A bookie of version 1 knows no LSNs.
         """
         shape = shapes.end_of_doubt(lsn)
         return (await self._request(bookie, Kind.CLEAR_LIMBO, shape, timeout_ms, access=access))[0].answer

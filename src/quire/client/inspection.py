@@ -26,7 +26,7 @@ class HeldShare:
 
     Attributes:
         share: what it should hold.
-        answer: whether it told; without OK (or NO_LEDGER: it holds nothing) nobody knows what it holds.
+        answer: the code of its response; other than OK (or NO_LEDGER: it holds nothing), what it holds is unknown.
         missing: the parts of the share that it does not hold.
         holes: parts of the share that the record calls holes, whether they are filled by now or not.
     """
@@ -43,7 +43,7 @@ class HeldShare:
 
     @property
     def is_known(self) -> bool:
-        """Whether the bookie told."""
+        """Whether the response is conclusive."""
         return self.answer in (Answer.OK, Answer.NO_LEDGER)
 
     @property

@@ -1,6 +1,6 @@
-"""Tells bookies the LACs that no add carried soon: one frame a bookie for all ledgers of a client, from one timer.
+"""Sends bookies the LACs that no add carried in time: one frame a bookie for all ledgers, from one timer.
 
-`core/untold_lacs.py` says which ledgers' and when. Bookies that take no such frame are told by `lac_news.py` later.
+`core/untold_lacs.py` says which ledgers' and when. Bookies that take no such frame get theirs from `lac_news.py` later.
 
 Source: `docs/formats/native-protocol.md`, WRITE_LACS.
 """
@@ -30,15 +30,15 @@ class Teller(Protocol):
     """A writer, as the frames see it."""
 
     def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
-        """The LAC, the slots of the bookies to be told, and the places at all slots."""
+        """The LAC, the slots of the bookies to send it to, and the bookies at all slots."""
 
     @property
     def access(self) -> LedgerAccess:
-        """What the ledger's bookies want to be told."""
+        """Id, master key, token and digest, sent with every request for this ledger."""
 
 
 class LacFrames:
-    """The LACs that all writers of a client have not told.
+    """The LACs of a client's writers that are not yet sent.
 
     Args:
         bookies: the connections.
@@ -71,7 +71,7 @@ class LacFrames:
             self._untold.carried(ledger_id)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -85,7 +85,7 @@ class LacFrames:
     def _fired(self) -> None:
         self._timer = None
         frames = _Frames(self._bookies)
-        # Times are rounded up, so that nothing is told before its time.
+        # Times are rounded up, so that nothing is sent early.
         for ledger_id in self._untold.due(int(self._loop.time() * 1000) + 1):
             teller = self._tellers.pop(ledger_id)
             lac, slots, places = teller.lac_places()

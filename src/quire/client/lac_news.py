@@ -1,4 +1,4 @@
-"""Tells bookies how far a ledger is confirmed when no later entry's header will.
+"""Sends a ledger's LAC to its bookies when no later entry's header will carry it.
 
 Where a reader waits, at once; everywhere, when the writer has been idle for some seconds. A writer that goes on,
 followed or not, sends nothing of this: its next header says it. Safety never rests on it.
@@ -28,11 +28,11 @@ class LacNews:
     """The news of one ledger's writer.
 
     Args:
-        access: what the ledger's bookies want to be told.
+        access: id, master key, token and digest sent with every request for this ledger.
         bookies: the connections.
         outgoing: the bookie at a slot.
         writer: whether it is idle, so that no header is about to leave.
-        timeout_ms: how long a bookie may take to answer.
+        timeout_ms: how long a bookie may take to respond.
     """
 
     __slots__ = (
@@ -72,14 +72,14 @@ class LacNews:
             self.answered(self._outgoing.place_at(slot))
 
     def answered(self, place: Place) -> None:
-        """A bookie answered an add while there is something `untold`: perhaps a reader waits there."""
+        """A bookie acknowledged an add while a LAC is `untold`: a reader may be waiting there."""
         if not self._hop_due and self._bookies.is_followed(place):
-            # One loop turn, in which whoever awaited the append may append again: then the next header says it.
+            # One loop turn, in which the caller may append again: then the next header carries the LAC.
             self._hop_due = True
             self._loop.call_soon(self._tell_followed)
 
     def tell_all_after(self, idle_ms: int) -> None:
-        """Tell everybody what has been untold so long, though a bookie has not even been sent it yet.
+        """Send all bookies the LAC that has waited so long, also those that no entry was sent to yet.
 
         The writer is not quiet before that bookie takes its bytes or is given up, and readers wait elsewhere.
         """
@@ -87,7 +87,7 @@ class LacNews:
             self.tell_all()
 
     def tell_all(self) -> None:
-        """Tell everybody, if nothing newer is on its way."""
+        """Send it to all bookies, unless a newer entry is on its way."""
         if self._nothing_to_tell():
             return
         assert self.untold is not None

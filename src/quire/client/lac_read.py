@@ -19,7 +19,7 @@ from quire.core.reader import LacMachine
 
 
 def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
-    """The highest LAC in an answer that may be believed.
+    """The highest LAC of a response that can be relied on.
 
     With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
 
@@ -41,7 +41,7 @@ def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
 async def newest_lac(
     record: LedgerMetadata, access: LedgerAccess, bookies: BookieClient, *, timeout_ms: int
 ) -> int:
-    """The LAC that enough bookies know; the highest heard, which is safe to read up to, when too few answer."""
+    """The LAC that a coverage reported. When too few respond, the highest reported: it is safe to read up to."""
     found = await quorum_lac(record, access, bookies, timeout_ms=timeout_ms)
     return found.last_add_confirmed if isinstance(found, LacFound) else found.highest
 
@@ -49,7 +49,7 @@ async def newest_lac(
 async def quorum_lac(
     record: LedgerMetadata, access: LedgerAccess, bookies: BookieClient, *, timeout_ms: int
 ) -> LacFound | LacUnavailable:
-    """The newest LAC, or which bookies too many were silent and the highest LAC heard of the others."""
+    """The newest LAC; or the bookies that did not respond and the highest LAC that the others reported."""
     machine = LacMachine(record.last_fragment.ensemble, record.write_quorum, record.ack_quorum)
     machine.read()
     tasks: dict[asyncio.Task[LacReply], int] = {}

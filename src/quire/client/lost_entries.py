@@ -1,8 +1,8 @@
-"""Asks every bookie of an entry's write set for its copy, to tell an entry that is gone from one that is out of reach.
+"""Asks every bookie of an entry's write set for its copy, to distinguish a lost entry from an unreachable one.
 
-A read that fails only says that nobody served the entry. Here each bookie is asked for this very entry, and the ledger's
-record is read before and after: while copies move, a bookie that has given its own away proves nothing. Nothing is
-changed.
+A failed read only shows that no bookie served the entry. Here each bookie gets a request for this entry, and the
+ledger's record is read before and after: while copies move, a bookie that has given its own away proves nothing.
+Nothing is changed.
 
 Source: `docs/formats/native-protocol.md`, "Answers"; `core/losses.py`.
 """
@@ -38,7 +38,7 @@ class LostEntries:
     Attributes:
         first: the entry.
         last: `first..last` are proven gone, one by one; `first - 1`: not even the first is.
-        answers: what each bookie of the first one's write set said of it; OK: it has a good copy.
+        answers: the response of each bookie of the first one's write set; OK: it has a good copy.
     """
 
     first: int
@@ -52,7 +52,7 @@ class LostEntries:
 
     @property
     def said(self) -> str:
-        """The answers, for people."""
+        """The responses, as text."""
         return ", ".join(f"{bookie} {answer.name}" for bookie, answer in self.answers)
 
 
@@ -130,7 +130,7 @@ async def _copies(
     access = LedgerAccess.of(record)
     reply = await bookies.read(bookie, access, first, last, 1, timeout_ms=timeout_ms)
     if reply.answer is not Answer.OK:
-        # An answer that cannot be taken apart says nothing about a copy.
+        # A response that cannot be taken apart says nothing about a copy.
         whole = Answer.ERROR if reply.answer is Answer.BAD_DIGEST else reply.answer
         return lambda _: whole
     return _said(reply, access, first, last)

@@ -1,8 +1,8 @@
 """Which machines a client's writers and recoveries run: those that ship, unless a check says otherwise.
 
-A check hands in machines with a rule swapped (`quire_testing/explorer/mutants.py`), or machines that write down what they
-are told and what they say (`quire_testing/replay/recording.py`). They are asked for once for each ledger; nothing on the way
-of an entry knows.
+A check passes machines with a rule replaced (`quire_testing/explorer/mutants.py`), or machines that record their
+inputs and effects (`quire_testing/replay/recording.py`). They are made once for each ledger, so the path of an entry is
+the same with and without them.
 
 Source: docs/decisions/006-explorer.md; docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """

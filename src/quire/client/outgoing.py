@@ -34,7 +34,7 @@ class RunOwner(Protocol):
     """Whose runs they are."""
 
     def answered(self, place: Place, run: int, answer: Answer) -> None:
-        """A bookie's answer to a run."""
+        """A bookie's response to a run."""
 
 
 class Place(AddSink):
@@ -75,7 +75,7 @@ class Place(AddSink):
         self.oldest_ms = now_ms
 
     def add_answered(self, tag: Any, answer: Answer) -> None:
-        """The bookie's answer to run `tag`."""
+        """The bookie's response to run `tag`."""
         if not self.retired:
             self.answers += 1
             if answer is Answer.OK:
@@ -84,7 +84,7 @@ class Place(AddSink):
 
 
 class HeldRun:
-    """A run with its bodies and its callers: `futures[i]` waits for entry `first + i`, if anybody does."""
+    """A run with its bodies and callers: `futures[i]` completes with entry `first + i`, if a caller waits."""
 
     __slots__ = ("cost", "first", "futures", "last", "marks", "settled", "shares")
 
@@ -110,12 +110,12 @@ class Outgoing:
     """The runs and places of one writer.
 
     Args:
-        access: what the ledger's bookies want to be told.
+        access: id, master key, token and digest sent with every request for this ledger.
         bookies: the connections.
         window: what the held runs count against.
         config: sizes and times.
         ensemble: the bookies at the start.
-        writer: is told each bookie's answer to each run.
+        writer: receives each bookie's response to each run.
         clock: monotonic time.
     """
 
@@ -204,7 +204,7 @@ class Outgoing:
                 marks.append((place, place.sent_bytes))
 
     def confirm(self, last: int) -> None:
-        """Tell the callers of all runs up to an entry."""
+        """Complete the futures of all runs up to an entry."""
         settled = []
         for number, run in self._unsettled.items():
             if run.last > last:
@@ -222,7 +222,7 @@ class Outgoing:
         self.release()
 
     def fail(self, error: Callable[[int], BaseException]) -> None:
-        """Tell the callers of all unsettled runs; `error` makes the exception for an entry."""
+        """Fail the futures of all unsettled runs; `error` makes the exception for an entry."""
         for run in self._unsettled.values():
             for entry_id, future in run.waiting():
                 future.set_exception(error(entry_id))
@@ -274,7 +274,7 @@ class Outgoing:
 
     @property
     def lags(self) -> bool:
-        """Whether a bookie has owed the same acknowledgement since it was last looked at."""
+        """Whether the same acknowledgement of a bookie has been outstanding since the last check."""
         return any(place.oldest in place.unacked for place in self._places if not place.retired)
 
     def unacknowledged(
@@ -294,7 +294,7 @@ class Outgoing:
         ]
 
     def rest(self) -> None:
-        """Let go of the places while they know nothing that a new one would not: nobody failed, everything is answered."""
+        """Drop the places if they hold no state: no bookie failed, and every request has its response."""
         if not self._held and not any(
             place.retired or place.answers < place.sent_runs for place in self._places
         ):
@@ -308,7 +308,7 @@ class Outgoing:
         return self._places
 
     def retire(self, slot: int) -> None:
-        """The bookie at a slot gets nothing more, and its answers are not heard."""
+        """The bookie at a slot gets nothing more, and its responses are ignored."""
         place = self.place_at(slot)
         if not place.retired:
             place.retired = True
@@ -332,8 +332,8 @@ class Outgoing:
     def slow_places(self) -> list[Place]:
         """Places whose unsent bytes fill their part without a sign of life, while another moves.
 
-        Without this a stopped bookie would fill the window and stall the writer until its add timeout. When nobody
-        moves, nobody is blamed: then it is this side.
+        Without this a stopped bookie would fill the window and stall the writer until its add timeout. When no bookie
+        makes progress, none is at fault: then it is this side.
         """
         config, window, now_ms = self._config, self._window, self._clock.now_ms()
         slow: list[Place] = []

@@ -12,7 +12,7 @@ from quire.wire.native_hello import LACS
 
 
 class Reply:
-    """Turns one channel answer into a future's result."""
+    """Turns one channel response into a future's result."""
 
     __slots__ = ("future",)
 
@@ -27,7 +27,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Peer:
-    """One bookie: its channel now, when it may be tried again, and why a bookie and this client do not take each other."""
+    """One bookie: its channel now, when it may be tried again, and why it accepts no connection from this client."""
 
     channel: AnyChannel | None = None
     retry_at: float = 0.0

@@ -91,8 +91,8 @@ class RangeRead:
         bytes: what came, headers included.
 
     Args:
-        trouble: called with each bookie that could not serve and its answer.
-        heard: called with the LAC in each answer, and with the ms that it took.
+        trouble: called with each bookie that could not serve and its response.
+        heard: called with the LAC in each response, and with the ms that it took.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class RangeRead:
         return self.entries.entry_ids[-1] + 1 if self.entries else self.first
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """Its result is no longer wanted."""
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):
@@ -193,7 +193,7 @@ class RangeRead:
         self._perform()
 
     def cancel_with(self, error: BaseException) -> None:
-        """A defect of this program, not of a bookie: pass it on to whoever waits."""
+        """A defect of this program, not of a bookie: raise it at the caller."""
         if not self.done.done():
             self.done.set_exception(error)
         self.cancel()
@@ -239,7 +239,7 @@ class RangeRead:
         return replace(failure, answers=answers)
 
     def _gather(self) -> None:
-        """The entries from `first` on, without a gap, out of the parts of all answers."""
+        """The entries from `first` on, without a gap, out of the parts of all responses."""
         parts = sorted(self._parts, key=lambda part: part.entry_ids[0])
         in_order = all(before.entry_ids[-1] < after.entry_ids[0] for before, after in pairwise(parts))
         self.entries = _together(self._access.ledger_id, parts, in_order=in_order).without_gap(self.first)

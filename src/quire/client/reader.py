@@ -1,7 +1,7 @@
 """A ledger as a reader has it: scans with read-ahead, and a tail that waits for what comes.
 
 A scan cuts the wanted entries into ranges of about `read_bytes_max`, each within one fragment, and keeps several
-under way; work is per answer, and per entry only its digest is checked. A reader never goes beyond what is known to
+under way; work is per response, and per entry only its digest is checked. A reader never goes beyond what is known to
 be confirmed, and changes nothing: no fence, no metadata.
 
 Source: BookKeeper protocol, "Guarantees"; Vanlightly's guide, "Reading from ledgers".
@@ -57,7 +57,7 @@ class LedgerReader:
 
     An async context manager; leaving it ends what is under way. Several reads at one time are fine. Ranges take the
     bookies of an ensemble in turn; `turn` is where this reader begins, so that several spread their load. `lac` is an
-    entry that is known to be confirmed, by whoever makes the reader. `recovering` recovers and closes the ledger.
+    entry that the maker of the reader knows to be confirmed. `recovering` recovers and closes the ledger.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LedgerReader:
 
     @property
     def silent(self) -> tuple[BookieId, ...]:
-        """Bookies for want of whose answer the ledger may be confirmed further than is known; none when it is closed."""
+        """Bookies whose missing responses may hide a higher LAC; none when the ledger is closed."""
         return () if self.closed else self._silent
 
     @property
@@ -125,7 +125,7 @@ class LedgerReader:
         """Read the record, and unless it is closed ask enough bookies for the newest LAC.
 
         Returns:
-            `last_add_confirmed`; an older one when too few bookies answer, which is still safe to read up to.
+            `last_add_confirmed`; an older one when too few bookies respond, which is still safe to read up to.
 
         Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read".
         """
@@ -154,19 +154,19 @@ class LedgerReader:
         self._silent = found.silent if isinstance(found, LacUnavailable) else ()
         self._heard(found.highest if isinstance(found, LacUnavailable) else found.last_add_confirmed)
         if self._bookies.are_refused(self._record.last_fragment.ensemble):
-            # That nobody could say anything is not that there is nothing.
+            # That no bookie responded does not show that there is nothing.
             raise ReadUnavailableError(
                 f"ledger {self.ledger_id}: none of its bookies accepts this client{self._bookies.troubles()}",
                 ledger_id=self.ledger_id,
             )
 
     def _heard(self, lac: int) -> None:
-        """A LAC that may be believed. A closed ledger's end is the record's, whatever bookies say."""
+        """A LAC that can be relied on. A closed ledger's end is the record's, whatever bookies report."""
         if not self.closed and lac > self._lac:
             self._lac = lac
 
     def _heard_in_answer(self, lac: int, took_ms: int) -> None:
-        # An answer counts as slow by what is usual here and now, so that load does not double itself.
+        # A response counts as slow by what is usual here and now, so that load does not double itself.
         self._usual_ms += (took_ms - self._usual_ms) / 8
         self._heard_in_frame(lac)
 
@@ -181,22 +181,22 @@ class LedgerReader:
     ) -> AsyncGenerator[Entry, None]:
         """The entries first..last, in order.
 
-        Of a ledger that is still open these are the entries that are known to be confirmed: what a living writer has
+        Of a ledger that is still open these are the entries that are known to be confirmed: what a running writer has
         acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A writer that was abandoned
-        or killed may have acknowledged its last entries without telling anybody else; they are stored, and
+        or killed may have acknowledged its last entries without sending its LAC; they are stored, and
         `read(recover=True)` finds them.
 
         Args:
             first: first entry id.
             last: last entry id; by default the last one confirmed.
-            recover: unless the ledger is closed, first fence its writer, which ends it if it lives, and close the
+            recover: unless the ledger is closed, first fence its writer, which ends it if it still runs, and close the
                 ledger behind everything that was acknowledged.
 
         Yields:
             Each entry; its payload is bytes.
 
         Raises:
-            RecoveryInconclusiveError: with `recover`, too few bookies answered to tell where the ledger ends.
+            RecoveryInconclusiveError: with `recover`, too few bookies responded to determine where the ledger ends.
             PastEndError: `last` is not confirmed (yet), or lies behind a closed ledger's end.
             NoSuchEntryError: every bookie of an entry's write set says that it does not hold it.
             ReadUnavailableError: an entry may exist, but no bookie of its write set can serve it now.
@@ -273,7 +273,7 @@ class LedgerReader:
         return expected + self._config.read_bytes_max <= self._config.read_ahead_bytes_max
 
     def _cut(self, first: int, last: int) -> int:
-        """Where the range that begins at `first` ends: within its fragment, about as large as an answer may be."""
+        """Where the range that begins at `first` ends: within its fragment, about as large as a response may be."""
         record = self._record
         index = record.fragment_index(first)
         if index + 1 < len(record.fragments):
@@ -368,9 +368,9 @@ class LedgerReader:
     async def tail_runs(self, first: int = 0) -> AsyncGenerator[Entries, None]:
         """Like `tail`, many entries at a time, never none.
 
-        Begins with the newest LAC that enough bookies know, as `read` does. Then it waits by long poll; the entries come
-        with the answer. The record is watched meanwhile, so that a close ends the wait at once. While nothing comes, a
-        bookie of ours gets a request in `idle_poll_wait_ms`.
+        Begins with the newest LAC that enough bookies know, as `read` does. Then it waits by long poll; the entries
+        come with the response. The record is watched meanwhile, so that a close ends the wait at once. While nothing
+        comes, a bookie of ours gets a request in `idle_poll_wait_ms`.
 
         Source: Vanlightly's guide: "it can send a long-poll LAC read to a bookie which will respond when a new
         committed entry is ready to be read".
@@ -402,7 +402,7 @@ class LedgerReader:
                     elif next_entry <= self._lac or record.changed:
                         continue
                     elif self._clock.now_ms() - before < pause_ms:
-                        # No bookie waits with us (none answers, or not as it should): ask seldom.
+                        # No bookie holds a long poll (none responds, or not correctly): poll seldom.
                         await record.unless_it_changes(asyncio.sleep(pause_ms / 1000))
                         pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
                         continue
@@ -427,7 +427,7 @@ class LedgerReader:
             record.tell()
 
     async def _poll(self, next_entry: int, *, idle: bool) -> Entries:
-        """Wait for `next_entry` to be confirmed; what came with the answer, which may be nothing.
+        """Wait for `next_entry` to be confirmed; what came with the response, which may be nothing.
 
         While entries come, one bookie is polled, and not for long. When none came, all of the write set are, if they are
         ours: then the newest LAC need not be asked for.
@@ -467,9 +467,9 @@ class LedgerReader:
         )
 
     async def _news(self, bookie: BookieId, reply: ReadReply, next_entry: int) -> Entries:
-        """A bookie says that `next_entry` is confirmed: what may be believed of its answer."""
+        """A bookie says that `next_entry` is confirmed: the part of its response that can be relied on."""
         if self._access.digest.digest_type is DigestType.HMAC:
-            # The frame's LAC only wakes; what to believe carries a MAC.
+            # The frame's LAC only wakes; the one to rely on carries a MAC.
             known = await self._bookies.read_lac(bookie, self._access, timeout_ms=self._settings.timeout_ms)
             self._heard(trusted_lac(known, self._access))
             if self._lac < next_entry:

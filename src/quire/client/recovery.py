@@ -1,6 +1,6 @@
 """Performs one recovery: gives a `RecoveryMachine` its bookies and its metadata store, and keeps the payloads.
 
-The machine decides; this driver moves bytes. Every answer goes to the machine, none is judged here.
+The machine decides; this driver moves bytes. Every response goes to the machine; none is judged here.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Ledger Recovery".
 """
@@ -59,11 +59,11 @@ class LedgerRecovery(AddSink):
         version: its version in the store.
         access: what bookies want to know; the password was compared before.
         context: what it shares with the client's other handles.
-        ignored_lacs: bookies whose LAC is not believed.
+        ignored_lacs: bookies whose LAC is ignored.
 
     Attributes:
-        recovered: entries found above the last LAC that was heard.
-        reused: bookies that know another ledger under this id.
+        recovered: entries found above the highest LAC that was reported.
+        reused: bookies that hold another ledger under this id.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class LedgerRecovery(AddSink):
         """Recover.
 
         Returns:
-            `RecoveryClosed` with the record; `RecoveryInconclusive` when too few bookies could tell, naming them;
-            `RecoveryFailed` with a definite obstacle.
+            `RecoveryClosed` with the record; `RecoveryInconclusive` when too few responses are conclusive, with the
+            bookies that are missing; `RecoveryFailed` with a definite obstacle.
 
         Raises:
-            MetadataUnknownError: the metadata store does not answer, or another client wins every swap.
+            MetadataUnknownError: the metadata store does not respond, or another client wins every compare-and-swap.
         """
         try:
             self._machine.recover(self._ignored_lacs)
@@ -140,7 +140,7 @@ class LedgerRecovery(AddSink):
         elif isinstance(effect, FindReplacements):
             self._machine.replacements_found(self._spares(effect))
         elif isinstance(effect, WaitForAnswers):
-            # A bookie without a registration is gone; one that refuses the connection has answered.
+            # A bookie without a registration is gone; one that refuses the connection has responded.
             if self._config.silent_wait_ms and any(map(self._bookies.is_registered, effect.bookies)):
                 self._spawn(self._wait())
             else:
@@ -161,7 +161,7 @@ class LedgerRecovery(AddSink):
             try:
                 (await work)()
                 self._perform()
-            except Exception as error:  # noqa: BLE001 - the top of a task: whoever waits for the recovery gets it
+            except Exception as error:  # noqa: BLE001 - the top of a task: the recovery's caller gets it
                 if not self._result.done():
                     self._result.set_exception(error)
 
@@ -249,7 +249,7 @@ class LedgerRecovery(AddSink):
         return self._made[1]
 
     def add_answered(self, tag: object, answer: Answer) -> None:
-        """A bookie's answer to a run that was written back."""
+        """A bookie's response to a run that was written back."""
         self._unanswered -= 1
         if not self._unanswered:
             self._all_answered.set()
@@ -295,7 +295,7 @@ class LedgerRecovery(AddSink):
         try:
             version = await self._ledgers.write(effect.record, effect.version)
         except (VersionConflictError, NoSuchLedgerError, MetadataUnknownError) as error:
-            # An answer that was lost is settled like a conflict: reread, and see whose record it is.
+            # A response that was lost is settled like a conflict: reread, and see whose record it is.
             self._lost_swaps += 1
             if self._lost_swaps >= self._config.recovery_attempts_max:
                 msg = (

@@ -1,4 +1,4 @@
-"""Looks after the copies of a ledger: compares them, and helps a bookie that may have lost some to vouch again.
+"""Looks after the copies of a ledger: compares them, and restores those on a bookie in limbo.
 
 Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, CLEAR_LIMBO.
 """
@@ -56,7 +56,7 @@ class LedgerReport:
         below_ack_quorum: entries with fewer than Qa good copies, as ranges.
         lost: entries without any good copy, as ranges.
         payload_bytes: payload of all entries that have a good copy.
-        recorded: the holes that the ledger's record tells of, as (bookie, first, last), filled by now or not.
+        recorded: the holes that the ledger's record lists, as (bookie, first, last), filled by now or not.
     """
 
     ledger_id: int
@@ -84,7 +84,7 @@ class LedgerReport:
 
 
 class _Told(NamedTuple):
-    """What one bookie told of a window: its copies, why the others are not there, and which of them are damaged."""
+    """One bookie's responses about a window: its copies, why others are missing, and which are damaged."""
 
     entries: dict[int, Entry]
     answer: Answer
@@ -130,7 +130,7 @@ class LedgerVerifier:
     async def _window(
         self, report: LedgerReport, ensemble: tuple[BookieId, ...], first: int, last: int
     ) -> int:
-        """Compare one window; returns where the next begins: behind what every bookie has told about."""
+        """Compare one window; returns where the next begins: after the ids that every bookie's responses cover."""
         told = await asyncio.gather(*(self._ask(slot, b, first, last) for slot, b in enumerate(ensemble)))
         last = min(through for _, through in told)
         for entry_id in range(first, last + 1):
@@ -138,7 +138,7 @@ class LedgerVerifier:
         return last + 1
 
     async def _ask(self, slot: int, bookie: BookieId, first: int, last: int) -> tuple[_Told, int]:
-        """What one bookie told, and how far its answer goes."""
+        """One bookie's response, and the last id that it covers."""
         size, write_quorum = self._record.ensemble_size, self._record.write_quorum
         if bookie in self._hung:  # waited for once is enough
             return _Told({}, Answer.TIMED_OUT), last
@@ -191,7 +191,7 @@ class LedgerVerifier:
             first = found[0][1]
             content = (first.length, bytes(first.payload))
             if any((entry.length, entry.payload) != content for _, entry in found):
-                # Most copies are right: two different ones with a good digest are nobody's accident.
+                # Most copies are right: two different ones with a good digest cannot be damage of a disk.
                 contents = [(entry.length, bytes(entry.payload)) for _, entry in found]
                 content = max(contents, key=contents.count)
                 odd = [bookie for (bookie, _), other in zip(found, contents, strict=True) if other != content]
@@ -225,10 +225,10 @@ def _add_range(ranges: list[tuple[int, int]], entry_id: int) -> None:
 
 @dataclass(slots=True)
 class LimboReport:
-    """What was done about bookies that would not vouch for a ledger.
+    """What was done about bookies where a ledger is in limbo.
 
     Attributes:
-        cleared: bookies that vouch again.
+        cleared: bookies where the limbo ended.
         refilled: bookies that were not in limbo, and got back what had been damaged there.
         copied: entries that were copied to them all.
         left: bookies still in limbo, and why.
@@ -241,9 +241,9 @@ class LimboReport:
 
 
 class LimboClearing(AddSink):
-    """Gives bookies in limbo what they should hold of a closed ledger, then lets them vouch for it again.
+    """Gives bookies in limbo what they should hold of a closed ledger, then ends the limbo.
 
-    A bookie that may have lost what it held answers "unknown" instead of "no such entry". Once the ledger is closed,
+    A bookie that may have lost what it held responds "unknown" instead of "no such entry". Once the ledger is closed,
     what it should hold is known; what it lacks is copied from its peers. Then the record is read once more, and
     `rules.may_end_doubt` says whether the bookie's doubt may end by it.
 
@@ -324,7 +324,7 @@ class LimboClearing(AddSink):
         return copied
 
     async def _copy(self, bookie: BookieId, first: int, last: int, residues: int) -> int:
-        """Copy the bookie's share of first..last from whoever has it, as it was stored."""
+        """Copy the bookie's share of first..last from a bookie that holds it, as it was stored."""
         size = self._reader.metadata.ensemble_size
         period, residues = (1, 1) if residues == (1 << size) - 1 else (size, residues)
         count = 0
@@ -357,7 +357,7 @@ class LimboClearing(AddSink):
         return answer
 
     def add_answered(self, tag: object, answer: Answer) -> None:
-        """The bookie's answer to a run that was copied to it."""
+        """The bookie's response to a run that was copied to it."""
         self._answered.pop(tag).set_result(answer)
 
 

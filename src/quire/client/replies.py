@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ReadReply:
-    """What one bookie said about a range of entries; see `wire.native_bodies.RangeAnswer` for what is vouched.
+    """One bookie's response about a range of entries; `wire.native_bodies.RangeAnswer` says what is conclusive.
 
-    `places` holds runs that are still to be read where they lie; whoever gets a reply of `BookieClient` finds none.
+    `places` holds runs that are still to be read where they lie; the callers of `BookieClient` find none.
     `damaged`: those of `unknown` that were stored there and do not verify; this names them, and decides nothing.
     """
 
@@ -41,7 +41,7 @@ class LacReply:
     """What one bookie said about how far a ledger is confirmed.
 
     `lac` is a hint without a digest; `explicit_lac` and `evidence` (an entry) carry theirs. `lac_term`: of the writer
-    that told the LAC; `lafr`: the last entry known to be on its full write quorum.
+    that sent the LAC; `lafr`: the last entry known to be on its full write quorum.
     """
 
     answer: Answer
@@ -59,7 +59,7 @@ def read_reply(frame: AnswerFrame, last: int, version: int, *, placed: bool = Fa
         frame: the response; one that does not fit becomes BAD_DIGEST.
         last: the highest id that was asked for.
         version: of the protocol on this connection.
-        placed: places of runs were asked for. Places that nobody asked for do not fit: their runs would be taken for
+        placed: places of runs were asked for. Places that were not requested are an error: their runs would count as
             entries that the bookie does not hold.
     """
     if frame.answer is Answer.NO_LEDGER:

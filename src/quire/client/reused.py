@@ -12,7 +12,7 @@ from quire.core.ids import BookieId
 
 
 def reused_id(ledger_id: int, bookies: Iterable[BookieId]) -> LedgerIdReusedError:
-    """The error for a ledger that was opened or read, and of which these bookies answered WRONG_TOKEN."""
+    """The error for a ledger that was opened or read, and to which these bookies responded WRONG_TOKEN."""
     named = tuple(bookies)
     return LedgerIdReusedError(
         f"ledger {ledger_id}: id {ledger_id} was used before by another ledger, and "

@@ -2,7 +2,7 @@
 
 One bookie and one stretch of entries at a time, so that the work can be spread over many machines. Copies of different
 bookies are compared by fingerprints of windows whose borders follow from the ledger's record alone. Nothing is changed.
-A bookie that does not answer is "unknown", never "missing".
+A bookie that does not respond is "unknown", never "missing".
 
 Source: BookKeeper protocol, "Guarantees"; `docs/formats/native-protocol.md`, "Answers", LIST_ENTRIES.
 """
@@ -39,7 +39,7 @@ class CopyVerdict(StrEnum):
 
     OK = "ok"
     MISSING = "missing"
-    """The bookie vouches that it does not have what it should have."""
+    """The bookie reports conclusively that it lacks what it should have."""
     CORRUPT = "corrupt"
     """It has the entry, and a digest or the stored record does not fit."""
     EXTRA = "extra"
@@ -47,7 +47,7 @@ class CopyVerdict(StrEnum):
     UNLIKE = "unlike"
     """Its digest is right, and most of the other copies say something else."""
     UNKNOWN = "unknown"
-    """The bookie did not answer, or cannot tell."""
+    """The bookie did not respond, or its response is inconclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def windows(record: LedgerMetadata, share: BookieShare) -> Iterator[BookieShare]
 
 
 class ReplicaCheck:
-    """Checks what bookies hold of one closed ledger. A bookie that did not answer once is not waited for again."""
+    """Checks what bookies hold of one closed ledger. A bookie that did not respond once is not waited for again."""
 
     def __init__(self, bookies: BookieClient, record: LedgerMetadata, timeout_ms: int) -> None:
         self._bookies, self._record, self._timeout_ms = bookies, record, timeout_ms
@@ -143,7 +143,7 @@ class ReplicaCheck:
         }
 
     async def _read(self, part: BookieShare, good: list[Entries], found: list[Finding]) -> int:
-        """One request; returns the first id that its answer tells nothing about."""
+        """One request; returns the first id that its response does not cover."""
         first, last, bookie = part.first, part.last, part.bookie
         if bookie in self._silent:
             found.append(Finding(first, last, CopyVerdict.UNKNOWN, self._silent[bookie].name))

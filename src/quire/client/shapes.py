@@ -68,8 +68,8 @@ class Orphans(NamedTuple):
 
     Attributes:
         unknown: there is no proof that they were deleted.
-        due: they would go if the bookie did not hold.
-        through: the page tells of all ids up to this; `ID_MAX` on the last one.
+        due: they would be deleted if the bookie's collection were not held.
+        through: the page covers all ids up to this; `ID_MAX` on the last one.
     """
 
     unknown: list[int]
@@ -78,7 +78,7 @@ class Orphans(NamedTuple):
 
 
 def orphans_of(frame: AnswerFrame) -> tuple[Answer, Orphans | None]:
-    """What a bookie answered to that; None from one that refused, or is too old to tell."""
+    """A bookie's response; None from one that refused, or whose version has no such request."""
     if frame.answer is not Answer.OK:
         return frame.answer, None
     try:

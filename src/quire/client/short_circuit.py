@@ -1,11 +1,12 @@
 """Short-circuit reads: runs of a bookie on this machine, read out of its files instead of received from it.
 
-The bookie says where a run lies and does not look at it. Between its answer and the read the file may be removed or
-become another segment: then the bytes do not verify, and the bookie is asked for them. So nothing is held open and
-nothing locked, and what is damaged, or missing, is still the bookie's to say.
+The bookie responds with the place of a run and does not read it. Between its response and the read the file may be
+removed or become another segment: then the bytes do not verify, and the bookie is sent a read for them. So nothing is
+held open or locked, and what is damaged or missing is still decided by the bookie.
 
-A place is the word of a peer. Before a file is opened or memory is taken, every place of an answer is checked: its file
-must be a segment in the directory that the bookie registered, and all places together at most what was asked for.
+A place comes from a peer and is not trusted. Before a file is opened or memory is taken, every place of a response is
+checked: its file must be a segment in the directory that the bookie registered, and all places together at most what
+was asked for.
 
 Source: `docs/formats/native-protocol.md`, "Places"; `docs/formats/segment.md`, "Record".
 """
@@ -40,7 +41,7 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 class FileReadOutcome(Enum):
-    """What reading the places of one answer led to."""
+    """What reading the places of one response led to."""
 
     READ = "every run was read"
     MISSED = "the bytes are not the run's: the segment may have been recycled meanwhile"

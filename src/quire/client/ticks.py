@@ -81,7 +81,7 @@ class Ticks:
             if self._resting.pop(writer, None) is not None:
                 writer.quiet()
         if self._timer is not None:
-            self._timer.cancel()  # of somebody who began to hold something meanwhile
+            self._timer.cancel()  # of a holder that registered meanwhile
         self._timer = None
         if self._busy:
             self._timer = loop.call_later(self._period, self._fired)

@@ -10,7 +10,7 @@ from quire.core.errors import QuireError
 
 
 class _Waiter:
-    """Somebody who waits for room; `granted` once it is theirs, until they run again."""
+    """A caller that waits for room; `granted` from the grant until its task runs again."""
 
     __slots__ = ("cost", "future", "granted")
 
@@ -21,7 +21,7 @@ class _Waiter:
 
 
 _NOBODY: Final[deque[_Waiter]] = deque()
-"""Shared by all windows for which nobody waits. Never changed."""
+"""Shared by all windows without waiters. Never changed."""
 
 
 class ByteWindow:
@@ -30,8 +30,8 @@ class ByteWindow:
     Attributes:
         used_bytes: what is held or reserved now.
         limit_bytes: how much may be.
-        waiters: who waits, first come first served; read only, by the hot path. Whoever has been granted room stays
-            in it until it runs again, so that nobody who comes meanwhile gets in before.
+        waiters: who waits, first come first served; read only, by the hot path. A waiter with a grant stays in it until
+            its task runs, so that no later caller overtakes it.
 
     Args:
         limit_bytes: how much may be held.
@@ -45,7 +45,7 @@ class ByteWindow:
         self.waiters = _NOBODY
 
     def reserve(self, cost: int) -> bool:
-        """Take room if there is any now and nobody waits for it."""
+        """Take room if there is any now and no caller waits for it."""
         if self.waiters or not self._fits(cost):
             return False
         self.used_bytes += cost
@@ -86,7 +86,7 @@ class ByteWindow:
             waiter.future.set_result(None)
 
     def end(self, error: QuireError) -> None:
-        """Nobody gets in any more."""
+        """Refuse all waiters and later callers."""
         waiters, self.waiters = self.waiters, _NOBODY
         for waiter in waiters:
             if not waiter.future.done():

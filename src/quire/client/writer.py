@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 Payload: TypeAlias = bytes | bytearray | memoryview
 
 _NOBODY: Final[deque[tuple[int, asyncio.Future[None]]]] = deque()
-"""Shared by all writers whose `drain` nobody waits for. Never changed."""
+"""Shared by all writers without a waiting `drain`. Never changed."""
 _NO_PAYLOADS: Final[list[bytes]] = []
 _NO_FUTURES: Final[list[asyncio.Future[int] | None]] = []
 """Shared by all writers that have collected nothing. Never changed."""
@@ -52,7 +52,7 @@ class LedgerWriter(WriterEnd):
     Args:
         record: the record as created.
         version: its version in the metadata store.
-        access: what the ledger's bookies want to be told.
+        access: id, master key, token and digest sent with every request for this ledger.
         context: what it shares with the client's other handles.
         absent: slots whose bookies were away when the ledger was created.
     """
@@ -95,7 +95,7 @@ class LedgerWriter(WriterEnd):
         self._run_bytes_max = config.run_bytes_max
         self._run_cost_max = config.frame_limits.native_entry * self._copies
         self._taking = True
-        # What this loop turn has collected; a future for each entry that somebody waits for.
+        # What this loop turn has collected; a future for each entry that a caller waits for.
         self._payloads = _NO_PAYLOADS
         self._futures = _NO_FUTURES
         self._batch_bytes = 0
@@ -150,7 +150,7 @@ class LedgerWriter(WriterEnd):
             await self._room(cost)
         if self._payloads or self._machine.pending:
             return EntryId(await self._put(payload, cost))
-        # Nothing is on its way and nobody else has appended in this turn: there is nothing to wait for.
+        # Nothing is on its way and no other caller has appended in this turn: there is nothing to wait for.
         future = self._new_future()
         self._take(payload, cost, future)
         self._hand_over()
@@ -403,7 +403,7 @@ class LedgerWriter(WriterEnd):
         await asyncio.shield(self._finished)
 
     async def abandon(self) -> None:
-        """Stop at once and leave the ledger to whoever recovers it; unacknowledged entries fail. Again is allowed."""
+        """Stop at once and leave the ledger to a recovery. Unacknowledged entries fail. May be called again."""
         if self.metadata.state is LedgerState.CLOSED:
             return
         self._machine.abandon()

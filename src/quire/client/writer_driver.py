@@ -1,4 +1,4 @@
-"""What the writer machine asks, done: runs to bookies, swaps to the store, timers, choices, looks at absent bookies.
+"""Carries out the writer machine's effects: runs to bookies, compare-and-swaps, timers, choices of bookies, probes.
 
 `client/writer.py` is the side that users see. One request to the store and one timer at a time, each in its own small
 task, none per entry.
@@ -58,7 +58,7 @@ class WriterDriver(ABC):
     Args:
         record: the record as created.
         version: its version in the metadata store.
-        access: what the ledger's bookies want to be told.
+        access: id, master key, token and digest sent with every request for this ledger.
         context: what it shares with the client's other handles.
         absent: slots whose bookies were away when the ledger was created.
     """
@@ -152,7 +152,7 @@ class WriterDriver(ABC):
 
     @abstractmethod
     def _tell(self, problem: e.Problem | None) -> None:
-        """Whoever closes: the ledger is closed, or it cannot be by this writer."""
+        """The callers of close: the ledger is closed, or this writer cannot close it."""
 
     @abstractmethod
     def _closed(self) -> None:
@@ -173,7 +173,7 @@ class WriterDriver(ABC):
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def answered(self, place: Place, run: int, answer: Answer) -> None:
-        """A bookie's answer to a run."""
+        """A bookie's response to a run."""
         if answer is Answer.OK:
             self._machine.adds_acked(place.slot, place.bookie, run)
         else:
@@ -195,7 +195,7 @@ class WriterDriver(ABC):
 
     @property
     def access(self) -> LedgerAccess:
-        """What the ledger's bookies want to be told."""
+        """Id, master key, token and digest, sent with every request for this ledger."""
         return self._access
 
     def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
@@ -216,7 +216,7 @@ class WriterDriver(ABC):
         self._outgoing.fail(lambda entry_id: problem.exception(ledger_id=ledger_id, entry_id=entry_id))
 
     def _with_troubles(self, problem: e.Problem) -> e.Problem:
-        """A problem with bookies says also which of them and this client do not take each other."""
+        """A problem with bookies also names those that accept no connection from this client."""
         if problem.kind is not QuorumLostError:
             return problem
         return replace(problem, message=problem.message + self._bookies.troubles())
@@ -272,8 +272,8 @@ class WriterDriver(ABC):
     def _pause_before_doubtful(self) -> int:
         """Milliseconds; none as long as entries are confirmed in between.
 
-        A dead bookie stays registered until its session ends. Two of them would else take each other's place, with a
-        swap of the record each time, as fast as the store answers.
+        A crashed bookie stays registered until its session ends. Two of them would otherwise replace each other, with a
+        compare-and-swap of the record each time, as fast as the store responds.
         """
         config, lac = self._config, self._machine.lac
         before, pause_ms = self._doubted
@@ -363,7 +363,7 @@ class WriterDriver(ABC):
         return self._ticking
 
     def quiet(self) -> None:
-        """Idle for some seconds: tell all bookies the LAC, and keep only what an idle writer needs."""
+        """Idle for some seconds: send all bookies the LAC, and keep only what an idle writer needs."""
         if self._news is not None:
             self._news.tell_all()
             self._news = None
@@ -385,7 +385,7 @@ class WriterDriver(ABC):
             machine.metadata_missing()
         except VersionConflictError:
             machine.metadata_conflicted()
-        except Exception as error:  # noqa: BLE001 - whatever a driver raises, nobody knows what it did
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises, its effect is unknown
             log.warning(
                 "ledger %d: the outcome of the compare-and-swap of the record is unknown: %r",
                 self.ledger_id,

@@ -1,4 +1,4 @@
-"""The end of a ledger's writer: what bookies still owe is waited for within a bound, and what they lack is recorded.
+"""The end of a ledger's writer: missing acknowledgements are waited for within a bound, then holes are recorded.
 
 Source: `docs/protocol/closing.md`.
 """

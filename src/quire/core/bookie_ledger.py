@@ -1,7 +1,7 @@
-"""What a bookie knows and decides about one ledger: may this enter, what is the LAC, what may it vouch for.
+"""What a bookie knows and decides about one ledger: which runs it takes, its LAC, and what is conclusive.
 
 A bookie knows fences, terms, keys and LACs. It knows nothing of fragments, nor of open and closed. The entries
-themselves and the disk are `storage`'s; this machine says what must be durable before which answer.
+themselves and the disk are `storage`'s; this machine says what must be durable before which response.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1".
 """
@@ -28,7 +28,7 @@ class LedgerFacts:
     `key` is 20 bytes once known. `fenced` and `term` only rise. `doubt`: what it may have lost, None if nothing; while
     there is some, the ledger is in limbo and gets no negatives, and a fence that is not set may be among what was lost.
     `term_lsn`: the LSN of the record with which the term
-    was taken. `lac_term`: the term of the writer that told the LAC. `lafr`: the last entry known to be on its full
+    was taken. `lac_term`: the term of the writer that sent the LAC. `lafr`: the last entry known to be on its full
     write quorum. `deleted_until_ms` (wall clock): 0 = alive, else how long the tombstone refuses adds.
     """
 
@@ -48,7 +48,7 @@ class LedgerFacts:
 
     @property
     def limbo(self) -> bool:
-        """Whether it may have lost entries, so that "not here" is no answer."""
+        """Whether it may have lost entries, so that "not here" is no response."""
         return self.doubt is not None
 
     def copy(self) -> LedgerFacts:
@@ -79,7 +79,7 @@ class Fence(Enum):
 
 
 class BookieLedgerMachine:
-    """One ledger on one bookie. Inputs are methods that return an `Answer`; the driver persists `facts` when told.
+    """One ledger on one bookie. Inputs are methods that return an `Answer`; the driver persists `facts` on request.
 
     The driver calls an input and hands what it admitted to storage in the same loop turn, with no `await` between:
     so an add admitted before a fence is visible to it, and a later one is refused.
@@ -128,7 +128,7 @@ class BookieLedgerMachine:
 
         Returns:
             OK, FENCED, UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED; UNKNOWN: the fence may be lost, so read the
-            ledger's record, tell `record_read`, and ask again. On anything but OK nothing changed.
+            ledger's record, call `record_read`, and call again. On anything but OK nothing changed.
 
         Source: BookKeeper protocol, "Writing to the ledger"; Vanlightly's guide, "Avoiding Split Brain".
         """
@@ -146,7 +146,7 @@ class BookieLedgerMachine:
         return Answer.OK
 
     def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> Answer:
-        """Fence the ledger in memory: adds are refused from here on. The answer waits until the fence is durable.
+        """Fence the ledger in memory: adds are refused from here on. The response waits until the fence is durable.
 
         Returns:
             OK (look up now, answer after `fence_durable`), UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED.
@@ -212,7 +212,7 @@ class BookieLedgerMachine:
         return True
 
     def may_know(self, key: bytes, token: int) -> Answer:
-        """May this reader be told about entries? Reads need no key, but a key or token that is given must fit."""
+        """May this reader get entries? Reads need no key, but a key or token that is given must fit."""
         if token and self.facts.token and token != self.facts.token:
             return Answer.WRONG_TOKEN
         if key and self.facts.key and key != self.facts.key:
@@ -222,8 +222,8 @@ class BookieLedgerMachine:
     def record_read(self, *, settles: bool) -> None:
         """The ledger's record was read after the loss: does it show that no fence was lost?
 
-        A recoverer announces itself in the record before it fences. So where the record is still OPEN nobody had fenced
-        before the loss, and what fences afterwards this machine hears itself. The doubt about entries stays.
+        A recoverer announces itself in the record before it fences. So where the record is still OPEN no recoverer had
+        fenced before the loss, and later fences come to this machine. The doubt about entries stays.
 
         Args:
             settles: what `rules.record_settles_fence` says of it; False changes nothing.
@@ -233,10 +233,10 @@ class BookieLedgerMachine:
         self.fence_known = self.fence_known or settles
 
     def enter_limbo(self, lsn: int = 0) -> None:
-        """Entries and fences of this ledger may be lost here: vouch for nothing it does not hold, and trust no open fence.
+        """Entries and fences of this ledger may be lost here: what is absent, or not fenced, is unknown.
 
         Args:
-            lsn: of the record that tells of the loss: whoever ends this doubt names it.
+            lsn: of the record of the loss; the request that ends this doubt names it.
 
         Source: Vanlightly's guide, "Recovery Phase 2": a negative must mean that the entry never was, nor ever will
         be, here.
@@ -246,7 +246,7 @@ class BookieLedgerMachine:
         self.dirty = True
 
     def clear_limbo(self, lsn: int | None = None) -> Answer:
-        """Every entry that this bookie should hold has been put back: it may vouch again.
+        """Every entry that this bookie should hold has been restored: the limbo ends.
 
         A fence that is still unknown is set in the same facts, and so in the same record of the journal: nothing would
         tell of it any more.

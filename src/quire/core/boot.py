@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Marker(NamedTuple):
-    """What tells a marker file from a copy of it: its inode, and its change time in ns since 1970."""
+    """What distinguishes a marker file from a copy of it: its inode, and its change time in ns since 1970."""
 
     inode: int
     changed_ns: int
@@ -83,8 +83,8 @@ def next_boot(stored: BootState | None, own: int) -> int:
 def claim(stored: BootState | None, own: BootState) -> Claim:
     """Whether a process that serves as boot `own.boot` may write its record over this one.
 
-    A record of a lower boot, or none, is that of a store that went back in time: whoever takes the identity over writes a
-    higher one.
+    A record of a lower boot, or none, is that of a store that went back in time: the process that takes the identity
+    over writes a higher one.
     """
     if stored is None or stored.boot < own.boot:
         return Claim.BEHIND

@@ -1,8 +1,8 @@
-"""How a writer stops: it closes the ledger, leaves it to recovery, or is ended by what it hears.
+"""How a writer stops: it closes the ledger, leaves it to recovery, or is ended by a response.
 
-Closing needs no answer from any bookie: one compare-and-swap says CLOSED, the last acknowledged entry and the length.
+Closing needs no response from any bookie: one compare-and-swap says CLOSED, the last acknowledged entry and the length.
 
-| reread after a lost swap | outcome |
+| reread after a lost compare-and-swap | outcome |
 | --- | --- |
 | OPEN | try again on the new record |
 | IN_RECOVERY | fenced: the recoverer decides the end |
@@ -36,8 +36,8 @@ class Closing(WriterState):
         """Close the ledger at its last acknowledged entry. Legal at any time, also while a change is in flight.
 
         Effects:
-            Failed for what is pending; WriteMetadata, at once or when the change's own swap was answered. In the end
-            Closed or CloseFailed.
+            Failed for what is pending; WriteMetadata, at once or when the response to the change's own compare-and-swap
+            came. In the end Closed or CloseFailed.
 
         Raises:
             NotWritingError: the writer has ended or was abandoned.
@@ -56,7 +56,7 @@ class Closing(WriterState):
             self._begin_close()
 
     def abandon(self) -> None:
-        """Stop and leave the ledger to whoever recovers it; the metadata are not touched.
+        """Stop and leave the ledger to a recovery; the metadata are not touched.
 
         Effects:
             Failed for what is pending.
@@ -93,7 +93,7 @@ class Closing(WriterState):
             self._stop(Status.ENDED)
 
     def _stop(self, status: Status) -> None:
-        """Nothing is asked any more; late answers change nothing."""
+        """Nothing is asked any more; late responses change nothing."""
         self.status = status
         self.asked = StoreRequest.NOTHING
         self._proposed = None
@@ -112,7 +112,7 @@ class Closing(WriterState):
     # --- what the store says to a closing writer -----------------------------------------------------------------------
 
     def _close_written(self) -> None:
-        """The swap that was in flight succeeded: the closing one, or a change's that began before."""
+        """The compare-and-swap that was in flight succeeded: the closing one, or a change's that began before."""
         if self.record.state is LedgerState.CLOSED:
             self._close_done()
         else:

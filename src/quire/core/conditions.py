@@ -1,7 +1,7 @@
 """What a bookie's operator must know: states that want a person or that explain what clients see, and which are news.
 
-Each says what it is and what ends it. A state is told once when it begins and once when it is over; one that comes and
-goes is told at most once a minute.
+Each says what it is and what ends it. A state is reported once when it begins and once when it is over; one that comes
+and goes at most once a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FAILED_TASK: Final = "failed task"
 LOST_REGISTRATION: Final = "lost registration"
 SLOW_LOOP: Final = "slow loop"
 AGAIN_MS: Final = 60_000
-"""A state that begins again sooner than this is not told again yet."""
+"""A state that begins again sooner than this is not reported again yet."""
 LATE_MS: Final = 1000
 """A loop that comes so much later than it wanted to is slow."""
 REMEMBERED_MS: Final = 60_000
@@ -31,7 +31,7 @@ class Condition(NamedTuple):
         kind: which, one of the names above.
         what: what is so, and since when or why where that is known.
         ends: what ends it.
-        about: tells several states of one kind apart.
+        about: distinguishes several states of one kind.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Condition(NamedTuple):
 
 
 class News(NamedTuple):
-    """What is to be told now: states that began, and states that are over."""
+    """What is to be reported now: states that began, and states that are over."""
 
     began: list[Condition]
     over: list[Condition]
@@ -60,7 +60,7 @@ class Announcements:
         self._told_at: dict[tuple[str, str], int] = {}
 
     def look(self, conditions: Iterable[Condition], now_ms: int) -> News:
-        """Compare the states as they are with those that were told.
+        """Compare the states as they are with those that were reported.
 
         Args:
             conditions: all that there are now.

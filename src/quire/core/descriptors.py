@@ -59,7 +59,7 @@ def share_out(limit: int, connections_max: int, files_max: int) -> Shares:
 
     Args:
         limit: how many it may have.
-        connections_max, files_max: what is wished for, which is not exceeded.
+        connections_max, files_max: the configured maximum, which is not exceeded.
 
     Raises:
         MisuseError: there are too few for a bookie.

@@ -21,7 +21,7 @@ class Doubt(NamedTuple):
     """Which entries of a ledger may have been lost.
 
     Attributes:
-        lsn: of the record that tells of the loss; whoever ends the doubt names it.
+        lsn: of the record of the loss; the request that ends the doubt names it.
         below: every id below this bound may be lost; `EVERY_ID` = all, 0 where `ranges` says which.
         ranges: first..last of what may be lost, ascending and apart.
     """

@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Swap `record` in if the stored version is still `version`."""
+    """Store `record` by compare-and-swap, if the stored version is still `version`."""
 
     record: LedgerMetadata
     version: int
@@ -70,14 +70,14 @@ class SendRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DropUnsent:
-    """Forget what is queued for this bookie and not sent yet: the slot failed."""
+    """Drop what is queued for this bookie and not sent yet: the slot failed."""
 
     slot: int
     bookie: BookieId
 
 
 class Confirmed(NamedTuple):
-    """Tell the callers of `first..last` that their entries are in the ledger. Always in order, without a gap."""
+    """Confirm `first..last` to their callers. Always in order, without a gap."""
 
     first: int
     last: int
@@ -85,7 +85,7 @@ class Confirmed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Tell the callers of `first..last` that the outcome of their entries is unknown."""
+    """Fail the callers of `first..last`: the outcome of their entries is unknown."""
 
     first: int
     last: int
@@ -94,7 +94,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ChooseReplacements:
-    """Find bookies for these slots; the answer is `replacements_chosen`. Acknowledgements wait for it.
+    """Find bookies for these slots; the response is `replacements_chosen`. Acknowledgements wait for it.
 
     `ensemble` is the one that the record names, `failed` may not be chosen. `required` says that the writer cannot reach
     its ack quorum unless every slot gets a bookie, so that even a doubtful one is better than none.
@@ -153,7 +153,7 @@ class QuorumAwaited:
 
 @dataclass(frozen=True, slots=True)
 class SendExplicitLac:
-    """No later entry carries this LAC: tell it to the bookies at these slots, best effort."""
+    """No later entry carries this LAC: send it to the bookies at these slots, best effort."""
 
     lac: int
     slots: tuple[int, ...]
@@ -243,14 +243,14 @@ class SendLacRead:
 
 @dataclass(frozen=True, slots=True)
 class LacFound:
-    """Enough bookies answered: the highest LAC among their answers."""
+    """Enough bookies answered: the highest LAC among their responses."""
 
     last_add_confirmed: EntryId
 
 
 @dataclass(frozen=True, slots=True)
 class LacUnavailable:
-    """Too few bookies answered to vouch for the newest LAC; `highest` is still safe to read up to."""
+    """Too few bookies responded to establish the newest LAC; `highest` is still safe to read up to."""
 
     silent: tuple[BookieId, ...]
     highest: EntryId
@@ -317,7 +317,7 @@ class WaitForAnswers:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryInconclusive:
-    """Too few bookies told. Nothing was decided: the record stays IN_RECOVERY, and anyone may run it again.
+    """Too few conclusive responses. Nothing was decided: the record stays IN_RECOVERY, and any client may run it again.
 
     `entry_id` is the first entry without a verdict, `NO_ENTRY` when not even the fence is complete. `contradicting`:
     bookies whose LAC says that the entry is acknowledged, each with that LAC, while enough others deny it.
@@ -330,7 +330,7 @@ class RecoveryInconclusive:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
-    """A definite obstacle, named by an answer.
+    """A definite obstacle, named by a response.
 
     `UNAUTHORISED`: the key is wrong. `NO_LEDGER`: the record is gone. `READ_ONLY`: too few bookies take the entries
     back. `ERROR`: the record changed in a way that the protocol does not allow.

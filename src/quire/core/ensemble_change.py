@@ -1,16 +1,16 @@
 """The ensemble change: a failed bookie's slot gets another bookie, or stays absent for a while.
 
 One change at a time, in rounds. Each round takes everything that has failed so far, so several failures known
-together are one change. From its start to its end answers are recorded and nobody is told anything, because the new
-fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fragment whose ensemble lacks it.
+together are one change. From its start to its end responses are recorded and nothing is confirmed to callers, because
+the new fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fragment whose ensemble lacks it.
 
 1. Ask for replacements of all failed and absent slots whose bookie is still in the record.
-2. Those that get one: swap in the record with the new fragment. Those that get none: the slot is *absent*; the
-   writer goes on while every write set can still reach its ack quorum.
-3. A lost swap: reread; not OPEN ends the writer, else redo where the failed bookie is still named. A swap with an
-   unknown outcome may still land as long as the version stands, so another swap settles it first.
-4. What failed meanwhile starts the next round. Else forget the acknowledgements of replaced bookies, send every
-   pending run to the new ones with its first headers, and let the callers hear.
+2. Those that get one: store the record with the new fragment by compare-and-swap. Those that get none: the slot is
+   *absent*; the writer goes on while every write set can still reach its ack quorum.
+3. A lost compare-and-swap: reread; not OPEN ends the writer, else redo where the failed bookie is still named. One with
+an unknown outcome may still take effect while the version stands, so another one settles it first. 4. What failed
+   meanwhile starts the next round. Else drop the acknowledgements of replaced bookies, send every pending run to the
+   new ones with its first headers, and confirm to the callers.
 
 When the slots that stay absent leave some write set without its ack quorum, the writer waits: for at most
 `quorum_wait_ms` from then on, or from the first such loss since anything was confirmed. It is a writer with absent slots
@@ -84,12 +84,12 @@ class EnsembleChange(Closing):
     def replacements_chosen(
         self, chosen: Mapping[int, BookieId], now_ms: int, *, refused: Sequence[int] = ()
     ) -> None:
-        """The answer to ChooseReplacements: a bookie for each slot that can have one.
+        """The response to ChooseReplacements: a bookie for each slot that can have one.
 
         Args:
             chosen: slot to bookie; slots that were asked for and are not in it become absent.
             now_ms: the time, for the next look at absent slots.
-            refused: slots whose bookie and this client do not take each other: they are not waited for.
+            refused: slots whose bookie accepts no connection from this client: they are not waited for.
 
         Effects:
             SlotAbsent for slots without a bookie; WriteMetadata, or the end of the change if none was found. When a
@@ -128,7 +128,7 @@ class EnsembleChange(Closing):
             self._round_done()
 
     def bookies_found(self, returned: Sequence[int], now_ms: int, *, spare: bool) -> None:
-        """The answer to LookForBookies.
+        """The response to LookForBookies.
 
         Args:
             returned: absent slots whose own bookie answers again.
@@ -153,7 +153,7 @@ class EnsembleChange(Closing):
     # --- the rounds ------------------------------------------------------------------------------------------------
 
     def _start_change(self) -> None:
-        """Nobody is told anything from here on."""
+        """From here on nothing is confirmed to callers."""
         self.status = Status.CHANGING
         self._next_round()
 
@@ -226,7 +226,7 @@ class EnsembleChange(Closing):
     # --- what the store says to a changing writer --------------------------------------------------------------------
 
     def _change_read(self) -> None:
-        """After a lost or unanswered swap: may this writer still change, and is there still something to change?
+        """After a conflict or an unknown outcome: may this writer still change, and is there still something to change?
 
         Source: BookKeeper protocol, "Writing to the ledger": "If the state of the ledger is no longer OPEN, we send
         an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."

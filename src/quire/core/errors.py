@@ -1,7 +1,7 @@
 """The exceptions that callers of public methods meet.
 
 Five kinds. What matters to a caller is whether the thing happened: `MisuseError` and `RefusedError` say no,
-`OutcomeUnknownError` says that nobody can tell yet.
+`OutcomeUnknownError` says that the outcome is unknown.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader": "LedgerFenced should be treated like a timeout".
 """
@@ -42,13 +42,13 @@ class MisuseError(QuireError):
 
 
 class RefusedError(QuireError):
-    """The answer is no, and nothing happened."""
+    """The request was refused, and nothing happened."""
 
     code = "refused"
 
 
 class OutcomeUnknownError(QuireError):
-    """It may or may not have happened. Only reading after a recovery tells."""
+    """It may or may not have happened. Only a read after a recovery shows it."""
 
     code = "outcome_unknown"
 
@@ -115,7 +115,7 @@ class NoSuchLedgerError(RefusedError):
 
 
 class NoSuchEntryError(RefusedError):
-    """Every bookie of the write set vouches that it does not hold the entry."""
+    """Every bookie of the write set reports conclusively that it does not hold the entry."""
 
     code = "no_such_entry"
 
@@ -159,7 +159,7 @@ class NotLeaderError(RefusedError):
 
 
 class LogLedError(RefusedError):
-    """The log has a leader, or what a dead one left open, and the caller did not ask to take it over."""
+    """The log has a leader, or what an ended one left open, and the caller did not ask to take it over."""
 
     code = "log_led"
 
@@ -183,7 +183,7 @@ class CheckpointWentBackError(RefusedError):
 
 
 class DamagedMarkError(RefusedError):
-    """What a log remembers of a query's last batch cannot be right."""
+    """What a log has of a query's last batch cannot be right."""
 
     code = "damaged_mark"
 
@@ -229,7 +229,7 @@ class LedgerFencedError(OutcomeUnknownError):
 
 
 class LedgerClosedError(OutcomeUnknownError):
-    """Somebody else closed the ledger (or its own handle did) while entries were pending."""
+    """Another client closed the ledger (or its own handle did) while entries were pending."""
 
     code = "ledger_closed"
 
@@ -260,7 +260,7 @@ class MetadataUnknownError(OutcomeUnknownError):
 
 
 class RecoveryInconclusiveError(OutcomeUnknownError):
-    """Too few bookies answered to tell where the ledger ends; it stays in recovery, run it again."""
+    """Too few bookies responded to determine where the ledger ends. It stays in recovery; run the recovery again."""
 
     code = "recovery_inconclusive"
     retriable = True

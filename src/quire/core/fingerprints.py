@@ -1,4 +1,4 @@
-"""Fingerprints of batches: what tells a batch of a query from another one that has the same number.
+"""Fingerprints of batches: what distinguishes batches of a query that have the same number.
 
 A number alone does not say what a batch holds: a checkpoint that was put back or copied gives a number that is in the
 log to other rows. So a mark also keeps a fingerprint of its batch. A stream's is made of the end of its input, as its
@@ -24,7 +24,7 @@ _WORD: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What is remembered of one batch besides its number.
+    """What is kept of one batch besides its number.
 
     Attributes:
         batch_id: the number of the batch that it was made of.
@@ -102,7 +102,7 @@ def _digest(lines: Sequence[str]) -> bytes:
 
 
 def is_same_batch(known: Fingerprint | None, own: Fingerprint | None) -> bool | None:
-    """Two batches are the same if their fingerprints are; without one of them nobody can tell (None).
+    """Two batches are the same if their fingerprints are; without one of them that is unknown (None).
 
     Args:
         known: what the log's mark keeps of its batch.

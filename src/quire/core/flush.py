@@ -2,13 +2,14 @@
 
 What is acknowledged is on Qa bookies; the others may not have been sent it yet. A writer that ends waits for them:
 
-1. Each bookie that owes acknowledgements has `patience_ms`, which begins anew with each one that comes.
+1. Each bookie with outstanding acknowledgements has `patience_ms`, which begins anew with each one that comes.
 2. One that acknowledges nothing for so long, that fails, or that is not through at the latest time is given up. What
    it has not acknowledged up to the LAC is a hole.
-3. When no bookie owes anything any more the flush is done.
+3. When nothing is outstanding any more the flush is done.
 
-The patience begins when the oldest entry that it owes became the oldest, so a bookie that was silent before the end is
-given up at once. Entries above the LAC are not waited for: nobody was told of them. Pure: time is an argument.
+The patience begins when its oldest outstanding entry became the oldest, so a bookie that was silent before the end is
+given up at once. Entries above the LAC are not waited for: they were not confirmed to callers. Pure: time is an
+argument.
 
 Source: `docs/protocol/closing.md`, "What bookies have not been sent".
 """
@@ -64,7 +65,7 @@ class FlushMachine:
     """Waits for the bookies of one ledger's writer that has ended. Inputs are methods; answers appear in `out`.
 
     Args:
-        lac: the last entry that callers were told of.
+        lac: the last entry that was confirmed to callers.
         copies: what bookies have not acknowledged; those that lack nothing may be left out.
         now_ms: the time.
         latest_ms: how long the whole of it may take from now on.
@@ -94,7 +95,7 @@ class FlushMachine:
         """A bookie acknowledged a run.
 
         Effects:
-            Flushed, if it was the last that anybody owed.
+            Flushed, if it was the last one outstanding.
         """
         if slot not in self._owing:
             return
@@ -107,10 +108,10 @@ class FlushMachine:
         self._look(now_ms)
 
     def failed(self, slot: int, now_ms: int) -> None:
-        """A bookie refused a run, or nobody knows whether it has it.
+        """A bookie refused a run, or it is unknown whether it has it.
 
         Effects:
-            BookieGivenUp; Flushed, if nobody else owes anything.
+            BookieGivenUp; Flushed, if nothing else is outstanding.
         """
         if slot in self._owing:
             self._due_ms[slot] = now_ms
@@ -126,10 +127,10 @@ class FlushMachine:
         self._look(now_ms)
 
     def give_up(self, now_ms: int) -> None:
-        """Wait for nobody any more.
+        """Stop waiting.
 
         Effects:
-            BookieGivenUp for each that owes something; Flushed.
+            BookieGivenUp for each with outstanding acknowledgements; Flushed.
         """
         self._latest_ms = now_ms
         self._look(now_ms)

@@ -1,20 +1,22 @@
 """Which ledgers a bookie may drop because they were deleted: those of which there is a proof, and no others.
 
 A missing record proves nothing: a metadata store that was restored from a backup, or lost the end of its log, lacks the
-records of ledgers that are alive. There are two proofs.
+records of ledgers that exist. There are two proofs.
 
-- A *tombstone* that names the ledger's token; clients of ours leave one with each deletion. Or one that a person left after
-  this bookie had told that the ledger is unknown.
-- The *chain*, for deletions that leave none. Before each pass the bookie raises its own counter in the store. A ledger whose
-  record it found in two passes, before and after such a write, and misses while the counter is its own last one, was
+- A *tombstone* that names the ledger's token; clients of ours leave one with each deletion. Or one that a person left
+  after this bookie had reported that the ledger is unknown.
+- The *chain*, for deletions that leave none. Before each pass the bookie raises its own counter in the store. A ledger
+  whose record it found in two passes, before and after such a write, and misses while the counter is its own last one,
+  was
   deleted: each state of the store that has this counter came after one that had the record.
 
 A store that shows another counter than the bookie's last one went back, or is another: the collection *holds* until the
 newer store is back or a person accepts this one. Revisions and highest ids are no evidence: a restored store may show
 higher ones.
 
-One `CollectorMachine` for each bookie. Its driver reads and swaps in the store, looks once more before it drops, and keeps
-`CollectorMachine.kept` on the bookie's disk before each swap and after each pass.
+One `CollectorMachine` for each bookie. Its driver reads the store, changes it by compare-and-swap, looks once more
+before it drops, and keeps `CollectorMachine.kept` on the bookie's disk before each compare-and-swap and after each
+pass.
 
 Source: docs/protocol/collection.md; BookKeeper overview, "Bookkeeper metadata management".
 """
@@ -69,10 +71,10 @@ class Kept:
         chain, passes: as in the store after the last pass; `passes` 0 = none was made.
         found_lsn: the bookie's last LSN before the last complete pass asked for its counter.
         findings: ledgers found in the last complete pass, and in how many in a row (2 = two or more).
-        missing: ledgers that are proven to be deleted, by a chain or by hand, and are not dropped yet, with the LSN through
-            which the proof holds.
-        told: ledgers that were unknown in the last complete pass, of which people could know.
-        asked: a write of the counter was asked for, and it was not heard of yet that it is done.
+        missing: ledgers that are proven to be deleted, by a chain or by hand, and are not dropped yet, with the LSN
+            through which the proof holds.
+        told: ledgers that were reported as unknown after the last complete pass.
+        asked: a write of the counter was asked for, and its outcome has not come yet.
     """
 
     store: StoreName = NO_STORE
@@ -86,13 +88,13 @@ class Kept:
 
 
 class Count(NamedTuple):
-    """Swap the counter to this value, then call `counted`."""
+    """Set the counter to this value by compare-and-swap, then call `counted`."""
 
     value: PassCount
 
 
 class Hold(NamedTuple):
-    """Drop nothing. `value`: swap the counter to this, so that people see why; None if it says so already."""
+    """Drop nothing. `value`: the counter's new value, which shows operators why; None if it has it."""
 
     why: str
     value: PassCount | None
@@ -130,8 +132,8 @@ class CollectorMachine:
 
     The driver makes one pass after the other:
 
-    1. `begin` with the counter as the store shows it. `Count`: keep `kept` on the disk, swap, then `counted`. `Hold`: nothing
-       is dropped; the pass may go on to tell what is missing.
+    1. `begin` with the counter as the store shows it. `Count`: keep `kept` on the disk, do the compare-and-swap, then
+       `counted`. `Hold`: nothing is dropped; the pass may go on to report what is missing.
     2. `look` for one stretch of ledger ids after the other, in any order.
     3. `proof` for each of `missing`. With a proof: one look that reads in one moment that the record is absent, the
        tombstone stands and the counter is this pass's own; if so, and nothing was written to the ledger since
@@ -145,7 +147,7 @@ class CollectorMachine:
         rules: the judgements; production passes the one true set.
 
     Attributes:
-        kept: what is to be on the disk before each swap, and after `finish`.
+        kept: what is to be on the disk before each compare-and-swap, and after `finish`.
         holding: why nothing is dropped; empty if it may be.
         missing: ledgers of this pass whose record is not there.
         unknown: those of the last complete pass for which there is no proof, ascending.
@@ -195,7 +197,7 @@ class CollectorMachine:
             value = PassCount(at.chain, at.passes, own.passes, why)
             return Hold(why, None if shown == value else value)
         passes = 0 if shown is None else shown.passes
-        # A write that was asked for and not heard of may stand in a copy of the store, under the version of the next one: the
+        # A write whose outcome has not come may stand in a copy of the store, under the version of the next one: the
         # chain cannot go on through it. More passes than were kept are such writes as well.
         fresh = not own.passes or own.asked or passes > own.passes
         return self._count(store, PassCount(chain if fresh else own.chain, passes + 1), fresh=fresh)
@@ -227,7 +229,7 @@ class CollectorMachine:
         return Count(value)
 
     def not_counted(self) -> None:
-        """The swap of `begin` was refused, or never asked for: nothing was written, and this pass finds nothing anew."""
+        """The write of `begin` was refused, or never sent: nothing was written, and this pass finds nothing anew."""
         if self._begun is not None:  # a hold has asked for nothing
             self._begun = None
             self.kept.asked = self._before
@@ -241,7 +243,7 @@ class CollectorMachine:
         return bool(own.passes) and not own.asked and shown == PassCount(own.chain, own.passes)
 
     def counted(self) -> None:
-        """The swap of `begin` succeeded: the store has the counter of this pass, which may look now."""
+        """The compare-and-swap of `begin` succeeded: the store has the counter of this pass, which may look now."""
         assert self._begun is not None
         own = self.kept
         own.store, (own.chain, own.passes, *_) = self._begun
@@ -315,7 +317,7 @@ class CollectorMachine:
             return
         own = self.kept
         own.findings, own.missing, own.found_lsn = self._looking, self._due, self._lsn
-        # An order that stood already says nothing of what this pass tells.
+        # An order that stood already does not cover what this pass reports.
         own.told = frozenset(self.unknown)
         if self._by_hand:
             own.told = own.told.difference(self._by_hand)

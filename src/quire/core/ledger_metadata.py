@@ -160,7 +160,7 @@ class LedgerMetadata:
     creation_token: int = 0
     format_version: int = NEWEST_FORMAT
     has_password: bool = True
-    """False on records that store neither password nor digest type (format 1): whoever opens it brings both."""
+    """False on records that store neither password nor digest type (format 1): the opener brings both."""
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -1,19 +1,19 @@
 """One handle that wants to lead, or leads, a log: opening, rolling, closing.
 
 Inputs are methods, what should happen is appended to `out`. The machine does one compare-and-swap of the head at a
-time and treats a lost answer like a conflict: it reads the head again and looks whether its change is in. It must not
+time and treats a lost response like a conflict: it reads the head again and looks whether its change is in. It must not
 know records, stores or bookies; the driver is `log/leader.py`.
 
     IDLE -> READING -> FENCING -> CREATING -> SWAPPING -> SERVING -> CLOSING -> ENDED
                 ^                                |
-                +------- BACKING_OFF <-----------+   another leader's swap came first
+                +------- BACKING_OFF <-----------+   another leader's write came first
 
 While SERVING a roll goes through CREATING, LISTING, DRAINING, and the former ledger is sealed behind it. Appends go on
 until DRAINING; then they wait for one round trip, so that the next ledger's first offset is known before its first
 byte is sent. No other roll begins before the former ledger is sealed.
 
-A roll while adopted ledgers wait closes the former ledger first: one swap then completes it, gives the adopted ones
-their offsets and lists the next one. Appends wait for the close and that swap.
+A roll while adopted ledgers wait closes the former ledger first: one compare-and-swap then completes it, gives the
+adopted ones their offsets and lists the next one. Appends wait for the close and that compare-and-swap.
 
 Source: BookKeeper ledgers to logs, "Opening a log", "Rolling ledgers";
 docs/decisions/016-open-items-are-recovered.md; docs/decisions/017-leader-epoch.md;
@@ -174,7 +174,7 @@ class LogMachine:
         self._new: LogItem | None = None
         self._opening_base: LogHead | None = None
         self._served = False
-        # The one swap in flight
+        # The one compare-and-swap in flight
         self._swapping = False
         self._swap_version = -1
         self._attempted_head: LogHead | None = None
@@ -221,7 +221,7 @@ class LogMachine:
         self.out.append(ReadHead())
 
     def retry(self) -> None:
-        """Go back to step 1 after a `BackOff`: the elector was asked again and names this handle, or nobody."""
+        """Go back to step 1 after a `BackOff`: the elector was asked again and names this handle, or no candidate."""
         if self.status is not LogStatus.BACKING_OFF:
             return
         self.status = LogStatus.READING
@@ -231,12 +231,12 @@ class LogMachine:
         """The head, as the store has it now; None when there is no such log.
 
         Effects:
-            While opening: step 2, RecoverLedger for what the rules name. After a lost swap: see `_reread`.
+            While opening: step 2, RecoverLedger for what the rules name. After a lost compare-and-swap: see `_reread`.
         """
         if self.status is LogStatus.ENDED:
             return
         if head is None or head.is_being_deleted:
-            # Whoever deletes the log deletes its ledgers; one that never got into the list is ours.
+            # The deletion of the log deletes its ledgers; one that never got into the list is ours to delete.
             self._delete_new()
             self._end(EndReason.NO_SUCH_LOG, "the log was deleted")
             return
@@ -271,7 +271,7 @@ class LogMachine:
         """A ledger is closed for good; this is what it holds.
 
         Effects:
-            After the last one CreateLedger, step 3, or WriteHead when only the swap has to be done again.
+            After the last one CreateLedger, step 3, or WriteHead when only the compare-and-swap has to be done again.
         """
         if self.status is not LogStatus.FENCING or ledger_id not in self._recovering:
             return
@@ -289,12 +289,12 @@ class LogMachine:
             detail: for people.
 
         Effects:
-            ReadHead when it is gone and that may be why; else Ended: nothing was promised to anybody.
+            ReadHead when it is gone and that may be why; else Ended: nothing was confirmed to callers.
         """
         if self.status is not LogStatus.FENCING or ledger_id not in self._recovering:
             return
         self._recovering.clear()
-        # No swap is in flight here, and an earlier one was for a version that is no more.
+        # No compare-and-swap is in flight here, and an earlier one was for a version that is no more.
         self._delete_new()
         if gone and self._version != self._gone_at:
             self._gone_at = self._version
@@ -311,7 +311,7 @@ class LogMachine:
             self._swap_opening()
 
     def created(self, ledger_id: LedgerId, token: int) -> None:
-        """A new ledger exists; nobody knows it yet.
+        """A new ledger exists, in no list yet.
 
         Effects:
             WriteHead: steps 4 and 5 of opening, or steps 2 and 3 of rolling. DeleteLedger if this handle has ended.
@@ -355,7 +355,8 @@ class LogMachine:
         self.status = LogStatus.SWAPPING
         self._write(head)
 
-    # --- the one swap in flight --------------------------------------------------------------------------------
+    # --- the one compare-and-swap in flight
+    # --------------------------------------------------------------------------------
 
     def _write(self, head: LogHead) -> None:
         head = replace(head, generation=head.generation + 1)
@@ -366,7 +367,7 @@ class LogMachine:
         self.out.append(WriteHead(head, self._version, pages))
 
     def head_written(self, version: int) -> None:
-        """The swap is done.
+        """The compare-and-swap is done.
 
         Effects:
             Serve after opening; the next step of a roll or of a close; WriteHead when another change waits.
@@ -382,20 +383,20 @@ class LogMachine:
             self._settle_changes()
 
     def head_conflicted(self) -> None:
-        """Somebody changed the head first; or this handle did, and the answer was lost.
+        """Another client changed the head first; or this handle did, and the response was lost.
 
         Effects:
-            ReadHead: nothing is deleted and nobody is deposed before the list was read again.
+            ReadHead: nothing is deleted and no leader is replaced before the list was read again.
         """
         if self._swapping and self.status is not LogStatus.ENDED:
             self.out.append(ReadHead())
 
     def head_unknown(self) -> None:
-        """The store did not say whether it swapped. Like a conflict: read again."""
+        """The outcome of the compare-and-swap is unknown. Like a conflict: read again."""
         self.head_conflicted()
 
     def _reread(self, head: LogHead, version: int) -> None:
-        """After a lost swap: is it in; is the epoch still the one it was made for?
+        """After a lost compare-and-swap: is it in; is the epoch still the one it was made for?
 
         Source: docs/decisions/017-leader-epoch.md: another epoch stops the handle, the same one makes it merge and
         retry.
@@ -421,7 +422,7 @@ class LogMachine:
             self._learn(head, version)
             self._opened()
         elif head.leader.epoch == base.leader.epoch and len(head.open_items) <= OPEN_ITEMS_MAX:
-            # Only a sink, a truncation or somebody's completion came between: the fences hold.
+            # Only a sink, a truncation or another client's completion came between: the fences hold.
             self._swapping = False
             self._learn(head, version)
             self._opening_base = head
@@ -439,9 +440,9 @@ class LogMachine:
     def _surely_absent(self, head: LogHead, version: int) -> bool:
         """Whether the list does not hold the new ledger and never will.
 
-        A swap whose answer is missing can still land while the version is the one that it names; and a list that
-        was cut into pages or truncated since may hold, or have held, the ledger where this handle does not look.
-        In doubt the ledger is left to the collector, which looks twice.
+        A compare-and-swap whose response is missing can still take effect while the version is the one that it names;
+        and a list that was cut into pages or truncated since may hold, or have held, the ledger where this handle does
+        not look. In doubt the ledger is left to the collector, which looks twice.
         """
         assert self._new is not None
         base = self._head
@@ -532,9 +533,10 @@ class LogMachine:
         self.out.append(CreateLedger())
 
     def head_seen(self, head: LogHead, version: int) -> None:
-        """The head, read because it was changed by somebody: a sink may have committed ledgers to the log.
+        """The head, read because another client changed it: a sink may have committed ledgers to the log.
 
-        Known is only what is newer, and nothing while a swap is in flight: its answer, or a reading after it, tells.
+        Known is only what is newer, and nothing while a compare-and-swap is in flight: its response, or a reading after
+        it, shows it.
         """
         mine = head.leader.epoch == self.epoch and head.leader.holder == self._holder
         newer = version > self._version
@@ -630,7 +632,7 @@ class LogMachine:
         """
         if self.status in _LEADING:
             if self._adopting and self._roll in {RollStep.DRAINING, RollStep.SEALING}:
-                self._delete_new()  # no swap has named it
+                self._delete_new()  # no compare-and-swap has named it
             self._end(EndReason.LEDGER_FAILED, f"ledger {ledger_id}: {detail}")
 
     def _completed(self, ledger_id: LedgerId) -> None:

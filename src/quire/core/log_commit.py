@@ -1,14 +1,14 @@
-"""Commits one batch of a sink to its logs: closed ledgers and the query's mark in one swap, however often it is tried.
+"""Commits one batch of a sink to its logs: closed ledgers and the query's mark in one write, once.
 
-The machine reads the heads, decides for each log what the batch still has to do there, and asks for one swap of all
-heads together, which also requires that every ledger it lists still exists. An answer that is lost is settled by
-reading again: the mark, or the ledgers themselves, tell. So a batch is in a log once or not at all, and whoever wants
-to delete its ledgers can prove, in the deletion itself, that they are not listed. It must not know stores or Spark; the
-driver is `log/committing.py`.
+The machine reads the heads, decides for each log what the batch still has to do there, and asks for one
+compare-and-swap of all heads together, which also requires that every ledger it lists still exists. A response that is
+lost is settled by reading again: the mark, or the ledgers themselves, show it. So a batch is in a log once or not at
+all, and a collector of its ledgers can prove, in the deletion itself, that they are not listed. It must not
+know stores or Spark; the driver is `log/committing.py`.
 
     IDLE -> READING -> (LOOKING) -> (FENCING) -> SWAPPING -> ENDED
                ^                                    |
-               +------------------------------------+   conflict, or nobody knows
+               +------------------------------------+   conflict, or unknown
 
 Source: docs/spark-sink.md, "Exactly once: how"; docs/decisions/016-open-items-are-recovered.md;
 docs/decisions/017-leader-epoch.md; docs/decisions/024-adoption.md.
@@ -122,9 +122,10 @@ class CommitBatch:
         query_id: whose batch it is; "" for a write that is never repeated under the same number.
         batch_id: its number; how it stands to the log's mark says `core/log_marks.py`.
         incarnation: of a named transaction, the checkpoint that counts its batches.
-        named: a named transaction: its mark moves even where it has no rows, since nothing else tells that it was there.
+        named: a named transaction: its mark moves even where it has no rows, since nothing else shows that it was
+            there.
         on_reset: what to do when the log's mark belongs to another checkpoint or another history of this one.
-        truncate: take everything that was in the logs before out of them, in the same swap.
+        truncate: take everything that was in the logs before out of them, in the same compare-and-swap.
         takeover: recover what a leader left open, or depose one that is there.
         place: give adopted ledgers their offsets, even if the batch brings nothing.
         now_ms: wall time, noted in the marks.
@@ -184,7 +185,7 @@ class RecoverItem:
 
 @dataclass(frozen=True, slots=True)
 class HeadChange:
-    """One head's swap at `version`; its pages are stored before."""
+    """One head's new value at `version`; its pages are stored before."""
 
     head: LogHead
     version: int
@@ -193,7 +194,7 @@ class HeadChange:
 
 @dataclass(frozen=True, slots=True)
 class SwapHeads:
-    """Swap all heads or none, if these ledgers still are what their items say.
+    """Replace all heads by compare-and-swap, or none, if these ledgers still are what their items say.
 
     Answer `swapped`, `conflicted`, `unknown` or `ledger_missing`.
     """
@@ -233,12 +234,12 @@ CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverItem | SwapHeads | 
 
 
 def read_again_after_unknown() -> bool:
-    """A lost answer is neither a yes nor a no."""
+    """A lost response is neither a yes nor a no."""
     return True
 
 
 def requires_ledgers() -> bool:
-    """What is listed exists: the swap fails when a ledger was deleted meanwhile."""
+    """What is listed exists: the compare-and-swap fails when a ledger was deleted meanwhile."""
     return True
 
 
@@ -316,7 +317,7 @@ class CommitMachine:
         self._waiting: list[LedgerId] = []
         self._recovered: dict[LedgerId, LedgerSummary] = {}
         self._sent = False
-        """Whether a swap was asked for: from then on the batch may be in."""
+        """Whether a compare-and-swap was asked for: from then on the batch may be in."""
         self._missing = False
         self._gone_at: tuple[int, ...] = ()
 
@@ -334,7 +335,7 @@ class CommitMachine:
         """The heads as they are now, one for each part.
 
         Effects:
-            SwapHeads; before it LookForLedger or RecoverLedger where the heads alone do not tell or a leader left
+            SwapHeads; before it LookForLedger or RecoverLedger where the heads alone do not decide or a leader left
             ledgers open; CommitEnded when nothing is left to do, or it must not be done.
         """
         if self.status is not CommitStatus.READING:
@@ -353,7 +354,7 @@ class CommitMachine:
             self._decide()
 
     def _must_look(self, head: LogHead, part: Part) -> bool:
-        """A write without a mark, whose swap may have happened, is looked for beyond the head."""
+        """A write without a mark, whose compare-and-swap may have happened, is looked for beyond the head."""
         return (
             self._sent
             and not self._batch.query_id
@@ -476,7 +477,8 @@ class CommitMachine:
         else:
             self._end(CommitEnded(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}"))
 
-    # --- the swap ----------------------------------------------------------------------------------------------
+    # --- the compare-and-swap
+    # ----------------------------------------------------------------------------------------------
 
     def _swap(self) -> None:
         changes: list[HeadChange] = []
@@ -529,17 +531,17 @@ class CommitMachine:
         return replace(head, generation=head.generation + 1)
 
     def swapped(self) -> None:
-        """The swap is done. Effects: CommitEnded."""
+        """The compare-and-swap is done. Effects: CommitEnded."""
         if self.status is CommitStatus.SWAPPING:
             self._finish(committed=True)
 
     def conflicted(self) -> None:
-        """Somebody changed a head first; or this commit did, and the answer was lost. Effects: ReadHeads."""
+        """Another client changed a head first; or this commit did, and the response was lost. Effects: ReadHeads."""
         if self.status is CommitStatus.SWAPPING:
             self._read()
 
     def unknown(self) -> None:
-        """The store did not say whether it swapped. Like a conflict: read again."""
+        """The outcome of the compare-and-swap is unknown. Like a conflict: read again."""
         if self.status is not CommitStatus.SWAPPING:
             return
         if self._rules.read_again_after_unknown():

@@ -1,7 +1,7 @@
 """What the log's machine wants done, and the changes that it makes to the list.
 
 Effects are data; `log/leader.py` carries them out. A change knows how to apply itself to any head and how to find
-itself in one: so a lost answer, or another party's change in between, is settled by reading the head again.
+itself in one: so a lost response, or another party's change in between, is settled by reading the head again.
 
 Source: BookKeeper ledgers to logs, "Opening a log", "Rolling ledgers"; docs/decisions/017-leader-epoch.md;
 docs/decisions/020-next-ledger-waits.md; docs/decisions/021-batch-header.md.
@@ -52,7 +52,7 @@ class CreateLedger:
 
 @dataclass(frozen=True, slots=True)
 class WriteHead:
-    """Store the pages, then swap the head at `version`; answer `head_written`, `head_conflicted`, `head_unknown`."""
+    """Store the pages, then replace the head at `version`; answer `head_written`, `head_conflicted`, `head_unknown`."""
 
     head: LogHead
     version: int
@@ -61,7 +61,7 @@ class WriteHead:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedger:
-    """Delete a ledger that is in nobody's list. No answer."""
+    """Delete a ledger that is in no log's list. No answer."""
 
     ledger_id: LedgerId
 

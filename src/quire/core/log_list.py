@@ -64,7 +64,7 @@ class IntentKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """What a closed ledger holds, as its last batch header and its metadata tell.
+    """What a closed ledger holds, from its last batch header and its metadata.
 
     Attributes:
         records: how many records.
@@ -201,8 +201,8 @@ class Mark:
 
     Attributes:
         incarnation: of a named transaction, the checkpoint that counts its batches.
-        fingerprint: tells the batch from another one of its number; of another batch where a program of an earlier
-            version has moved the mark on.
+        fingerprint: distinguishes the batch from another one of its number; of another batch where a program of an
+            earlier version has moved the mark on.
     """
 
     query_id: str
@@ -215,7 +215,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Closed ledgers that were committed to the log and wait for their offsets, in the order of their swap."""
+    """Closed ledgers that were committed to the log and wait for their offsets, in the order of their commits."""
 
     items: tuple[LogItem, ...]
     query_id: str = ""
@@ -258,7 +258,7 @@ class LogSettings:
     """How the ledgers of a log are made. The digest type is BookKeeper's number.
 
     Attributes:
-        min_present: how many bookies of a new ledger's ensemble must be there; 0: whoever creates it says.
+        min_present: how many bookies of a new ledger's ensemble must be there; 0: the creator of the ledger decides.
     """
 
     ensemble_size: int = 3
@@ -295,7 +295,7 @@ class LogHead:
         pages: older items, oldest first; levels never rise from one to the next.
         items: the newest items, oldest first.
         archive: the directory of the files of archived items.
-        marks_dropped: marks that were forgotten since the log began; `marks_dropped_ms` is the time of the newest.
+        marks_dropped: marks that were dropped since the log began; `marks_dropped_ms` is the time of the newest.
         compacted_below: records below this offset whose key has a later one below it may be gone.
     """
 
@@ -352,7 +352,7 @@ class LogHead:
 
     @property
     def is_being_deleted(self) -> bool:
-        """Whether the log is on its way out: nobody opens it any more."""
+        """Whether the log is on its way out: it cannot be opened any more."""
         return any(intent.kind is IntentKind.DELETE for intent in self.intents)
 
     def item(self, ledger_id: int) -> LogItem | None:
@@ -403,7 +403,7 @@ class LogHead:
     def without_leftovers(self) -> LogHead:
         """Items that a truncation had to leave, open or last then, and that are neither now: their time has come.
 
-        Left in the list they would get into a page, where nobody could tell them from ledgers that are gone.
+        Left in the list they would get into a page, where they could not be distinguished from ledgers that are gone.
         """
         items = self.items
         count = 0
@@ -472,7 +472,7 @@ class LogHead:
         straddling = [page for page in kept_pages[:1] if page.first_offset < before]
         gone_items: list[LogItem] = []
         if not kept_pages:
-            # Never an open item, and never the last one: it tells where the log ends.
+            # Never an open item, and never the last one: it has the end of the log.
             for item in self.items[:-1]:
                 if item.is_open or item.next_offset is None or item.next_offset > before:
                     break
@@ -560,10 +560,10 @@ def paged(head: LogHead, layout: PageLayout, name_page: PageNamer) -> tuple[LogH
     Args:
         head: the list.
         layout: how many make a page.
-        name_page: the name of a page, from its content: whoever makes the same page makes the same name.
+        name_page: the name of a page, from its content: the same content has the same name.
 
     Returns:
-        The head, and the pages to be stored before it is; pages that nobody refers to later are collected.
+        The head, and the pages to be stored before it is; pages that no head refers to are collected.
 
     Source: docs/decisions/019-paged-list.md: pages are immutable, named by their content, and created before the head
     that names them.

@@ -1,15 +1,15 @@
-"""Marks: which batch of which query a log holds already, how a batch stands to it, and how long it is remembered.
+"""Marks: which batch of which query a log holds already, how a batch stands to it, and how long it is kept.
 
-A mark is changed only in the swap that lists the batch's ledgers, so the two can never disagree. A mark below a batch
-proves that no ledger of that batch is listed; a mark at or above it, that none will be, unless the user consents to
-rows that come twice.
+A mark is changed only in the compare-and-swap that lists the batch's ledgers, so the two can never disagree. A mark
+below a batch proves that no ledger of that batch is listed; a mark at or above it, that none will be, unless the user
+consents to rows that come twice.
 
 How a batch stands to its query's mark:
 
 | number | fingerprints | |
 | --- | --- | --- |
-| above the mark's | same, or nobody can tell | new: it is appended |
-| the mark's | same, or nobody can tell | a replay: it is in the log |
+| above the mark's | same, or unknown | new: it is appended |
+| the mark's | same, or unknown | a replay: it is in the log |
 | the mark's, or above it | differ | another history: the checkpoint went back, or is a copy |
 | below the mark's | | behind: a whole checkpoint repeats only its last batch |
 
@@ -32,12 +32,12 @@ from quire.core.log_list import MARKS_MAX, LogHead, Mark
 
 DAY_MS: Final = 86_400_000
 MARK_RETENTION_MS: Final = 90 * DAY_MS
-"""A query that has been silent for so long is forgotten."""
+"""The mark of a query that wrote nothing for so long is dropped."""
 MARK_YOUNG_MS: Final = DAY_MS
 """A mark younger than this is never dropped to make room."""
 MARK_LAG_MAX: Final = 50
 """A stream's mark moves even without rows when it is so many batches old: Spark keeps the files of the last 100 batches
-unless it is told otherwise, and the comparison needs the file of the mark's number."""
+unless configured otherwise, and the comparison needs the file of the mark's number."""
 
 
 class Standing(Enum):

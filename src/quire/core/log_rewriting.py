@@ -1,8 +1,9 @@
 """Replacing closed ledgers of a log by one that holds the same records: the list's side of it.
 
-Whoever has copied the records swaps the list once: exactly the old items go, the new one stands where they stood, all
-offsets stay. Ledgers that leave the list this way stay readable until the collector's grace time is over, so a reader
-that has planned with the old list can end. The module must not know bytes, stores or what a record is.
+After the records are copied, one compare-and-swap changes the list: exactly the old items go, the new one stands where
+they stood, all offsets stay. Ledgers that leave the list this way stay readable until the collector's grace time is
+over, so a reader that has planned with the old list can end. The module must not know bytes, stores or what a record
+is.
 
 Source: docs/spark-jobs.md, "Rewrite": exactly the copied ledgers go, refused if any of them changed.
 """
@@ -92,7 +93,7 @@ def replaceable(head: LogHead, items: Sequence[LogItem]) -> list[LogItem]:
 
 
 def is_done(items: Sequence[LogItem], replacements: Sequence[Replacement]) -> bool:
-    """Whether a list holds all the new items: a swap whose answer was lost has happened."""
+    """Whether a list holds all the new items: a compare-and-swap whose response was lost has happened."""
     listed = {item.ledger_id: item.place for item in items}
     return all(listed.get(each.new.ledger_id) is each.new.place for each in replacements)
 

@@ -1,4 +1,4 @@
-"""Truncating and deleting a log: the list first, with the intent in the same swap, the ledgers after it.
+"""Truncating and deleting a log: the list first, with the intent in the same compare-and-swap, the ledgers after it.
 
 Any client may do it, beside a leader: it is one change of the head that the leader merges. Wherever it stops, the
 intent stays in the head, and the next machine that runs carries it out; so a crash leaves no orphans. The machine must
@@ -47,7 +47,7 @@ class TrimReadHead:
 
 @dataclass(frozen=True, slots=True)
 class TrimWriteHead:
-    """Swap the head at `version`; answer `head_written`, or `head_conflicted` when it was not or nobody knows."""
+    """Replace the head at `version`; answer `head_written`, or `head_conflicted` when it was not or that is unknown."""
 
     head: LogHead
     version: int
@@ -151,7 +151,7 @@ class TrimMachine:
         if self.status is not TrimStatus.READING:
             return
         if head is None:
-            # A deletion that somebody else ended is done; any other wish has no log to happen to.
+            # A deletion that another client ended is done; any other intent has no log left.
             self._finish(TrimOutcome.DONE if self._before is None else TrimOutcome.NO_SUCH_LOG)
             return
         self._head, self._version = head, version
@@ -174,14 +174,14 @@ class TrimMachine:
         return head.with_truncation(self._before, self._end, self._now_ms)
 
     def head_written(self, version: int) -> None:
-        """The swap is done: the intent stands, or is gone."""
+        """The compare-and-swap is done: the intent stands, or is gone."""
         if self.status not in {TrimStatus.SWAPPING, TrimStatus.CLEARING}:
             return
         self._version = version
         self._next_intent()
 
     def head_conflicted(self) -> None:
-        """The swap was lost or its answer was: read again, whatever is in stays in."""
+        """The compare-and-swap was lost or its response was: read again, whatever is in stays in."""
         if self.status in {TrimStatus.SWAPPING, TrimStatus.CLEARING}:
             self._read()
 

@@ -1,6 +1,6 @@
 """When an entry that cannot be read is proven gone, and not only out of reach.
 
-An outage ends, and what it hides is there again; what is gone is gone. Whoever steps over entries has to know which it
+An outage ends, and what it hides is there again; what is gone is gone. A caller that skips entries has to know which it
 is. Pure.
 
 Source: BookKeeper protocol, "Guarantees"; `docs/spark.md`, "What is lost, and what is said".
@@ -14,9 +14,9 @@ from quire.core.answers import NEGATIVES, Answer
 
 
 def proves_loss(answers: Sequence[Answer], write_quorum: int) -> bool:
-    """Whether no copy of an entry is left: all of its write set answered, and each that its copy is not there or damaged.
+    """Whether no copy of an entry is left: its whole write set responded, and each has no copy or a damaged one.
 
-    One bookie that is silent, cannot tell, or fails to read may have the entry: then nothing is proven.
+    One bookie without a conclusive response may have the entry: then nothing is proven.
 
     Args:
         answers: of the bookies of the entry's write set, one each.

@@ -35,7 +35,7 @@ class MemoryPeakMachine:
 
         Args:
             now_ms: the time.
-            held_bytes: unfinished frames, and answers that are not read.
+            held_bytes: unfinished frames, and responses that are not read.
         """
         self.peak_bytes = max(self.peak_bytes, held_bytes)
         if self.peak_bytes < WORTH_BYTES or 2 * held_bytes > self.peak_bytes:

@@ -1,4 +1,4 @@
-"""Which bookies get a ledger's entries: new ensembles, replacements, and a grudge against those that just failed.
+"""Which bookies get a ledger's entries: new ensembles, replacements, and the quarantine of those that just failed.
 
 Chance and time are arguments. A quarantined bookie is avoided, never refused: a doubtful bookie is better than none
 where the alternative is to fail.
@@ -118,7 +118,7 @@ def place_ledger(
         rules: the judgements; `may_create` says with how few a ledger begins.
 
     Raises:
-        NotEnoughBookiesError: too few are there, or nobody is known who could take an absent slot; it names both.
+        NotEnoughBookiesError: too few are there, or no known bookie could take an absent slot; it names both.
 
     Source: docs/decisions/004-absent-slots.md.
     """
@@ -190,10 +190,10 @@ def choose_replacements(
 
 
 class Quarantine:
-    """The bookies that failed lately, each with the time when that is forgotten.
+    """The bookies that failed lately, each with the end of its quarantine.
 
     Args:
-        quarantine_ms: how long a failure is remembered.
+        quarantine_ms: how long a failure counts.
     """
 
     __slots__ = ("_quarantine_ms", "_until_ms")
@@ -211,6 +211,6 @@ class Quarantine:
         self._until_ms.pop(bookie, None)
 
     def bookies(self, now_ms: int) -> tuple[BookieId, ...]:
-        """The bookies to avoid at this time; forgets those whose time is over."""
+        """The bookies to avoid at this time; drops those whose time is over."""
         self._until_ms = {bookie: until for bookie, until in self._until_ms.items() if until > now_ms}
         return tuple(self._until_ms)

@@ -1,6 +1,6 @@
 """Reading: one bookie is enough for an entry, enough bookies for the newest LAC.
 
-Neither machine fences, and neither judges what is recoverable: that is `recovery.py`. They know ids and answers;
+Neither machine fences, and neither judges what is recoverable: that is `recovery.py`. They know ids and responses;
 payloads and digests stay with the driver, which reports only entries whose digest it has checked.
 
 Source: Vanlightly's guide, "Reading from ledgers", "Operations and the Different Quorums".
@@ -32,7 +32,7 @@ class ReadMachine:
 
     The fewest bookies that hold them all are asked first. What one cannot serve (it says no, fails, times out, or a
     digest is wrong) is asked of the next of the entry's write set; what one is slow with is asked of the next as
-    well, and the first good answer wins.
+    well, and the first good response wins.
 
     Args:
         first: first entry wanted; with `last` within one fragment and at or below what is confirmed.
@@ -41,7 +41,7 @@ class ReadMachine:
         write_quorum: how many of them hold each entry.
         prefer: the slot to ask first, so that a reader can spread its load.
         avoid: mask of slots to ask last: they are not registered, or failed a moment ago.
-        speculate_after_ms: how long an answer may take before the next bookie is asked too; 0 = for ever.
+        speculate_after_ms: how long a response may take before the next bookie is asked too; 0 = for ever.
     """
 
     __slots__ = (
@@ -87,11 +87,11 @@ class ReadMachine:
         self._masks = [write_set_mask(entry_class, size, write_quorum) for entry_class in range(size)]
         self._missing: dict[int, None] | None = None  # all of first..last: nothing has come yet
         self._asked: list[tuple[int, int, int] | None] = [None] * len(self._ensemble)
-        # Only of entries that some answer should have brought and did not, as masks of slots: which answered without
-        # the entry, and which of them vouch that it is not there.
+        # Only of entries that some response should have brought and did not, as masks of slots: which answered without
+        # the entry, and which of them report conclusively that it is not there.
         self._tried: dict[int, int] = {}
         self._no: dict[int, int] = {}
-        self._slow = 0  # slots whose answer is overdue; it still counts when it comes
+        self._slow = 0  # slots whose response is overdue; it still counts when it comes
         self._answers: dict[int, Answer] = {}
         self._ended = False
         self.out: list[ReadEffect] = []
@@ -129,8 +129,8 @@ class ReadMachine:
 
         Args:
             entry_ids: the entries that came, were asked for and have a valid digest.
-            vouched_through: what was asked for up to here and did not come is not there; beyond it, ask again.
-            unknown: ranges for which the bookie cannot tell, or whose entry came with a wrong digest.
+            vouched_through: what was requested up to here and did not come is not there; beyond it, ask again.
+            unknown: ranges for which the response is inconclusive, or whose entry came with a wrong digest.
 
         Effects:
             SendRead for the rest and to the next bookies; ReadDone; ReadFailed.
@@ -146,7 +146,7 @@ class ReadMachine:
         self._slow &= ~(1 << slot)
         self._answers[slot] = answer
         if self._missing is None and len(entry_ids) == self._last - self._first + 1:
-            self._missing = {}  # the usual case: the first answer brings everything
+            self._missing = {}  # the usual case: the first response brings everything
         missing = self._not_there_yet()
         for entry_id in entry_ids if missing else ():
             missing.pop(entry_id, None)
@@ -157,7 +157,7 @@ class ReadMachine:
             through = told_through(first, last, entry_ids, vouched_through, unknown, residues, size)
             absent_is_no = self._rules.counts_as_negative(Answer.NO_ENTRY)
             if through < first:
-                # It told nothing, not even of the first: asking it again would be for ever.
+                # It covers nothing, not even the first id: asking it again would never end.
                 through, absent_is_no = last, False
         if missing:
             if through < last:
@@ -216,7 +216,7 @@ class ReadMachine:
     def _note_lost(
         self, slot: int, first: int, through: int, unknown: Sequence[tuple[int, int]], *, absent_is_no: bool
     ) -> None:
-        """Remember what this bookie told about and did not bring."""
+        """Keep the ids that this bookie's response covers and did not bring."""
         bit = 1 << slot
         for entry_id in self._not_there_yet():
             if entry_id > through:
@@ -278,7 +278,7 @@ class ReadMachine:
             self.out.append(ReadFailed(EntryId(lowest), no & mask == mask, answers))
 
     def _said(self, slot: int, no: int) -> Answer:
-        """What a slot's last answer meant for an entry that it did not bring."""
+        """What a slot's last response meant for an entry that it did not bring."""
         answer = self._answers[slot]
         if answer is not Answer.OK:
             return answer
@@ -368,7 +368,7 @@ def told_through(
     residues: int,
     period: int,
 ) -> int:
-    """The last id such that an answer says something about it and about each lower id asked for; first - 1 if none.
+    """The last id such that a response says something about it and about each lower id asked for; first - 1 if none.
 
     Args:
         residues: mask of the classes (id mod `period`) that the bookie stores; of others it need not speak.

@@ -5,7 +5,7 @@ Three phases, after announcing them in the record:
 1. Fence the bookies of the last fragment and learn the highest LAC, until no ack quorum is left unfenced.
 2. Read forward from there with fencing reads, judge entry by entry in order, and write every recoverable entry
    back to its whole write set.
-3. Swap the record to CLOSED at the last entry recovered.
+3. Set the record to CLOSED at the last entry recovered, by compare-and-swap.
 
 Entries are read by window (many ids, one request per bookie) but judged one by one, strictly in order. Reads go to
 the ensemble that the record named (R); writes go to W, which starts as R and changes when bookies fail. W's
@@ -173,7 +173,7 @@ class RecoveryMachine:
         self._unknown: list[int] = []
         self._lengths: list[int] = []
         self._asked: list[tuple[int, int] | None] = [None] * ensemble_size
-        self._told = [-1] * ensemble_size  # each slot has told about every id up to here
+        self._told = [-1] * ensemble_size  # each slot's responses cover every id up to here
         # Writing back: acknowledgements of lac + 1 .. lap as masks of slots.
         self._acked: list[int] = []
         self._pending: list[int] = []  # and their lengths
@@ -182,7 +182,7 @@ class RecoveryMachine:
         self._replacing = 0  # failed slots for which a spare is being looked for
         self._absent = 0  # failed slots without a spare
         self._failed: tuple[BookieId, ...] = ()
-        self._silent = 0  # slots whose last answer was no vote
+        self._silent = 0  # slots whose last response was no vote
         # An end is judged with care: silent bookies are waited for once, contradicted negatives asked for once more.
         self._waiting = False
         self._waited = False
@@ -194,11 +194,11 @@ class RecoveryMachine:
         """Begin.
 
         Args:
-            ignored_lacs: bookies whose LAC is not believed: a person's way out where a LAC contradicts the entries.
+            ignored_lacs: bookies whose LAC is ignored: an operator's way out where a LAC contradicts the entries.
 
         Effects:
             RecoveryClosed at once when the record is CLOSED; WriteMetadata with IN_RECOVERY when it is OPEN;
-            fencing LAC reads when somebody announced it already.
+            fencing LAC reads when another recoverer announced it already.
 
         Source: BookKeeper protocol: "To recover a ledger, we first update the state in the metadata to IN_RECOVERY".
         """
@@ -220,7 +220,7 @@ class RecoveryMachine:
         self.out.append(RecoveryClosed(self._record, self._version, accepted=True))
 
     def metadata_written(self, record: LedgerMetadata, version: int) -> None:
-        """The swap that was asked for succeeded.
+        """The compare-and-swap that was asked for succeeded.
 
         Effects:
             fencing LAC reads after the announcement; RecoveryClosed after the close.
@@ -235,7 +235,7 @@ class RecoveryMachine:
             self._expect(RecoveryStatus.READING)
 
     def metadata_conflicted(self) -> None:
-        """The record had another version; or the answer was lost, and it may have been written.
+        """The record had another version; or the response was lost, and it may have been written.
 
         Effects:
             RereadMetadata: a conflict may be this client's own earlier success.
@@ -247,8 +247,8 @@ class RecoveryMachine:
         """What the store holds now; None when the ledger was deleted.
 
         Effects:
-            CLOSED: RecoveryClosed with that end, whoever set it. Announcing: again, or on with the fence. Closing:
-            again on the new record; RecoveryInconclusive if its last fragment is another one.
+            CLOSED: RecoveryClosed with that end, whichever client set it. Announcing: again, or on with the fence.
+            Closing: again on the new record; RecoveryInconclusive if its last fragment is another one.
         """
         self._expect(RecoveryStatus.ANNOUNCING, RecoveryStatus.READING, RecoveryStatus.CLOSING)
         if record is None:
@@ -264,7 +264,7 @@ class RecoveryMachine:
         elif self.status is RecoveryStatus.ANNOUNCING:
             self._begin()
         elif moved:
-            # What was fenced is no longer the last fragment: the answers so far do not count for the new one.
+            # What was fenced is no longer the last fragment: the responses so far do not count for the new one.
             self._stop_inconclusive(NO_ENTRY)
         elif self.status is RecoveryStatus.CLOSING:
             self._close()
@@ -279,14 +279,14 @@ class RecoveryMachine:
     def fence_answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
         """One bookie of the last fragment answered the fencing LAC read, or did not.
 
-        An answer that comes after coverage moves nothing, but its LAC may contradict an end that is judged later.
+        A response that comes after coverage moves nothing, but its LAC may contradict an end that is judged later.
 
         Args:
             last_add_confirmed: the highest LAC it knows, `NO_ENTRY` if none.
 
         Effects:
             at coverage the first window of recovery reads; all answered without it: RecoveryInconclusive; as
-            `read_answered` if its answer was waited for.
+            `read_answered` if its response was waited for.
 
         Source: BookKeeper protocol: "Once we receive a response from at least (Qw-Qa)+1 bookies from each write
         quorum in the ensemble, the ledger is fenced".
@@ -331,7 +331,7 @@ class RecoveryMachine:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask every idle slot for what it has not told about yet, from the first id without a verdict."""
+        """Ask every idle slot for the ids that its responses do not cover yet, from the first id without a verdict."""
         originals = self._rules.recovery_reads_from_original_ensemble()
         ensemble = self._read_ensemble if originals else self._write_ensemble
         for slot, bookie in enumerate(ensemble):
@@ -357,8 +357,9 @@ class RecoveryMachine:
 
         Args:
             entries: id -> length in its header, of each entry that came with a valid digest, by ascending id.
-            vouched_through: each id asked for up to here that did not come is not there; beyond it nothing is said.
-            unknown: ranges for which the bookie cannot tell, or whose entry came with a wrong digest.
+            vouched_through: each id asked for up to here that did not come is not there; the response does not cover
+                later ids.
+            unknown: ranges for which the response is inconclusive, or whose entry came with a wrong digest.
 
         Effects:
             recovery adds for entries that became recoverable; further reads; WaitForAnswers before the first end, if
@@ -413,7 +414,7 @@ class RecoveryMachine:
                 if not positive[i] & bit:
                     self._unknown[i] |= bit
         if through < first:
-            # An answer that tells nothing about the first id asked for: waiting for more would be for ever.
+            # A response that does not cover the first id asked for: waiting for more would never end.
             through, absent_is_negative = last, False
         votes = self._negative if absent_is_negative else self._unknown
         for i in range(max(first, base) - base, min(through, window_last) - base + 1):
@@ -455,7 +456,7 @@ class RecoveryMachine:
             self._go_on()
 
     def _end_reading(self, entry_id: int) -> None:
-        """Enough bookies say that `entry_id` is not there: the end, unless somebody knows better.
+        """Enough bookies say that `entry_id` is not there: the end, unless another bookie has it.
 
         Bookies whose directory was put back deny what they acknowledged. The one that still has it may only be slow,
         and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (a Java
@@ -477,7 +478,7 @@ class RecoveryMachine:
             self._go_on()
 
     def _silent_about(self, entry_id: int) -> tuple[BookieId, ...]:
-        """Who was asked what lies here and has not answered; once asked again, who cannot tell as well.
+        """The bookies that have not responded about this entry; after another round, the inconclusive ones as well.
 
         A bookie that holds no copy of this entry is asked too: it has answered the fence before, with its LAC.
         """
@@ -489,7 +490,7 @@ class RecoveryMachine:
         )
 
     def waited(self) -> None:
-        """The time of `WaitForAnswers` is over, or nobody that it names is worth waiting for.
+        """The time of `WaitForAnswers` is over, or none of the bookies that it names is worth waiting for.
 
         Effects:
             as `read_answered`.
@@ -551,7 +552,7 @@ class RecoveryMachine:
         """One bookie answered a `SendRecoveryAdds`, or did not.
 
         Args:
-            slot: as in the effect, like `bookie`, `first` and `last`. An answer from a bookie that is no longer
+            slot: as in the effect, like `bookie`, `first` and `last`. A response from a bookie that is no longer
                 at its slot changes nothing.
 
         Effects:
@@ -677,7 +678,7 @@ class RecoveryMachine:
         """No bookie could serve the last entry now.
 
         Args:
-            silent: those that could not tell; empty when each says that the entry is not there.
+            silent: those without a conclusive response; empty when each reports that the entry is not there.
 
         Effects:
             FindLength once more if every bookie denies it; else RecoveryInconclusive: the entry was acknowledged, so

@@ -30,7 +30,7 @@ class CloseOutcome(Enum):
 
 
 class AddOutcome(Enum):
-    """What one bookie's answer to an add means to the writer."""
+    """What one bookie's response to an add means to the writer."""
 
     STORED = "stored"
     FENCED = "fenced"
@@ -43,7 +43,7 @@ class AddOutcome(Enum):
 
 
 class Introduction(NamedTuple):
-    """What a ledger's record tells a bookie that does not know the ledger. `key`: empty where the record holds none."""
+    """What a bookie that does not know a ledger takes from its record. `key`: empty where the record holds none."""
 
     key: bytes
     token: int
@@ -64,12 +64,12 @@ _ADD_OUTCOMES = {
 
 
 def add_outcome(answer: Answer) -> AddOutcome:
-    """What ends the writer, what asks for one more try, and what is the failure of a bookie (every other answer)."""
+    """What ends the writer, what asks for one more try, and what is the failure of a bookie (every other response)."""
     return _ADD_OUTCOMES.get(answer, AddOutcome.BOOKIE_FAILED)
 
 
 def may_go_on_after_unknown(unknown_version: int, version: int) -> bool:
-    """A swap whose answer was lost may still land while the version stands: settle it before anybody is told."""
+    """A write without a response may still take effect while the version stands: settle it before confirming."""
     return unknown_version != version
 
 
@@ -98,7 +98,7 @@ def may_create(present: int, write_set_masks: Sequence[int], ack_quorum: int, mi
 
 
 def may_acknowledge_while_changing() -> bool:
-    """Nobody is told anything while an ensemble change is in flight: the new fragment starts at LAC + 1."""
+    """Nothing is confirmed to callers while an ensemble change is in flight: the new fragment starts at LAC + 1."""
     return False
 
 
@@ -108,7 +108,7 @@ def new_fragment_start(lac: int, lap: int) -> int:  # noqa: ARG001 - a mutant us
 
 
 def acks_to_unset(changed_slots: int) -> int:
-    """Acknowledgements of a replaced bookie do not count for its successor: forget them."""
+    """Acknowledgements of a replaced bookie do not count for its successor: drop them."""
     return changed_slots
 
 
@@ -135,12 +135,12 @@ def covers(known: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -
 
 
 def counts_as_known(answer: Answer) -> bool:
-    """A slot is known to be fenced, and its LAC heard, when it answered: with a LAC, or that it has nothing."""
+    """A slot is known to be fenced, and its LAC known, when it responded: with a LAC, or that it has nothing."""
     return answer is Answer.OK or answer in NEGATIVES
 
 
 def counts_as_negative(answer: Answer) -> bool:
-    """Only a vouched "not here" is a negative; a time-out, an error or "unknown" never is."""
+    """Only a conclusive "not here" is a negative; a time-out, an error or "unknown" never is."""
     return answer in NEGATIVES
 
 
@@ -190,7 +190,7 @@ def write_back_set(write_set: Sequence[int], ack_quorum: int) -> Sequence[int]: 
 
 
 def recovery_end(last_recovered: int, highest_lac: int) -> int:  # noqa: ARG001
-    """The end is what was read forward to, not the LAC that was heard."""
+    """The end is what was read forward to, not the LAC that was reported."""
     return last_recovered
 
 
@@ -213,12 +213,12 @@ def lac_after_add(known: int, header_lac: int, *, recovery: bool) -> int:
 
 
 def negative_answer(*, limbo: bool, damaged: bool) -> Answer:
-    """A bookie that may have lost the entry says that it cannot tell."""
+    """A bookie that may have lost the entry responds "unknown"."""
     return Answer.UNKNOWN if limbo or damaged else Answer.NO_ENTRY
 
 
 def first_word(introduction: Introduction, key: bytes, token: int) -> Answer:
-    """Who speaks first of a ledger must have its key, or anybody could lock its writer out; format 1 has no key to compare."""
+    """The first request for a ledger must have its key, or any client could fence it; format 1 has no key to compare."""
     if introduction.key and key != introduction.key:
         return Answer.UNAUTHORISED
     return Answer.WRONG_TOKEN if token and introduction.token not in {0, token} else Answer.OK
@@ -290,7 +290,7 @@ def holds_after_pause(apart_ms: int, pause_ms: int) -> bool:
 def store_went_back(*, own_chain: int, own: int, shown_chain: int, shown: int) -> bool:
     """A store with fewer passes than the bookie has made, or as many of another chain, is not that of its last pass.
 
-    More passes are the bookie's own writes that it never heard of; they begin a chain without evidence.
+    More passes are the bookie's own writes whose outcome never came; they begin a chain without evidence.
     """
     return shown < own or (shown == own and shown_chain != own_chain)
 
@@ -306,7 +306,7 @@ def tombstone_counts(*, tombstone_token: int, token: int) -> bool:
 
 
 def order_counts(*, was_told: bool) -> bool:
-    """A person's order is about what this bookie had told of before; nobody knew of what was written since."""
+    """An operator's order covers what this bookie had reported before, not what was written since."""
     return was_told
 
 

@@ -1,4 +1,4 @@
-"""When a connection is silent: it takes bytes, nothing ever comes back, and nobody says that it is broken.
+"""When a connection is silent: it takes bytes, nothing ever comes back, and the system reports no error.
 
 A firewall that forgot the flow and a host without power look like that. A slow bookie does not: it answers late, but it
 answers. So a time-out alone condemns no connection. The machine is looked at now and then, with what happened since:
@@ -31,7 +31,7 @@ USER_TIMEOUT_MS: Final = 12_000
 
 
 class Silence(Enum):
-    """What a look at a connection comes to."""
+    """The result of a check of a connection."""
 
     NONE = auto()
     DOUBTED = auto()
@@ -50,7 +50,7 @@ class SilenceMachine:
         self._given_up_ms: int | None = None
 
     def given_up(self, deadline_ms: int) -> None:
-        """A sender waits no more for the answer to a request, which should have come until a moment."""
+        """A sender waits no more for the response to a request, which should have come until a moment."""
         if self._given_up_ms is None or deadline_ms < self._given_up_ms:
             self._given_up_ms = deadline_ms
 
@@ -60,7 +60,7 @@ class SilenceMachine:
         Args:
             now_ms: the time.
             heard: something was received since the last look.
-            expired: a request has passed its deadline without an answer since the last look.
+            expired: a request has passed its deadline without a response since the last look.
         """
         if heard:
             self._since_ms = self._given_up_ms = None

@@ -27,7 +27,7 @@ class StreamMode(IntEnum):
     """How a writer is kept out after a take-over."""
 
     IDENTIFIERS = 1
-    """Entries of an earlier term are told by their ids: each term begins at an id of its own."""
+    """Entries of an earlier term are recognised by their ids: each term begins at an id of its own."""
     FENCING = 2
     """Bookies refuse the earlier term."""
 
@@ -49,7 +49,8 @@ class StreamMetadata:
             next one's too. Those wholly before `start` may be gone.
         start: the first entry that is kept.
         first_length: payload bytes of the entries before `start`.
-        owner: 64 random bits of the last take-over: they tell whether a swap whose answer was lost was one's own.
+        owner: 64 random bits of the last take-over: they show whether a compare-and-swap whose response was lost was
+            one's own.
         mode: how a writer is kept out.
         unknown: fields of later versions.
     """

@@ -1,10 +1,10 @@
-"""Which ledgers' LACs are to be told to bookies by themselves, and when: those that no add's header carries soon.
+"""Which ledgers' LACs are to be sent to bookies by themselves, and when: those that no add's header carries soon.
 
-One of these serves all writers of a client. It must not know what a LAC is told with, nor to whom: its driver asks what
-is due, and tells that. Safety never rests on it; what a new reader sees does.
+One of these serves all writers of a client. It must not know the frame nor the bookies: its driver asks which LACs are
+due, and sends them. Safety does not depend on it; what a new reader sees does.
 
 A ledger waits from the first confirmation that no header has carried yet. The next add carries everything confirmed so
-far, so it ends the wait. A ledger that was told is forgotten until its LAC rises again.
+far, so it ends the wait. A ledger whose LAC was sent is dropped until its LAC rises again.
 
 Source: Vanlightly's guide, "Last Add Confirmed (LAC)".
 """
@@ -19,7 +19,7 @@ class UntoldLacs:
 
     Args:
         after_ms: how long a LAC waits for an add that carries it.
-        pause_ms: at least so long lies between two moments at which LACs are told, so that they share frames.
+        pause_ms: at least so long lies between two moments at which LACs are sent, so that they share frames.
     """
 
     __slots__ = ("_after_ms", "_last_ms", "_pause_ms", "_since")
@@ -37,7 +37,7 @@ class UntoldLacs:
             self._since[ledger_id] = now_ms
 
     def carried(self, ledger_id: int) -> None:
-        """An add's header carries all that is confirmed of a ledger, or its writer has ended: nothing is to be told."""
+        """An add's header carries all that is confirmed of a ledger, or its writer has ended: nothing is to be sent."""
         self._since.pop(ledger_id, None)
 
     @property
@@ -49,7 +49,7 @@ class UntoldLacs:
         return due_ms if self._last_ms is None else max(due_ms, self._last_ms + self._pause_ms)
 
     def due(self, now_ms: int) -> list[int]:
-        """The ledgers whose LACs are to be told now, the longest waiting first. They wait no more."""
+        """The ledgers whose LACs are to be sent now, the longest waiting first. They wait no more."""
         latest = now_ms - self._after_ms
         due = [ledger_id for ledger_id, _ in takewhile(lambda item: item[1] <= latest, self._since.items())]
         for ledger_id in due:

@@ -1,11 +1,11 @@
-"""When a bookie must not speak for its identity: another process may have it.
+"""When a bookie must hold its responses: another process may have its identity.
 
-A bookie that was stopped for longer than its session, or whose registration is gone, may have been replaced by a copy of
-itself. What it then acknowledged or denied, the other would not know of. So it *holds* adds, fences and negative answers
-until it is registered again under its own boot number, and ends when another boot has the identity. Entries that it has it
-may show: they are what they were.
+A bookie that was stopped for longer than its session, or whose registration is gone, may have been replaced by a copy
+of itself. What it then acknowledged or denied, the other would not know of. So it *holds* adds, fences and negative
+responses until it is registered again under its own boot number, and ends when another boot has the identity. Entries
+that it has it may show: they are what they were.
 
-A metadata store that answers nobody is no reason to hold: it can let nobody else in either.
+A metadata store that is down is no reason to hold: no other process can take the identity over either.
 
 Source: `docs/protocol/bookie.md`, "Holding"; `docs/decisions/015-who-a-directory-is.md`.
 """
@@ -26,7 +26,7 @@ class VigilMachine:
         rules: the judgements; production passes the one true set.
 
     Attributes:
-        holding: adds, fences and negative answers wait.
+        holding: adds, fences and negative responses wait.
         why: the last reason to hold.
         round: how often there was a reason; a confirmation that was begun before the last one counts for nothing.
         replaced: the identity is another's for good: why; empty until then.
@@ -42,7 +42,7 @@ class VigilMachine:
         self.replaced = ""
 
     def look(self, now_ms: int) -> bool:
-        """Before answers leave, and now and then: whether it holds.
+        """Before responses leave, and now and then: whether it holds.
 
         Args:
             now_ms: the time.

@@ -1,4 +1,4 @@
-"""One open ledger as its only writer sees it: entries out, acknowledgements in, callers told in order.
+"""One open ledger as its only writer sees it: entries out, acknowledgements in, confirmed to callers in order.
 
 It must not know sockets, payloads, futures or the time. Inputs are methods; answers appear in `out`. Which input
 does what in which status: `writer_state.LEGAL`.
@@ -26,7 +26,7 @@ from quire.core.writer_state import LEGAL, Legality, Run, Status, StoreRequest
 
 
 class WriterMachine(EnsembleChange):
-    """The writer of one ledger: the inputs of the hot path, and where the store's answers go."""
+    """The writer of one ledger: the inputs of the hot path, and where the store's responses go."""
 
     __slots__ = ()
 
@@ -89,10 +89,10 @@ class WriterMachine(EnsembleChange):
             self._advance()
 
     def add_failed(self, slot: int, bookie: BookieId, run: int, answer: Answer) -> None:
-        """A bookie did not store its share of a run, or nobody knows whether it did.
+        """A bookie did not store its share of a run, or that is unknown.
 
         Effects:
-            Ended for answers that end the writer; SendRun once more for a run that was damaged on its way; else as
+            Ended for responses that end the writer; SendRun once more for a run that was damaged on its way; else as
             `bookie_lost`.
 
         Source: BookKeeper protocol: "The client will get a LedgerFenced error instead … LedgerFenced should be
@@ -169,10 +169,10 @@ class WriterMachine(EnsembleChange):
     # --- answers of the metadata store, one at a time ----------------------------------------------------------------
 
     def _answers(self, name: str, *asked: StoreRequest) -> bool:
-        """Whether this answer acts; False for a late one after the end.
+        """Whether this response acts; False for a late one after the end.
 
         Raises:
-            MisuseError: nobody asked.
+            MisuseError: it was not asked for.
         """
         if LEGAL[name][self.status] is Legality.IGNORED:
             return False
@@ -182,7 +182,7 @@ class WriterMachine(EnsembleChange):
         return True
 
     def metadata_written(self, version: int) -> None:
-        """The swap succeeded; the record has this version now.
+        """The compare-and-swap succeeded; the record has this version now.
 
         Effects:
             The end of the change (EnsembleChanged, SendRun, Confirmed), its next round, or of the close (Closed).
@@ -200,7 +200,7 @@ class WriterMachine(EnsembleChange):
             self._round_done()
 
     def metadata_conflicted(self) -> None:
-        """The swap was lost: the stored record is another one by now.
+        """The compare-and-swap was lost: the stored record is another one by now.
 
         Effects:
             RereadMetadata.
@@ -243,7 +243,7 @@ class WriterMachine(EnsembleChange):
             self._change_read()
 
     def metadata_missing(self) -> None:
-        """The record is gone: somebody deleted the ledger.
+        """The record is gone: the ledger was deleted.
 
         Effects:
             Ended or CloseFailed.

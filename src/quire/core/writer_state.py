@@ -1,4 +1,4 @@
-"""What a writer knows, and the head rule: callers hear of their entries in order, or not at all.
+"""What a writer knows, and the head rule: entries are confirmed to their callers in order, or not at all.
 
 The verbs are in `closing.py`, `ensemble_change.py` and `writer.py`, each beside its section of the protocol. The
 unit is the run: its acknowledgements are one mask of slots, because a slot answers for its whole share at once; the
@@ -27,7 +27,7 @@ class Status(Enum):
 
     WRITING = "writing"
     CHANGING = "changing"
-    """An ensemble change is under way: answers are recorded, nobody is told anything."""
+    """An ensemble change is under way: responses are recorded, nothing is confirmed to callers."""
     CLOSING = "closing"
     CLOSED = "closed"
     ENDED = "ended"
@@ -74,7 +74,7 @@ LEGAL: Final[dict[str, dict[Status, Legality]]] = {
     "close": _row("writing changing", "closing closed"),
     "abandon": _row("writing changing closing", "closed ended abandoned"),
 }
-"""Which input does what in which status. A metadata answer acts only if it was asked for."""
+"""Which input does what in which status. A metadata response acts only if it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class WriterState:
         return all(confirms(acked, mask, ack_quorum) for mask in self._runs[number].masks)
 
     def _advance(self) -> None:
-        """Tell the callers of every confirmed run at the head, in order; nobody while a change is in flight.
+        """Confirm every run at the head to its callers, in order; none while a change is in flight.
 
         Effects:
             Confirmed; SendExplicitLac when nothing is pending any more, because no later header carries the LAC.

@@ -1,8 +1,8 @@
 """Keeps Python's own garbage collector from holding a process that has very many objects.
 
 A full collection looks at every object that can be part of a cycle: with some hundred thousand ledgers in memory that
-takes a tenth of a second and more, and nothing else happens meanwhile. What has outlived a full collection that took long is not
-looked at again; it is still freed when nobody refers to it, as nearly everything is.
+takes a tenth of a second and more, and nothing else happens meanwhile. What has outlived a full collection that took
+long is not looked at again; it is still freed when nothing refers to it, as nearly everything is.
 """
 
 from __future__ import annotations

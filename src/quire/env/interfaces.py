@@ -74,7 +74,7 @@ class Lock(Protocol):
 
 
 class FileStamp(NamedTuple):
-    """What tells a file from a copy of it: its inode, and when its inode was changed last, in ns since 1970."""
+    """What distinguishes a file from a copy of it: its inode, and when its inode was changed last, in ns since 1970."""
 
     inode: int
     changed_ns: int
@@ -96,7 +96,7 @@ class Files(Protocol):
         """Whether there is a file of this name."""
 
     def stamp(self, path: Path) -> FileStamp:
-        """What tells this file from a copy of it."""
+        """What distinguishes this file from a copy of it."""
 
     def read_whole(self, path: Path) -> bytes:
         """A small file's bytes."""
@@ -132,7 +132,7 @@ class Files(Protocol):
         """Lock a file, making it if need be.
 
         Raises:
-            BlockingIOError: somebody holds it, in this process or another.
+            BlockingIOError: it is held, in this process or another.
         """
 
 

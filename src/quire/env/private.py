@@ -131,8 +131,8 @@ def close_folder(
 ) -> list[str]:
     """Close a folder, and the files in it that are ours, to everybody but their owner, where everybody could use them.
 
-    A folder that holds anything else stays open: somebody may need it. So does one with the sticky bit. Files and folders
-    whose owner opened them to a group only stay as they are.
+    A folder that holds anything else stays open: another program may need it. So does one with the sticky bit. Files
+    and folders whose owner opened them to a group only stay as they are.
 
     Args:
         folder: one that is missing is fine.
@@ -238,7 +238,7 @@ def read_secret(path: Path, what: str) -> str:
 
 
 def warn_of_exposed(path: Path, what: str) -> None:
-    """Log a warning where others can read a file with a secret that a person made; nobody is stopped by it.
+    """Log a warning where others can read a file with a secret that a person made; the program goes on.
 
     Args:
         path: the file.

@@ -376,7 +376,7 @@ class ThreadWorker:
             result: Any
             try:
                 result = job()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever submitted the job
+            except BaseException as error:  # noqa: BLE001 - handed to the submitter of the job
                 result = error
             self._finished.append((done, result))
             with self._idle:

@@ -2,7 +2,8 @@
 
 The file is plain Parquet, for every engine. Its footer carries a manifest with the offsets, places and checksums of its
 row groups; the footer's digest is in the file's name and in the log's list. So a reader that knows the list checks the
-few bytes that it reads, and nothing that was changed, cut or swapped passes. Prose: `docs/formats/archive.md`.
+few bytes that it reads, and an object that was changed, truncated or replaced is detected. Prose:
+`docs/formats/archive.md`.
 
 Source: docs/spark-jobs.md, "Archive"; docs/formats/archive.md.
 """
@@ -265,8 +266,8 @@ def open_archive(place: ArchivePlace) -> ArchiveFile:
     """Open a file and check its footer.
 
     Raises:
-        ArchiveLostError: it is missing, or not what the log's list says.
-        ArchiveError: it cannot be read now, or nobody can tell whether it is missing.
+        ArchiveLostError: it is missing, or differs from the log's list.
+        ArchiveError: it cannot be read now, or it is unknown whether it is missing.
     """
     try:
         system, path = (

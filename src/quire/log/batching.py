@@ -163,8 +163,8 @@ def fail(claims: list[Claim], error: QuireError, *, begun: QuireError | None = N
 
     Args:
         claims: theirs.
-        error: what they are told.
-        begun: what a caller is told instead, some of whose records were sent before.
+        error: the error that their callers get.
+        begun: the error instead, for a caller some of whose records were sent before.
     """
     for claim in claims:
         if isinstance(claim, tuple):

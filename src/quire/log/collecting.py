@@ -2,9 +2,9 @@
 
 What a sink staged goes as soon as it cannot be committed any more: its query's mark has reached its batch, or its log
 is gone. Without such a fact it goes when it is older than the grace time; a commit that comes later still finds out,
-because its swap requires the ledgers that it lists. Everything else goes only when it was unlisted at one look and, a
-grace time after that, at every look until another one: a leader that has created a ledger and not listed it yet has
-that long. In every case the deletion itself requires the list that was looked at (`listing.py`).
+because its compare-and-swap requires the ledgers that it lists. Everything else goes only when it was unlisted at one
+look and, a grace time after that, at every look until another one: a leader that has created a ledger and not listed it
+yet has that long. In every case the deletion itself requires the list that was looked at (`listing.py`).
 
 Everything is looked up by what the ledger's own metadata says (`quire.log`); a short or failed listing shows less, so
 it deletes less.
@@ -46,7 +46,7 @@ class Collected:
     Attributes:
         ledgers: deleted ledgers, by id.
         pages: deleted pages, by key.
-        intents: truncations and deletions that somebody had left half done, by the log's key.
+        intents: truncations and deletions that were begun and not finished, by the log's key.
         suspected: things that are unlisted and not old enough.
     """
 
@@ -82,7 +82,7 @@ class LogCollector:
 
     async def collect(self) -> Collected:
         """Look once; delete what was unlisted for the grace time and is so now."""
-        heads = LogHeads(self._client.store)  # a new one each time: nothing that it remembers may be stale
+        heads = LogHeads(self._client.store)  # a new one each time: nothing that it caches may be stale
         listings: dict[bytes, Listing | None] = {}
         unlisted = {
             made.ledger_id: made
@@ -180,7 +180,7 @@ class LogCollector:
     async def _names(
         self, heads: LogHeads, known: dict[bytes, Listing | None], log_id: bytes, thing: int | str
     ) -> bool:
-        """Whether a log's records name a ledger or page; yes as well when that cannot be told."""
+        """Whether a log's records name a ledger or page; True as well when that is unknown."""
         if log_id not in known:
             known[log_id] = await read_listing(self._client.store, heads, log_id)
         listing = known[log_id]

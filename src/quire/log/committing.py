@@ -1,4 +1,4 @@
-"""Drives one `CommitMachine`: reads and swaps heads, recovers ledgers, deletes what is provably in no list.
+"""Drives one `CommitMachine`: compare-and-swap of heads, recovery of ledgers, deletion of what is provably in no list.
 
 Source: docs/spark-sink.md, "Exactly once: how"; docs/decisions/017-leader-epoch.md; docs/decisions/024-adoption.md.
 """
@@ -48,8 +48,8 @@ from quire.metadata.election import Election
 from quire.wire.log_records import page_name
 
 GUARDED_MAX: Final = 100
-"""So many ledgers of one batch are required by the swap itself; etcd takes 128 operations at once. Those beyond are
-looked at right before it, which a collector's grace time then has to cover."""
+"""So many ledgers of one batch are required by the compare-and-swap itself; etcd takes 128 operations at once. Those
+beyond are looked at right before it, which a collector's grace time then has to cover."""
 
 OwnFingerprint: TypeAlias = Callable[[int], Awaitable[Fingerprint | None]]
 """What the caller's checkpoint has of the batch of a number; None when it has nothing that can be read."""
@@ -87,7 +87,7 @@ class LogCommitter:
         config: settings.
         own: what the caller's checkpoint says of a batch of its query, for the comparison with a log's mark.
         rules: the judgements of the machine; a check takes one out.
-        at: told of each step before it is taken and after; a check lets the process die there.
+        at: called before and after each step; a check makes the process exit there.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class LogCommitter:
         self._patience = Patience(self._config.metadata_attempts_max)
 
     async def commit(self, *, placed_within_ms: int = 0) -> Committed:
-        """Commit the batch, once, whatever answers are lost.
+        """Commit the batch, once, whatever responses are lost.
 
         Args:
             placed_within_ms: how long to wait until a leader has placed what was offered to it.
@@ -123,14 +123,15 @@ class LogCommitter:
         Raises:
             NoSuchLogError: a log of the batch is not there.
             LogLedError: a log has a leader that does not adopt, or open ledgers and no leader.
-            TransactionResetError: the named transaction counts from the beginning again, or its number is below the last.
+            TransactionResetError: the named transaction counts from the beginning again, or its number is below the
+                last.
             TransactionRowsError: its number is in the log with other rows.
             CheckpointWentBackError: the stream's checkpoint was put back or copied since the log's mark was made.
-            DamagedMarkError: what the log remembers of the query cannot be right.
+            DamagedMarkError: what the log has of the query cannot be right.
             CursorHoldsError: an overwrite would take away what a cursor holds.
             StagedLedgerGoneError: a ledger of the batch was deleted; nothing was committed.
-            MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the logs: commit it
-                again, under the same number.
+            MetadataUnknownError, StoreAwayError, …: the store was away for too long. The batch may or may not be in the
+                logs: commit it again, under the same number.
         """
         self._machine.start()
         await self._run()
@@ -319,7 +320,7 @@ async def discard(
     """Delete staged ledgers that the log does not name; proven in the deletion, so it is safe after any commit.
 
     Returns:
-        Those that stay: listed, or nobody can tell now. The collector looks at them again.
+        Those that stay: listed, or that is unknown now. The collector looks at them again.
     """
     heads = LogHeads(client.store)
     stay = []

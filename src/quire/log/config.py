@@ -1,4 +1,4 @@
-"""What a log's handles can be told to do otherwise: sizes in bytes, times in milliseconds, each with its limits.
+"""The configuration of a log's handles: sizes in bytes, times in milliseconds, each with its limits.
 
 Given to `client.log(name, config=...)`, read once and passed down.
 """
@@ -49,8 +49,8 @@ class LogConfig:
         back_off_ms_min: first wait when two openers duel; doubles, with jitter.
         back_off_ms_max: where that doubling stops.
         open_attempts_max: lost duels before `open_writer` gives up.
-        metadata_attempts_max: metadata answers missing in a row before a handle gives up.
-        cached_pages_max: pages that a handle remembers; they never change.
+        metadata_attempts_max: metadata responses missing in a row before a handle gives up.
+        cached_pages_max: pages that a handle caches; they never change.
         deletes_at_once: ledgers that a truncation deletes side by side.
         codec: `rows`, or `arrow` for batches of more than one record.
         compression: None, `lz4` or `zstd`, with the arrow codec.

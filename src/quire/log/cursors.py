@@ -1,9 +1,9 @@
-"""Cursors: named positions of readers in logs, in the metadata store, so that anybody can see how far behind they are.
+"""Cursors: named positions of readers in logs, in the metadata store, so that each reader's lag is visible.
 
 A cursor belongs to one log by its id (or to one ledger), never to a name, so a log that was deleted and created again
-has none of the old ones. It is created where a reader begins, put-if-absent, and moves when the reader says so; it is
-not needed to read. One reader at a time: who takes a cursor over is told apart by `holder`, and the former one's next
-move is refused.
+has none of the old ones. It is created where a reader begins, put-if-absent, and moves when the reader commits a
+position; it is not needed to read. One reader at a time: `holder` identifies the one that took a cursor over, and the
+former one's next move is refused.
 
 Source: docs/formats/log-list.md, "Cursors"; docs/spark.md, "Streams".
 """
@@ -50,7 +50,7 @@ class CursorUse:
 
     Attributes:
         name: the cursor's.
-        holder: tells this reader from every other one.
+        holder: identifies this reader.
         hold: whether truncation waits for it.
     """
 
@@ -140,7 +140,7 @@ class LogCursors:
                     await self._store.put(key, encode_cursor(cursor), found.version)
                 return cursor
             except (AlreadyExistsError, VersionConflictError, MetadataUnknownError):
-                # Somebody else was faster, or nobody knows: look again. Every change here may be made twice.
+                # Another reader was faster, or the outcome is unknown: read again. Every change here may be made twice.
                 if attempt == _ATTEMPTS_MAX:
                     raise
         raise AssertionError

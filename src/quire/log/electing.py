@@ -1,7 +1,7 @@
 """Who should lead a log: asked before a writer that waits begins, and before each retry of a lost duel.
 
-Advice only. That one writer at a time changes a log is the log's own work: fences, and the compare-and-swap of its list.
-An elector that is wrong, slow or of two minds costs time, never a record.
+Advice only. That one writer at a time changes a log is the log's own work: fences, and the compare-and-swap of its
+list. An elector that is wrong, slow or inconsistent costs time, never a record.
 
 Source: BookKeeper ledgers to logs, "Opening a log"; docs/protocol/log.md.
 """
@@ -30,7 +30,7 @@ class Candidacy(Protocol):
         """Stand, and return when this candidate should lead; may be cancelled, and called again."""
 
     async def leader(self) -> str | None:
-        """The candidate that should lead now; None: nobody is named, so whoever asks may try."""
+        """The candidate that should lead now; None: no candidate is named, so the caller may try."""
 
     async def resign(self) -> None:
         """Stand no more; may be called by a candidate that never stood."""
@@ -64,13 +64,13 @@ class StoreElector:
 
 
 class CandidateStanding:
-    """A writer's place before an elector, and what it does about the answers.
+    """A writer's place before an elector, and what it does about the responses.
 
     Args:
         candidacy: of this writer.
         candidate: its name.
         wait: stand behind the others until this one should lead, instead of taking the log over at once.
-        shown: a candidacy in the store's election beside another elector's: sinks look there for a living leader.
+        shown: a candidacy in the store's election beside another elector's: sinks look there for a running leader.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CandidateStanding:
     async def may_retry(self) -> bool:
         """Ask the elector again after a lost duel: whether to try once more. Who waits for the lead waits again.
 
-        An elector that cannot be asked stops nobody, since the log's list decides.
+        An elector that is unreachable stops no candidate, since the log's list decides.
 
         Raises:
             Exception: this writer waits for the lead, and the elector failed with that.

@@ -58,7 +58,7 @@ class LogHeads:
 
     Args:
         store: the metadata store.
-        cached_pages_max: pages that are remembered; they never change.
+        cached_pages_max: pages that are cached; they never change.
     """
 
     def __init__(self, store: MetadataStore, cached_pages_max: int = 256) -> None:
@@ -109,11 +109,11 @@ class LogHeads:
                 raise
 
     async def write(self, head: LogHead, version: int, pages: Iterable[LogPage] = ()) -> int:
-        """Store the pages, then swap a head that may name them.
+        """Store the pages, then replace a head that may name them by compare-and-swap.
 
         Raises:
             VersionConflictError: it has another version, or is gone.
-            MetadataUnknownError: nobody can tell.
+            MetadataUnknownError: the outcome is unknown.
         """
         for page in pages:
             await self.write_page(page)
@@ -122,11 +122,11 @@ class LogHeads:
     async def write_all(
         self, changes: Sequence[HeadChange], required: Sequence[tuple[LedgerId, int]]
     ) -> None:
-        """Store the pages, then swap several heads, or none of them, if these ledgers' records have these versions.
+        """Store the pages, then replace all these heads or none, if these ledgers' records have these versions.
 
         Raises:
             VersionConflictError: a head or a record has another version, or is gone; `ids["key"]` says which.
-            MetadataUnknownError: nobody can tell.
+            MetadataUnknownError: the outcome is unknown.
         """
         for change in changes:
             for page in change.pages:

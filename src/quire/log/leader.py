@@ -1,4 +1,4 @@
-"""Drives one `LogMachine`: its effects against the metadata store and the client, its answers back.
+"""Drives one `LogMachine`: its effects against the metadata store and the client, its responses back.
 
 It decides nothing about the protocol; it waits, retries reading, and keeps the error that explains an end.
 """
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 ADOPT_RETRY_MS: Final = 10_000
 
 LOST_LEDGER = (LedgerFencedError, LedgerClosedError, MetadataConflictError, NoSuchLedgerError)
-"""What a ledger's writer meets when somebody else took its ledger."""
+"""The errors of a ledger's writer when another client took its ledger."""
 
 MakeLogMachine: TypeAlias = Callable[..., LogMachine]
 """Makes a handle's machine; called as `LogMachine` is."""
@@ -78,8 +78,8 @@ class LogLeader:
         holder: names this handle and no other, ever.
         host: where it runs, for people.
         may_retry: asks the elector before each retry of a lost duel, and waits for the lead if the caller wanted
-            that; advice, the swap of the list decides.
-        machine: makes the machine, with the arguments of `LogMachine`; a check hands in one with a rule swapped.
+            that; advice, the compare-and-swap of the list decides.
+        machine: makes the machine, with the arguments of `LogMachine`; a check hands in one with a rule replaced.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class LogLeader:
         self._perform()
 
     async def stop(self) -> None:
-        """End what is under way and leave the ledgers that are still open to whoever recovers them."""
+        """End what is under way and leave the ledgers that are still open to a recovery."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -307,7 +307,7 @@ class LogLeader:
             )
 
     async def _back_off(self, attempt: int) -> None:
-        """Step 1 again, after a pause; the election is asked when that is over, so that its answer is a new one.
+        """Step 1 again, after a pause; the election is asked when that is over, so that its response is a new one.
 
         Source: BookKeeper ledgers to logs, "Opening a log": "they should check that they are in fact still the
         leader".

@@ -50,7 +50,7 @@ class LogLedgers:
         self.password = password
 
     async def create(self, head: LogHead, owner: str) -> LedgerWriter:
-        """A new ledger for a log, in nobody's list yet."""
+        """A new ledger for a log, in no log's list yet."""
         settings = head.settings
         return await self._client.create_ledger(
             ensemble_size=settings.ensemble_size,
@@ -95,7 +95,7 @@ class LogLedgers:
         return await summary(await self.open(item, recover=True))
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger that nobody writes; a missing one is deleted."""
+        """Delete a ledger without a writer. A missing one counts as deleted."""
         with contextlib.suppress(NoSuchLedgerError):
             await self._client.delete_ledger(ledger_id, fence=False)
 

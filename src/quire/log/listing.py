@@ -99,7 +99,7 @@ async def delete_unlisted(
         looks: False leaves the proof out, for a check that wants to see what it is good for.
 
     Returns:
-        Whether it is gone. False: it is listed, or nobody can tell now.
+        Whether it is gone. False: it is listed, or that is unknown now.
     """
     for _ in range(_TRIES):
         guards: tuple[Require, ...] = ()

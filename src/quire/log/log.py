@@ -173,15 +173,16 @@ class Log:
         """Become the log's only writer: fence what was there, recover it, begin a new ledger.
 
         Args:
-            wait_for_leadership: stand behind the writers that are there and wait until they are gone; otherwise
-                take the log over at once. Either way only the swap of the list decides. Who loses it asks the
-                elector before each retry: whoever waits waits again, others go on only if it names no other writer.
+            wait_for_leadership: queue behind the present writers and wait until they are gone; otherwise
+                take the log over at once. Either way only the compare-and-swap of the list decides. The loser asks the
+                elector before each retry: a caller that waits for leadership waits again, others go on only if the
+                elector names no other writer.
 
         Raises:
             NoSuchLogError: there is no such log.
             NotLeaderError: another took it over meanwhile and the elector names that one, or others did so again
                 and again.
-            RecoveryInconclusiveError: too few bookies answer to recover what is open.
+            RecoveryInconclusiveError: too few bookies respond to recover what is open.
             NotEnoughBookiesError: no new ledger can be made.
 
         Source: BookKeeper ledgers to logs, "Opening a log".
@@ -241,8 +242,8 @@ class Log:
     ) -> AsyncGenerator[Record, None]:
         """The records from `start` to `end` (exclusive), or to what is confirmed now. No writer is disturbed.
 
-        What a living writer has acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A
-        writer that was abandoned or killed may have acknowledged its last records without telling anybody else; they
+        What a running writer has acknowledged is seen within about `ClientConfig.lac_after_ms`, twice that at most. A
+        writer that was abandoned or killed may have acknowledged its last records without sending its LAC; they
         are stored, and `read(recover=True)` finds them.
 
         Args:
@@ -254,7 +255,7 @@ class Log:
         Raises:
             TrimmedError: the log begins after `start` (by now).
             PastEndError: the log ends before `start`.
-            RecoveryInconclusiveError: with `recover`, too few bookies answered to tell where a ledger ends.
+            RecoveryInconclusiveError: with `recover`, too few bookies responded to determine where a ledger ends.
         """
         reader = await self._reader(start, end, follow=False, recover=recover)
         async with contextlib.aclosing(reader.records()) as records:
@@ -365,7 +366,7 @@ class Log:
                     reader = await self._ledgers.open(item)
                     found, last_entry = await summary(reader), int(reader.last_add_confirmed)
                     # What is seen of an open ledger may be less than what is confirmed: the one behind it, which may
-                    # have records by now, begins at an offset that nobody but the writer knows yet.
+                    # have records by now, begins at an offset that only the writer knows yet.
                     ended = reader.closed
                     silent |= dict.fromkeys(reader.silent)
                 item = replace(item.completed(first, found), state=ItemState.OPEN)  # noqa: PLW2901 - as known now
@@ -389,7 +390,7 @@ class Log:
         )
 
     async def truncate(self, before: int) -> None:
-        """Forget the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
+        """Truncate the records below an offset; ledgers that lie wholly below it are deleted, never an open one.
 
         Any client may do it, beside a writer. What a crashed truncation left is carried out first.
 
@@ -418,7 +419,7 @@ class Log:
         return await self._cursors.of((await self._head()).log_id.hex())
 
     async def remove_cursor(self, name: str) -> bool:
-        """Forget a reader's position; whether there was one.
+        """Delete a reader's position; returns whether there was one.
 
         Raises:
             NoSuchLogError: there is no such log.
@@ -426,10 +427,10 @@ class Log:
         return await self._cursors.remove((await self._head()).log_id.hex(), name)
 
     async def place(self, *, takeover: bool = True) -> None:
-        """Give offsets to ledgers that were committed to the log and that its leader did not place before it died.
+        """Give offsets to ledgers that were committed to the log and that its leader did not place before it ended.
 
         Args:
-            takeover: recover what that leader left open. A leader that lives is deposed; it would have placed them.
+            takeover: recover what that leader left open. A running leader is replaced; it would have placed them.
 
         Raises:
             NoSuchLogError: there is no such log.
@@ -445,7 +446,7 @@ class Log:
     async def complete_items(self) -> int:
         """Write into the list what ledgers hold that it calls open and that another client has closed.
 
-        Beside a living writer it changes nothing that the writer would not write itself.
+        Beside a running writer it changes nothing that the writer would not write itself.
 
         Returns:
             How many lines were completed.

@@ -1,4 +1,4 @@
-"""What a log's handle does while the metadata store does not answer, and the one way in which it swaps a record.
+"""What a log's handle does while the metadata store does not respond, and its one compare-and-swap of a record.
 
 Source: docs/protocol/log.md.
 """
@@ -24,7 +24,7 @@ async def _pause(attempt: int) -> None:
 
 
 class Patience:
-    """One handle's count of answers that were missing in a row.
+    """One handle's count of responses that were missing in a row.
 
     Args:
         attempts_max: how many may be missing before the handle gives up.
@@ -44,7 +44,7 @@ class Patience:
             again: whether to ask again although the error itself is not one that passes.
 
         Raises:
-            QuireError: the error, if it does not pass or too many answers were missing.
+            QuireError: the error, if it does not pass or too many responses were missing.
         """
         self._missing += 1
         if not (error.retriable or again) or self._missing >= self._attempts_max:
@@ -52,7 +52,7 @@ class Patience:
         await self._pause(self._missing)
 
     async def ask(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Ask the store, and again when it did not answer: all that is asked here may be asked twice.
+        """Ask the store, and again when it did not respond: all that is asked here may be asked twice.
 
         Raises:
             QuireError: as `failed`.
@@ -73,11 +73,11 @@ class Patience:
         conflicted: Callable[[], None],
         unknown: Callable[[], None],
     ) -> None:
-        """One compare-and-swap. What became of it goes to exactly one of three inputs of a machine.
+        """One compare-and-swap. Its outcome goes to exactly one of three inputs of a machine.
 
         Args:
             swap: the call.
-            swapped: it happened; gets the answer.
+            swapped: it happened; called with the store's result.
             conflicted: it did not happen; the machine reads again and decides anew.
             unknown: the store does not say.
 

@@ -253,7 +253,7 @@ class LogReader:
 
 
 async def confirmed_end(head: LogHead, ledgers: LogLedgers) -> int:
-    """The offset behind the last record that is confirmed now: of an open ledger the last batch's header tells."""
+    """The offset behind the last record that is confirmed now: of an open ledger the last batch's header has it."""
     end = head.closed_end
     for item in head.open_items:
         reader = await ledgers.open(item)

@@ -98,7 +98,7 @@ class LogDescription:
         marks: per query the last batch that is in the log.
         archive: the directory of the files of archived items.
         compacted_below: records below this offset whose key has a later one may be gone; 0 where none are.
-        silent: bookies for want of whose answer more records may be confirmed than `end_offset` says.
+        silent: bookies whose missing responses may hide confirmed records at and after `end_offset`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a batch is told that its log's mark refuses: which numbers and fingerprints were compared, and the ways on.
+"""The error for a batch that its log's mark refuses: the compared numbers and fingerprints, and what to do.
 
 Source: docs/spark-sink.md, "What is exactly once, and what a checkpoint from a backup does".
 """

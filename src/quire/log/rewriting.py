@@ -1,4 +1,4 @@
-"""Copies closed ledgers of a log into one, and swaps the list: the records and their offsets stay.
+"""Copies closed ledgers of a log into one and replaces them in its list: the records and their offsets stay.
 
 Copying moves batch entries as they are; only their headers count anew. The list changes once for many copies, guarded
 by the records of the new ledgers, so that no collector has deleted one meanwhile. What left the list is deleted by the
@@ -39,7 +39,7 @@ from quire.wire.batch import BatchView
 from quire.wire.log_records import page_name
 
 SWAPPED_AT_ONCE: Final = 64
-"""New ledgers of one swap: each is a key that the swap requires, and stores take about a hundred at a time."""
+"""New ledgers of one compare-and-swap: each is a key that it requires, and stores take about a hundred."""
 
 
 class LogRewriter:
@@ -79,7 +79,7 @@ class LogRewriter:
         return head, replaceable(head, items)
 
     async def copy(self, items: Sequence[LogItem], settings: LogSettings, by: StagedBy) -> Replacement:
-        """Copy the records of neighbours into one new ledger, in nobody's list yet.
+        """Copy the records of neighbours into one new ledger, in no log's list yet.
 
         Args:
             items: closed items with batch entries, oldest first.
@@ -135,7 +135,7 @@ class LogRewriter:
     async def swap(
         self, replacements: Sequence[Replacement], *, archive: str = "", compacted_below: int = 0
     ) -> None:
-        """Swap the list, once, whatever answers are lost.
+        """Replace the list by compare-and-swap, exactly once, also when responses are lost.
 
         Args:
             replacements: in the list's order, at most `SWAPPED_AT_ONCE`.
@@ -143,11 +143,11 @@ class LogRewriter:
             compacted_below: up to where later records were looked for, if some were left out for their sake.
 
         Raises:
-            ListChangedError: an old item is not what it was; nothing was swapped.
-            StagedLedgerGoneError: a new ledger was deleted; nothing was swapped.
+            ListChangedError: an old item has changed; the list is unchanged.
+            StagedLedgerGoneError: a new ledger was deleted; the list is unchanged.
             MisuseError: the log has its archive elsewhere.
             NoSuchLogError: the log was deleted.
-            MetadataUnknownError: the store does not say; swap again.
+            MetadataUnknownError: the outcome is unknown; call again.
         """
         patience = Patience(self._config.metadata_attempts_max)
         while True:

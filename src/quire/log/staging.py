@@ -1,4 +1,4 @@
-"""Staged ledgers: what a task of a sink writes before anybody knows whether its batch will be committed.
+"""Staged ledgers: what a task of a sink writes before its batch is committed.
 
 Each attempt of each task writes a ledger of its own and closes it. Its metadata says whose it is (`quire.staged`), so
 that one that never gets into a list can be found, judged by its query's mark, and deleted.
@@ -127,12 +127,12 @@ class StagedLedger:
         )
 
     async def abandon(self) -> None:
-        """Stop; the ledger is left to whoever deletes it."""
+        """Stop; the ledger is left to the collector."""
         await self._writer.abandon()
 
 
 def _heard(confirmed: asyncio.Future[int]) -> None:
-    """An entry that failed ends its ledger, and `close` says why: nobody has to hear of each."""
+    """An entry that failed ends its ledger, and `close` raises the reason: its future need not be read."""
     if not confirmed.cancelled():
         confirmed.exception()
 
@@ -140,7 +140,7 @@ def _heard(confirmed: asyncio.Future[int]) -> None:
 async def stage(
     client: Client, log_id: bytes, settings: LogSettings, by: StagedBy, password: bytes = b""
 ) -> StagedLedger:
-    """Create a ledger for a log, in nobody's list.
+    """Create a ledger for a log, in no log's list.
 
     Args:
         client: the cluster.

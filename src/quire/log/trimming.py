@@ -86,5 +86,5 @@ class LogTrimmer:
                 machine.log_deleted()
 
     def _patience(self) -> Patience:
-        """For one call: what goes on side by side counts its missing answers alone. All of it may be asked twice."""
+        """For one call: what goes on side by side counts its missing responses alone. Requests may repeat."""
         return Patience(self._config.metadata_attempts_max)

@@ -647,14 +647,14 @@ class LogWriter:
         self._drains.clear()
         if not self._opened.done():
             self._opened.set_exception(self._unsent_error)
-            self._opened.exception()  # nobody hears it if the opening was cancelled
-        # Whoever lost the log may never close this handle: its place in the election is not to wait for that. What else
+            self._opened.exception()  # nothing else reads it if the opening was cancelled
+        # A caller that lost the log may never close this handle: its candidacy is withdrawn at once. What else
         # is under way, as the deletion of a ledger that was created in vain, goes on.
         if self._ending is None:
             self._start(self._give_place_up())
 
     def _sent_failure(self, failure: QuireError | None) -> QuireError:
-        """What the callers of appends that were sent are told: it may or may not have happened."""
+        """The error for appends that were sent: the outcome is unknown."""
         cause = self._leader.cause
         if isinstance(cause, LOST_LEDGER) or cause is None:
             why = cause.message if cause else failure.message if failure else "it was closed"

@@ -21,8 +21,8 @@ class HeldCollection(NamedTuple):
 
     Attributes:
         bookie: which.
-        why: what it said.
-        accepted: somebody has accepted the store already; the bookie goes on with its next pass.
+        why: the reason that it gave.
+        accepted: an operator has accepted the store already; the bookie goes on with its next pass.
         record, version: its pass counter.
     """
 
@@ -52,10 +52,10 @@ async def accept_store(store: MetadataStore) -> list[HeldCollection]:
     """Say to every bookie that holds: this store is the one. Each goes on with its next pass, without its evidence.
 
     Returns:
-        The bookies that were told.
+        The bookies whose records were changed.
 
     Raises:
-        RefusedError: no bookie holds, or all were told already; nothing was changed.
+        RefusedError: no bookie holds, or the store was accepted for all already; nothing was changed.
     """
     told: list[HeldCollection] = []
     holding = await bookies_that_hold(store)
@@ -66,7 +66,7 @@ async def accept_store(store: MetadataStore) -> list[HeldCollection]:
         try:
             await store.put(PASSES + one.bookie, value, one.version)
         except VersionConflictError:
-            continue  # it has gone on meanwhile, or holds for another reason: whoever asks again sees
+            continue  # it has gone on meanwhile, or holds for another reason: the next call shows it
         told.append(one)
     if not told:
         why = "no bookie holds back deletions"

@@ -135,7 +135,7 @@ class BookieRegistration:
 
         Raises:
             IdentityReplacedError: it is another's.
-            QuireError: the store does not answer.
+            QuireError: the store does not respond.
         """
         held = self._held
         if not held.lost.is_set():
@@ -163,7 +163,7 @@ class BookieRegistration:
         return self._held.renewed
 
     async def set_writable(self, writable: bool) -> None:
-        """Move to the other place: registered there first, taken back here then, so that it never seems dead."""
+        """Move to the other place: registered there first, withdrawn here then, so that it never seems unregistered."""
         if writable == self.info.writable:
             return
         info = replace(self.info, writable=writable)
@@ -242,7 +242,7 @@ class BookieRegistry:
                 and not killed keeps it for its session's timeout.
 
         Raises:
-            AlreadyExistsError: a bookie with this id is alive.
+            AlreadyExistsError: a bookie with this id is registered.
         """
         return BookieRegistration(self._store, info, await _register(self._store, info, wait_ms))
 
@@ -252,7 +252,7 @@ class BookieRegistry:
         One whose registration cannot be read is left out with a warning: it must not hide the others.
         """
         found: dict[BookieId, BookieInfo] = {}
-        for prefix in (AVAILABLE, READONLY):  # whoever is in both is read-only
+        for prefix in (AVAILABLE, READONLY):  # a bookie in both is read-only
             for key, value in await self._all(prefix):
                 bookie_id = key.removeprefix(prefix)
                 try:
@@ -292,7 +292,7 @@ class BookieRegistry:
         return await self._store.put(key, cookie, version)
 
     async def delete_cookie(self, bookie_id: str, version: int | None = None) -> None:
-        """Forget a bookie that will not come back.
+        """Remove a bookie that will not come back.
 
         Raises:
             KeyMissingError: it has none.
@@ -301,7 +301,7 @@ class BookieRegistry:
         await self._store.delete(COOKIES + check_bookie_id(bookie_id), version)
 
     async def list_cookies(self) -> dict[BookieId, Versioned]:
-        """The cookies of all bookies that the cluster ever had and did not forget."""
+        """The cookies of all bookies that the cluster ever had and did not remove."""
         return {BookieId(key.removeprefix(COOKIES)): value for key, value in await self._all(COOKIES)}
 
     async def _all(self, prefix: str) -> list[tuple[str, Versioned]]:

@@ -88,7 +88,7 @@ def to_store(key: str, value: bytes, store_format: int) -> bytes:
 
 
 class DamagedValue(Versioned):
-    """What a list has in the place of a damaged value: it does not hide the others, and whoever looks at it is told."""
+    """What a list has in the place of a damaged value: it does not hide the others, and reading it raises the error."""
 
     __slots__ = ("_what",)
     _what: CorruptMetadataError

@@ -1,7 +1,7 @@
-"""Who should act for a name: the candidate that came first and is still alive.
+"""The leader for a name: the candidate that came first and is still registered.
 
-Advice only. Two candidates may both believe that they lead (one was stopped while its session ended); what they lead
-must be safe by compare-and-swap and fencing. It only keeps two from getting in each other's way all the time.
+Advice only. Two candidates may both act as leader (one was stopped while its session ended); what they lead
+must be safe by compare-and-swap and fencing. It only avoids constant conflicts between candidates.
 
 A candidate registers under a number greater than all before; the lowest leads; each of the others watches only the
 one before it, so that an end wakes one.
@@ -90,11 +90,11 @@ class Election:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate led when it last heard. It may have ended since: advice."""
+        """Whether this candidate led at the last notification. That may have ended since: advice."""
         return self._led and self._place is not None and not self._place.lost.is_set()
 
     async def leader(self) -> str | None:
-        """The candidate that leads; None if nobody stands."""
+        """The candidate that leads; None without candidates."""
         first = await self._candidates(limit=1)
         return first[0][1] if first else None
 

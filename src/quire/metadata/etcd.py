@@ -7,7 +7,8 @@
 | lists of one moment | one range request |
 | watches | one stream, taken up again at the revision where it broke: `etcd_watches.py` |
 | registrations | keys on a lease, made again on another: `etcd_registrations.py` |
-| lost answers | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence makes reading on the same handle decisive: `etcd_changes.py` |
+| lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError`, and a fence
+makes reading on the same handle decisive: `etcd_changes.py` |
 | damage | every value has a checksum, in a store of format 2: `etcd_formats.py` |
 | ledger ids | the count of writes of one key: `etcd_ids.py` |
 
@@ -67,7 +68,7 @@ from quire.metadata.store import (
 from quire.wire.proto.etcd_pb2 import Event, KeyValue, RangeRequest
 
 REQUEST_BYTES_MAX: Final = 1_500_000
-"""A server takes 1.5 MiB at once unless it is told otherwise (--max-request-bytes)."""
+"""A server takes 1.5 MiB at once unless configured otherwise (--max-request-bytes)."""
 BOOKIES: Final = "bookies/"
 
 
@@ -96,7 +97,7 @@ class EtcdStore(MetadataStore):
             create: make it if there is nothing at its root.
 
         Raises:
-            NoClusterError: nobody answers, or there is no cluster.
+            NoClusterError: no server responds, or there is no cluster.
             CorruptMetadataError: what is there is not Quire's.
         """
         store = cls(address)
@@ -280,7 +281,7 @@ async def format_cluster(address: EtcdAddress, *, force: bool = False) -> str:
 
     Raises:
         AlreadyExistsError: there is one, and `force` is not given.
-        NoClusterError: nobody answers, or bookies are registered.
+        NoClusterError: no server responds, or bookies are registered.
     """
     connection = EtcdConnection(address)
     layout = KeyLayout(address.root)

@@ -1,6 +1,6 @@
-"""Transactions of one client, and what makes the answer of a read decisive after one of them was lost.
+"""Transactions of one client, and what makes the response of a read decisive after one of them was lost.
 
-Every transaction requires that a key is absent, the client's *fence*. When an answer is lost, the fence is made before
+Every transaction requires that a key is absent, the client's *fence*. When a response is lost, the fence is made before
 anything else is asked: from then on the lost transaction cannot happen any more, and a read tells whether it did. The
 next transactions require the absence of the next fence. A fence ends after `FENCE_S`, far beyond what a server keeps
 a request for.
@@ -52,7 +52,7 @@ class Changes:
         """Have no earlier transaction of this client under way.
 
         Raises:
-            StoreAwayError: the store did not answer.
+            StoreAwayError: the store did not respond.
         """
         if self._settled == self._doubts:
             return
@@ -85,7 +85,7 @@ class Changes:
         """One transaction, sent once; again only if it met its own fence.
 
         Raises:
-            MetadataUnknownError: the answer is lost.
+            MetadataUnknownError: the response is lost.
             StoreAwayError, RefusedError: nothing was changed.
             LeaseGoneError: it names a lease that has ended; nothing was changed.
         """
@@ -112,10 +112,10 @@ class Changes:
         otherwise: Sequence[RequestOp],
         what: str,
     ) -> TxnResponse:
-        """One that may happen twice: sent again until its answer arrives.
+        """One that may happen twice: sent again until its response arrives.
 
         Raises:
-            StoreAwayError: the store did not answer.
+            StoreAwayError: the store did not respond.
         """
         while True:
             try:

@@ -1,8 +1,8 @@
 """Requests to an etcd cluster over gRPC, on the caller's event loop. Knows nothing of keys.
 
-What a lost answer means: a read, or anything that may happen twice, is sent again. Of a transaction nobody can tell,
-and a server may still have it under way when this client reads; `etcd_changes.py` fences it off first. gRPC's own
-retries are switched off, so that nothing is sent twice unknown to us.
+What a lost response means: a read, or anything that may happen twice, is sent again. The outcome of a transaction is
+unknown, and a server may still have it under way when this client reads; `etcd_changes.py` fences it off first. gRPC's
+own retries are switched off, so that nothing is sent twice unknown to us.
 
 Source: etcd v3 API; etcd source, `rpctypes/error.go`: what each status means; gRPC, "Status codes", "Keepalive".
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-# gRPC's own fork handlers end a child that does nothing wrong; who uses a store in one is told (`MisuseError`).
+# gRPC's own fork handlers end a child that does nothing wrong; a use of a store in one raises `MisuseError`.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
@@ -51,7 +51,7 @@ _REFUSALS: Final = frozenset(
         Status.UNIMPLEMENTED,
     }
 )
-"""The answer is no, and nothing happened; of the others nobody can tell."""
+"""The server refused, and nothing happened; with other codes the outcome is unknown."""
 _STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old")
 _NO_RIGHT: Final = ("permission denied", "user name is empty", "user name not found")
 
@@ -141,7 +141,7 @@ def _pem(path: str | None) -> bytes | None:
 
 
 class EtcdConnection:
-    """One client's connections to the servers of a cluster; it stays with one while that answers.
+    """One client's connections to the servers of a cluster; it stays with one while that responds.
 
     Args:
         address: where, and how to behave.
@@ -205,11 +205,11 @@ class EtcdConnection:
     # --- requests ------------------------------------------------------------------------------------------------
 
     async def read(self, method: Method, request: Message) -> Any:
-        """The answer to what may happen more than once; sent again when a connection is lost.
+        """The response to what may happen more than once; sent again when a connection is lost.
 
         Raises:
-            StoreAwayError: no answer within the patience.
-            RefusedError: the answer is no.
+            StoreAwayError: no response within the patience.
+            RefusedError: the response is no.
         """
         self.check()
         try:
@@ -227,12 +227,12 @@ class EtcdConnection:
             raise await self.away() from None
 
     async def change(self, method: Method, request: Message, what: str) -> Any:
-        """The answer to a change, sent once.
+        """The response to a change, sent once.
 
         Raises:
-            MetadataUnknownError: the answer is lost.
+            MetadataUnknownError: the response is lost.
             StoreAwayError: it was never sent.
-            RefusedError: the answer is no.
+            RefusedError: the response is no.
             LeaseGoneError: it names a lease that has ended.
         """
         self.check()
@@ -283,7 +283,7 @@ class EtcdConnection:
                 self._token = (await server.method(AUTHENTICATE)(request)).token
             except grpc.aio.AioRpcError as error:
                 if "authentication is not enabled" in (error.details() or ""):
-                    return ()  # a cluster that asks nobody who he is
+                    return ()  # a cluster without authentication
                 raise
         return (("token", self._token),)
 
@@ -295,7 +295,7 @@ class EtcdConnection:
     # --- what went wrong ---------------------------------------------------------------------------------------------
 
     def refused(self, error: grpc.aio.AioRpcError) -> Exception:
-        """What to raise for an answer that is no."""
+        """What to raise for a response that is no."""
         code, details = error.code(), error.details() or ""
         if "requested lease not found" in details:
             return LeaseGoneError(details)
@@ -322,7 +322,7 @@ class EtcdConnection:
         return error.code() in _REFUSALS
 
     async def away(self) -> StoreAwayError:
-        """What to raise when nothing was changed because the store does not answer."""
+        """What to raise when nothing was changed because the store does not respond."""
         return StoreAwayError(
             f"etcd at {self.hosts} has not responded for {self.address.options.patience_ms} ms "
             f"({await self.why()}); nothing was changed, try again"
@@ -341,10 +341,10 @@ class EtcdConnection:
         return "; ".join(found)
 
     async def start(self) -> None:
-        """Wait for the first answer.
+        """Wait for the first response.
 
         Raises:
-            NoClusterError: nobody answers, or not as etcd does, or it refuses the credentials.
+            NoClusterError: no server responds, or not as etcd does, or it refuses the credentials.
         """
         try:
             async with asyncio.timeout(self.patience_s):

@@ -4,7 +4,7 @@ The key `instance` is the cluster's id alone in format 1. In format 2 a sentence
 error of a program that knows only format 1: `<id> format 2, needs Quire 0.2 or newer; <CRC-32C of what is before>`.
 
 A client that had a store of format 1 open when another one upgraded it goes on storing values as they are until it
-meets one with a checksum: nobody wrote one in format 1. Both kinds are read, so nothing is lost meanwhile.
+meets one with a checksum: format 1 has none. Both kinds are read, so nothing is lost meanwhile.
 
 Source: `docs/formats/metadata.md`, "Checked values".
 """
@@ -160,8 +160,8 @@ class StoredValues:
 async def upgrade(changes: Changes, layout: KeyLayout, values: StoredValues, hosts: str) -> Upgraded:
     """Bring a cluster's store to the newest format: first the key that says so, then the values, page by page.
 
-    From the first step on older programs refuse the store, and whoever opens it seals what it writes. A value that was
-    changed at the same moment is left as that change made it.
+    From the first step on older programs refuse the store, and a client that opens it seals what it writes. A value
+    that was changed at the same moment is left as that change made it.
 
     Args:
         changes: transactions of this client.
@@ -171,7 +171,7 @@ async def upgrade(changes: Changes, layout: KeyLayout, values: StoredValues, hos
 
     Raises:
         CorruptMetadataError: the key `instance` is damaged.
-        StoreAwayError: the store did not answer; a later upgrade goes on.
+        StoreAwayError: the store did not respond; a later upgrade goes on.
     """
     before = await _switch(changes, layout, hosts)
     values.format = CHECKED_FORMAT

@@ -3,7 +3,7 @@
 Ids are raised in one of two ways. Programs before 0.2 know only the count. They can join a store of format 1 alone, so
 there a small leap is made by writing the key as often as is missing: those programs leap too. A large leap, and every
 one in a store of format 2, is a number under `ledger-ids/above`. A program before 0.2 goes on with the count then, far
-below, until it is replaced: what it gives out may be in use, and whoever makes a ledger of it is refused by the bookies.
+below, until it is replaced: what it gives out may be in use, and the bookies refuse a ledger that is made of it.
 
 Source: etcd v3 API, "Key-value pair": `version`; `docs/formats/metadata.md`, "Ledger ids".
 """
@@ -42,13 +42,13 @@ class EtcdLedgerIds:
         self._values = values
 
     async def next(self) -> LedgerId:
-        """An id that nobody was given before.
+        """An id that was never given out before.
 
         Raises:
             CorruptMetadataError: the number above which ids are is damaged.
-            StoreAwayError: the store did not answer.
+            StoreAwayError: the store did not respond.
         """
-        # If the answer is lost, another id is drawn; the lost one is nobody's.
+        # If the response is lost, another id is drawn; the lost one stays unused.
         return LedgerId(sum(await self._read(put(self._count, b""))))
 
     async def newest(self) -> int:

@@ -126,7 +126,7 @@ class Plan:
     into the condition of the first and the effect of all. A key that is created and deleted again has no effect.
 
     Attributes:
-        possible: False if no state of the store fits; then the state only tells which operation is to be refused.
+        possible: False if no state of the store fits; then the state only names the operation to be refused.
     """
 
     layout: KeyLayout

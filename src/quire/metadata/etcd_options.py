@@ -31,7 +31,7 @@ class EtcdOptions:
 
     Args:
         session_timeout_ms: rounded up to seconds; a server may keep a session longer, never shorter.
-        patience_ms: how long a call waits for a connection, and for its answer.
+        patience_ms: how long a call waits for a connection, and for its response.
         credentials: (user, password); None for none.
         tls_ca: whose certificates are trusted; None for no TLS.
         tls_certificate: this client's certificate, if the server wants one.

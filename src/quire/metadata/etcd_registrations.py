@@ -1,7 +1,8 @@
 """Registrations of one client: keys on its lease, made again when the lease or a key was lost.
 
 The lease is the client's session. It is taken with the first registration and kept alive three times in its life. A
-registration is watched, so that one that somebody deletes comes back at once, as does one whose lease has ended.
+registration is watched, so that one that another client deletes is made again at once, as does one whose lease has
+ended.
 
 Source: etcd v3 API, "Lease".
 """
@@ -51,7 +52,7 @@ class EtcdRegistrations:
         connection: for the lease.
         changes: for the keys.
         layout: where they are.
-        watches: to hear of their end.
+        watches: to be notified of their end.
         values: how values are stored.
     """
 
@@ -79,7 +80,7 @@ class EtcdRegistrations:
     # --- making them -------------------------------------------------------------------------------------------------
 
     async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
-        """See `MetadataStore.register`. A lost answer is settled here."""
+        """See `MetadataStore.register`. A lost response is settled here."""
         name = await (self._make_numbered(key, value) if sequential else self._make(key, value))
         registration = Registration(name, value, again=again, update=self._update, close=self._take_back)
         self._held.hold(name, registration)
@@ -102,7 +103,7 @@ class EtcdRegistrations:
 
     async def _make(self, name: str, value: bytes) -> str:
         key = self._layout.key(name)
-        ours = name in self._held.unwanted  # one that could not be taken back yet
+        ours = name in self._held.unwanted  # one that could not be withdrawn yet
         while True:
             lease = await self._session()
             condition = leased(key, lease) if ours else absent(key)
@@ -128,7 +129,7 @@ class EtcdRegistrations:
             ours = False
 
     async def _make_numbered(self, prefix: str, value: bytes) -> str:
-        """A counter in the same transaction: whoever is seen first has the smaller number."""
+        """A counter in the same transaction: the one that is visible first has the smaller number."""
         counter = self._layout.numbers
         while True:
             number, version = self._numbers
@@ -144,7 +145,7 @@ class EtcdRegistrations:
                     conditions, effects, [read(counter)], f"{name} was registered"
                 )
             except MetadataUnknownError:
-                # The number is ours or nobody's: what was made is taken back, and another number drawn.
+                # The number is ours or unused: what was made is withdrawn, and another number drawn.
                 self._held.unwanted.add(name)
                 await self._remove(name)
                 continue
@@ -288,7 +289,7 @@ class EtcdRegistrations:
     # --- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Take everything back at once, if the store answers."""
+        """Withdraw everything at once, if the store responds."""
         self.abandon()
         if self.lease:
             try:

@@ -1,8 +1,8 @@
 """Watches of one client: one stream for all of them, taken up again where it broke.
 
-Each watch keeps the revision after the last that it has heard of. A new stream begins there, so that a lost connection
-loses no change; where the server has forgotten that far back (compaction), or has gone back itself (a restored
-backup), the watcher is told to read everything.
+Each watch keeps the revision after the last event. A new stream begins there, so that a lost connection
+loses no change; where the server has compacted that far, or has gone back itself (a restored
+backup), the watcher gets `reread_all`.
 
 Source: etcd v3 API, "Watch".
 """
@@ -38,8 +38,8 @@ class WatchedRange:
         number: the watch's name on the stream.
         key: the first key.
         end: the first key after it; empty for one key.
-        on_events: told what happened, and whether anything else may have.
-        on_failed: told that it has ended for good.
+        on_events: called with the events, and whether others may be missing.
+        on_failed: called when the stream has ended for good.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class EtcdWatches:
         """Watch a range; when this returns no later change is missed.
 
         Raises:
-            StoreAwayError: the store did not answer.
+            StoreAwayError: the store did not respond.
             RefusedError: it refuses.
         """
         self._connection.check()
@@ -121,7 +121,7 @@ class EtcdWatches:
             await self._write(WatchRequest(cancel_request=WatchCancelRequest(watch_id=place.number)))
 
     def close(self) -> None:
-        """End the stream; nobody is told."""
+        """End the stream, without a notification."""
         self._places.clear()
         for task in (self._task, *self._anew):
             if task is not None:
@@ -146,7 +146,7 @@ class EtcdWatches:
             try:
                 await call.write(request)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                call.cancel()  # whoever reads it notices
+                call.cancel()  # its reader notices
 
     async def _run(self) -> None:
         while True:
@@ -224,7 +224,7 @@ class EtcdWatches:
         self._fail(place, RefusedError(f"etcd at {self._connection.hosts} ended a watch: {reason}"))
 
     def _begin_anew(self, place: WatchedRange) -> None:
-        """Watch from now on, under another number, and tell the watcher to read everything once that stands."""
+        """Watch from now on, under another number, and give the watcher `reread_all` once that stands."""
         del self._places[place.number]
         task = asyncio.get_running_loop().create_task(self._again(place), name="etcd watch again")
         self._anew.add(task)

@@ -1,4 +1,4 @@
-"""Registrations that a client holds: what must be in the store until it is taken back or lost."""
+"""Registrations that a client holds: what must be in the store until it is withdrawn or lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HeldRegistrations(dict[str, Registration]):
 
     Args:
         restore: makes one again if the store does not have it, or calls `lose`.
-        outage: what it raises while the store does not answer.
+        outage: what it raises while the store does not respond.
         retry_s: how long to wait then; None leaves it to the next connection.
     """
 
@@ -35,7 +35,7 @@ class HeldRegistrations(dict[str, Registration]):
         self._retry_s = retry_s
         self._checks: dict[str, asyncio.Task[None]] = {}
         self.unwanted: set[str] = set()
-        """Names that were taken back while the store did not answer."""
+        """Names that were withdrawn while the store did not respond."""
 
     def hold(self, name: str, registration: Registration) -> None:
         """The store has it: keep it there."""
@@ -62,7 +62,7 @@ class HeldRegistrations(dict[str, Registration]):
             check.add_done_callback(lambda done: self._over(name, done))
 
     def _over(self, name: str, check: asyncio.Task[None]) -> None:
-        if self._checks.get(name) is check:  # else the name has been taken back meanwhile, or registered anew
+        if self._checks.get(name) is check:  # else the name has been withdrawn meanwhile, or registered anew
             del self._checks[name]
 
     async def check(self, name: str) -> None:
@@ -87,9 +87,9 @@ def made_again(
     """Answer for a registration that the store does not have any more: it is made again, or lost.
 
     Args:
-        registration: whose owner is told.
+        registration: whose owner is notified.
         make: makes it under the session of now.
-        tell: runs a call where the owner lives.
+        tell: runs a call on the owner's event loop.
 
     Returns:
         Whether it was made again; otherwise it is to be held no longer.

@@ -1,4 +1,4 @@
-"""How a store remembers that its ledger ids leapt: one key with a number above which all later ids are.
+"""How a store records that its ledger ids leapt: one key with a number above which all later ids are.
 
 A client may have ids ready that it reserved or drew before the leap; by this key it learns that they must not be given
 out any more. In etcd the number is also what ids are counted from.
@@ -77,7 +77,7 @@ async def raise_floor(store: MetadataStore, above: int) -> None:
 
     Raises:
         CorruptMetadataError: what is there is no such number.
-        MetadataUnknownError: nobody can tell; ask again.
+        MetadataUnknownError: the outcome is unknown; call again.
     """
     for _ in range(ATTEMPTS_MAX):
         ops = raised(await store.get(LEDGER_IDS_ABOVE), above)
@@ -86,7 +86,7 @@ async def raise_floor(store: MetadataStore, above: int) -> None:
         try:
             await store.multi(ops)
         except (VersionConflictError, AlreadyExistsError, MetadataUnknownError):
-            continue  # the next look tells
+            continue  # the next read shows it
         return
     raise MetadataUnknownError(
         f"the number under {LEDGER_IDS_ABOVE} could not be raised to {above} in {ATTEMPTS_MAX} attempts; try again",

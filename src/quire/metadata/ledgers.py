@@ -96,7 +96,7 @@ class LedgerStore:
     async def create(self, record: LedgerMetadata) -> int:
         """Store a new ledger's record.
 
-        A lost answer is settled here: the record found is ours if its creation token is. So give every record that is
+        A lost response is settled here: the record found is ours if its creation token is. So give every record that is
         created a random token.
 
         Returns:
@@ -104,7 +104,7 @@ class LedgerStore:
 
         Raises:
             AlreadyExistsError: another ledger has the id.
-            MetadataUnknownError: nobody can tell, even after reading again.
+            MetadataUnknownError: the outcome is unknown, even after reading again.
         """
         key, value = ledger_key(record.ledger_id), ledger_metadata.serialize(record)
         # Notes of an earlier ledger of this id, that Java deleted, are not this one's.
@@ -117,7 +117,7 @@ class LedgerStore:
             except MetadataUnknownError:
                 unknown = True
             except VersionConflictError:
-                continue  # somebody else takes the notes away
+                continue  # another client removes the notes
             except AlreadyExistsError as error:
                 found = await self._store.get(key) if unknown and record.creation_token else None
                 if found is not None and found.value == value:
@@ -140,7 +140,7 @@ class LedgerStore:
         return ledger_metadata.parse(found.value, ledger_id), found.version
 
     def seen(self, ledger_id: int) -> LedgerMetadata | None:
-        """A ledger's record as this process can tell it at once, maybe an older one. None: only `read` can say."""
+        """A ledger's record from this process's memory, possibly an older one. None: only `read` has it."""
         found = self._store.seen(ledger_key(ledger_id))
         try:
             return ledger_metadata.parse(found.value, ledger_id) if found else None
@@ -150,7 +150,8 @@ class LedgerStore:
     async def write(self, record: LedgerMetadata, version: int) -> int:
         """Replace the record that has a version.
 
-        A lost answer is settled here, by reading: a record equal to this one counts as written, whoever wrote it.
+        A lost response is settled here, by reading: a record equal to this one counts as written, by this client or
+        another.
 
         Returns:
             The new version.
@@ -158,7 +159,7 @@ class LedgerStore:
         Raises:
             VersionConflictError: it was changed meanwhile; read it and decide again.
             NoSuchLedgerError: it was deleted meanwhile.
-            MetadataUnknownError: nobody can tell, even after reading again.
+            MetadataUnknownError: the outcome is unknown, even after reading again.
         """
         return await self._swap(record, version, None)
 
@@ -214,8 +215,8 @@ class LedgerStore:
     async def write_with_notes(self, record: LedgerMetadata, notes: LedgerNotes, version: int) -> int:
         """Replace the record that has a version, and its notes with it: both or neither.
 
-        Notes change only together with the record, so the record's version is that of both. A lost answer is settled as
-        in `write`.
+        Notes change only together with the record, so the record's version is that of both. A lost response is settled
+        as in `write`.
 
         Args:
             record: the new record; notes in its custom metadata are replaced.
@@ -264,7 +265,7 @@ class LedgerStore:
             MisuseError: the notes would be longer than a record may hold.
             NoSuchLedgerError: there is none (any more).
             StoreBusyError: the record was changed again and again.
-            MetadataUnknownError: nobody can tell.
+            MetadataUnknownError: the outcome is unknown.
         """
         for _ in range(ATTEMPTS_MAX):
             record, notes, version = await self.read_with_notes(ledger_id)
@@ -311,8 +312,8 @@ class LedgerStore:
 
         Raises:
             VersionConflictError: the record has another version, or a guard does not hold: its key is in `ids["key"]`.
-            NoSuchLedgerError: there is none (any more); after a lost answer that may have been this call.
-            MetadataUnknownError: nobody can tell, even after reading again.
+            NoSuchLedgerError: there is none (any more); after a lost response that may have been this call.
+            MetadataUnknownError: the outcome is unknown, even after reading again.
             StoreBusyError: the record was changed again and again.
         """
         guarded = {guard.key for guard in guards}
@@ -369,7 +370,7 @@ class LedgerStore:
 
         Raises:
             RefusedError: the ledger has a record; nothing was changed.
-            MetadataUnknownError: nobody can tell; ask again.
+            MetadataUnknownError: the outcome is unknown; call again.
             StoreBusyError: its tombstone was changed again and again.
         """
         key = ledger_key(ledger_id)
@@ -421,10 +422,10 @@ class LedgerStore:
             ended: ledger ids and the versions of their tombstones.
 
         Returns:
-            How many were deleted; one whose answer was lost may have been, too.
+            How many were deleted; one whose response was lost may have been, too.
 
         Raises:
-            StoreAwayError: the store did not answer; some may have been deleted.
+            StoreAwayError: the store did not respond; some may have been deleted.
         """
         return await end_tombstones(self._store, ended)
 

@@ -60,7 +60,7 @@ class MemorySpace:
         self.watches: list[Watch] = []
 
     def apply(self, ops: Sequence[Op], session: int = 0) -> list[int]:
-        """Decide all, then change all, then tell the watchers."""
+        """Decide all, then change all, then notify the watchers."""
         with self.lock:
             revision = self.revision + 1
             staged: dict[str, _Row | None] = {}
@@ -136,7 +136,7 @@ _SPACES_LOCK: Final = threading.Lock()
 
 
 def space(name: str) -> MemorySpace:
-    """The space of a name, made when it is first asked for; it lives as long as the process."""
+    """The space of a name, made when it is first asked for; it exists as long as the process."""
     with _SPACES_LOCK:
         return _SPACES.setdefault(name, MemorySpace())
 
@@ -206,7 +206,7 @@ class MemoryStore(MetadataStore):
         self.abandon()
 
     def abandon(self) -> None:
-        """End as a killed process would: registrations vanish, nobody is told but the watchers of others."""
+        """End as a killed process would: registrations vanish, and only the watchers of others are notified."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""All keys with a prefix, page by page: whoever wants all of them need not know that there are pages."""
+"""All keys with a prefix, page by page; callers see one sequence."""
 
 from __future__ import annotations
 

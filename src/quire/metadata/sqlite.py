@@ -172,7 +172,7 @@ class SqliteStore(MetadataStore):
         self._thread.join()
 
     def abandon(self) -> None:
-        """End as a killed process would: nothing is taken back, others find the session dead. For tests."""
+        """End as a killed process would: no registration is withdrawn, others find the session ended. For tests."""
         self._closed = True
         self._glance.close()
         self._hand_over()

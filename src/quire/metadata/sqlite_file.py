@@ -1,8 +1,9 @@
 """The SQLite database of a metadata store: its schema and its statements. Synchronous; one thread owns it.
 
 What a crash can leave: a transaction is whole or absent (WAL, synchronous=FULL, so a commit that was reported survives
-a loss of power; what that relies on is in `docs/crash-images.md`). A commit that fails may have happened: the caller must say "unknown". Session files without a row
-are swept at the next open. A -wal that was damaged later loses commits: `sqlite_sequence.py` has what tells that.
+a loss of power; what that relies on is in `docs/crash-images.md`). A commit that fails may have happened: the caller
+must report "unknown". Session files without a row are swept at the next open. A -wal that was damaged later loses
+commits: `sqlite_sequence.py` detects that.
 
 | table | what |
 | --- | --- |
@@ -215,7 +216,7 @@ class SqliteFile:
         self.format = check_kind(self.path, application, self._one("PRAGMA user_version"))
 
     def _counters(self) -> Counters:
-        """The counters, which also tell whether another program has upgraded the file meanwhile."""
+        """The counters, which also show whether another program has upgraded the file meanwhile."""
         found = read_counters(self._connection, self.format)
         if found is None:
             self._read_format()
@@ -305,7 +306,7 @@ class SqliteFile:
         """Make it durable.
 
         Raises:
-            sqlite3.Error: nobody can tell whether it happened.
+            sqlite3.Error: the outcome is unknown.
         """
         now = (self.revision, self.trimmed, self._next_ledger)
         changed = now != self._started[:3]
@@ -387,7 +388,7 @@ class SqliteFile:
         return row.stored, row.version, row.session
 
     def reserve_ledger_ids(self, count: int) -> range:
-        """Ids that nobody else gets."""
+        """Ids that are given out only once."""
         first = self._next_ledger
         self._next_ledger += count
         return range(first, self._next_ledger)
@@ -464,7 +465,7 @@ class SqliteFile:
         return self._patiently(self._counters).revision
 
     def changes(self, since: int) -> tuple[int, list[str] | None]:
-        """The revision now, and the keys that changed after `since`; None if that can no longer be told."""
+        """The revision now, and the keys that changed after `since`; None if that is no longer known."""
         return self._patiently(lambda: self._changes(since))
 
     def _changes(self, since: int) -> tuple[int, list[str] | None]:

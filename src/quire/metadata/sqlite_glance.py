@@ -1,7 +1,7 @@
 """Reads of a metadata file on the event loop, for what may be answered with an older value and must not wait.
 
-A read through the store's thread costs two changes of thread; this one costs a look at pages that are in memory, because
-whoever asks asks for what was written a moment ago. It waits for no lock: readers of a write-ahead log wait for nobody.
+A read through the store's thread costs two changes of thread; this one costs a look at pages that are in memory,
+because most reads are of what was written a moment ago. It waits for no lock: readers of a write-ahead log never wait.
 
 Source: SQLite documentation, "Write-Ahead Logging", "Concurrency".
 """
@@ -21,7 +21,7 @@ class Glance:
     """One connection that only reads, opened at the first look. Used by one thread.
 
     Args:
-        path: the metadata file, which somebody else in this process keeps open.
+        path: the metadata file, which the store of this process keeps open.
     """
 
     def __init__(self, path: Path) -> None:

@@ -28,9 +28,9 @@ class SqliteOptions:
     """How a store behaves.
 
     Args:
-        session_timeout_ms: how long an owner may stand still before others take it for dead; at least 100.
+        session_timeout_ms: how long an owner may stand still before others take its session for ended; at least 100.
         poll_ms: how often changes of other processes are looked for while there are any; less often in between.
-        tombstones_kept: revisions for which deletions are remembered.
+        tombstones_kept: revisions for which deletions are kept.
         settle_ms: how long after a commit, at most, until the -wal is emptied into the file, and the file's sequence is
             written down beside it; both at most this often.
         now_ms: a clock that never goes back.

@@ -223,7 +223,7 @@ def close_files(path: Path, *, create: bool) -> None:
 
 
 def filesystem_of(folder: Path, mounts: str | None = None) -> str | None:
-    """The type of the filesystem that holds a folder; None where the system does not tell.
+    """The type of the filesystem that holds a folder; None where the system does not report it.
 
     Args:
         folder: an absolute path without symbolic links.

@@ -83,7 +83,7 @@ class SqliteRegistrations:
         held.value = value
 
     def take_back(self, registration: Registration) -> None:
-        """Remove a registration. Should the commit fail, the next beat finds the key that nobody holds."""
+        """Remove a registration. Should the commit fail, the next beat finds the key without an owner."""
         if self._held.pop(registration.key, None) is None:
             return
         row = self._file.get(registration.key)
@@ -142,7 +142,7 @@ class SqliteRegistrations:
         return self._number
 
     def lose_all(self) -> None:
-        """The file cannot be used any more: tell every owner."""
+        """The file cannot be used any more: notify every owner."""
         for held in self._held.values():
             self._tell(held.registration.lost.set)
         self._held.clear()
@@ -156,7 +156,7 @@ class SqliteRegistrations:
         self._observer.close()
 
     def rest(self) -> None:
-        """Nothing is looked for until somebody asks."""
+        """Nothing is looked for until a call asks for it."""
         self._observer.rest()
 
     # --- the sessions of others ----------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The tables of a metadata file, in both formats, and the way from format 1 to format 2.
 
-In format 2 the row of counters has two fields more, made of the others, that are compared when the counters are read: one
-flipped bit in the row is found. `total` is made by SQLite at each change, because an old program that has the file open
-may still make one, of the counters only. And a trigger refuses a value without the checksum's mark, so that a program that opened the file
-before it was upgraded, and knows nothing of checksums, is told so at its next change.
+In format 2 the row of counters has two fields more, made of the others, that are compared when the counters are read:
+one flipped bit in the row is found. `total` is made by SQLite at each change, because an old program that has the file
+open may still make one, of the counters only. And a trigger refuses a value without the checksum's mark, so that a
+program that opened the file before it was upgraded, and does not write checksums, gets an error at its next change.
 
 Source: `docs/formats/metadata.md`, "The SQLite file"; SQLite documentation, "Generated Columns", "CREATE TRIGGER".
 """

@@ -1,4 +1,4 @@
-"""How far a metadata file had come, kept beside it: what tells a file that went back in time.
+"""How far a metadata file had come, kept beside it: how a file that went back in time is detected.
 
 A -wal that was damaged or cut short, and a backup that was put back, leave a sound database that is older than what was
 acknowledged. The side file names a revision and the next ledger id that the database had reached. It is written after
@@ -174,7 +174,7 @@ class SequenceFile:
             return os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             pass
-        # As SQLite does with its -wal: whoever may write the database may write this.
+        # As SQLite does with its -wal: who may write the database may write this.
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         share_as(self._database, descriptor)
         return descriptor
@@ -237,7 +237,7 @@ def after_return(now: StoreProgress, newer: StoreProgress | None, leap: int) -> 
     Args:
         now: what it holds.
         newer: how far it had come, if that is known and is further.
-        leap: over how many revisions and ledger ids to jump, because nobody knows all that were given.
+        leap: over how many revisions and ledger ids to jump, because some that were given out are unknown.
     """
     last = newer or now
     return StoreProgress(
@@ -256,7 +256,7 @@ def warn_of_return(
     Args:
         database: the metadata file.
         now: what it was found to hold.
-        remembered: what the side file says that it had reached.
+        remembered: what it had reached by the side file.
         started: the generation that begins with this.
     """
     _LOG.warning(

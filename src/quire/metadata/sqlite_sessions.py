@@ -1,11 +1,11 @@
-"""Who of the processes on this machine is alive: session files, their locks, and counters that stand still.
+"""Which processes on this machine run: session files, their locks, and counters that stand still.
 
 A session is a row in the database and a file of its own, which its owner keeps open and locked, and in which it moves
 a counter. POSIX record locks end with their process, however it ends, and a forked child does not have them. So a free
-lock means a dead owner. A lock that is held while the counter stands still means an owner that does not move: it is
-expired after the session's timeout, measured by the clock of whoever looks.
+lock means an ended owner. A lock that is held while the counter stands still means an owner that does not move: it is
+expired after the session's timeout, measured by the observer's clock.
 
-The counter lies in the file and not in the row, so that being alive needs no commit: an idle cluster writes nothing,
+The counter lies in the file and not in the row, so that a heartbeat needs no commit: an idle cluster writes nothing,
 and a process that is stopped is hardly ever stopped with the database's write lock in its hand.
 
 The locks have a snare: closing *any* descriptor of a file drops the process's locks on it. Therefore a session file is
@@ -29,7 +29,7 @@ from quire.env.private import FILE_MODE, FOLDER_MODE, share_as
 
 BEAT_BYTES: Final = 8
 LOOKS_BEFORE_EXPIRY: Final = 8
-"""An observer that was stopped itself must see a counter stand still this often before it believes it."""
+"""An observer that was stopped itself must see a counter stand still this often before it counts."""
 
 _OWN: Final[dict[str, int]] = {}
 """Session files that this process holds, and their descriptors."""
@@ -84,7 +84,7 @@ class SessionFile:
         return True
 
     def beat(self) -> None:
-        """Move the counter. Not synced: it tells living processes, and none outlives the machine.
+        """Move the counter. Not synced: only running processes read it, and none outlives the machine.
 
         Raises:
             StorageError: the file cannot be written.
@@ -149,7 +149,7 @@ class SessionObserver:
         return number in self._seen
 
     def over(self, now_ms: int) -> list[SessionRow]:
-        """Look at every session that is known; the rows of those that are dead or expired."""
+        """Look at every session that is known; the rows of those that have ended or expired."""
         return [seen.row for seen in self._seen.values() if self._is_over(seen, now_ms)]
 
     def is_over(self, number: int, now_ms: int) -> bool:
@@ -158,7 +158,7 @@ class SessionObserver:
         return seen is not None and self._is_over(seen, now_ms)
 
     def rest(self) -> None:
-        """Nobody looks for a while: keep no session's file open, only what was seen of it."""
+        """No check for a while: keep no session's file open, only what was seen of it."""
         for seen in self._seen.values():
             if seen.descriptor is not None:
                 os.close(seen.descriptor)
@@ -176,7 +176,7 @@ class SessionObserver:
 
     def _is_over(self, seen: _Seen, now_ms: int) -> bool:
         seen.free = seen.free or not self._is_held(seen)
-        # Time in which nobody looked counts only in part: it may be the observer that stood still.
+        # Time without checks counts only in part: it may be the observer that stood still.
         seen.still_ms += min(now_ms - seen.looked_ms, seen.row.timeout_ms // LOOKS_BEFORE_EXPIRY)
         seen.looked_ms = now_ms
         return seen.free or seen.still_ms >= seen.row.timeout_ms
@@ -205,7 +205,7 @@ class SessionObserver:
 
 
 def sweep(folder: Path, names: set[str]) -> None:
-    """Remove session files that no row names and nobody holds: left by a crash between row and file.
+    """Remove session files that no row names and no process holds: left by a crash between row and file.
 
     Args:
         folder: the folder of sessions; need not exist.
@@ -218,7 +218,7 @@ def sweep(folder: Path, names: set[str]) -> None:
 
 
 def remove_if_free(path: Path) -> None:
-    """Remove a session file unless its owner holds it (an owner that was taken for dead and goes on)."""
+    """Remove a session file unless its owner holds it (an owner that was taken for ended and goes on)."""
     if str(path) in _OWN:
         return
     try:

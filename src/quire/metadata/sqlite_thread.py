@@ -1,6 +1,6 @@
 """The thread that owns a metadata file: groups changes into commits, looks for changes, keeps and watches sessions.
 
-What waits while a commit runs goes into the next one, so that many small changes share one sync; answers leave after
+What waits while a commit runs goes into the next one, so that many small changes share one sync; responses leave after
 the commit. Everything that SQLite does for a store happens here, so no commit stalls an event loop. `sqlite.py` has
 the interface.
 """
@@ -106,7 +106,7 @@ class StoreThread(threading.Thread):
     def run(self) -> None:
         try:
             self._open()
-        except Exception as error:  # noqa: BLE001 - whatever it was, whoever opens the store must hear it
+        except Exception as error:  # noqa: BLE001 - whatever it was, the opening of the store must raise it
             self._post(_settle, [(self._opened, None, error)])
             return
         with _NEIGHBOURS_LOCK:
@@ -128,7 +128,7 @@ class StoreThread(threading.Thread):
         self._end()
 
     def _open(self) -> None:
-        """Open the file and clear what dead processes left."""
+        """Open the file and clear what ended processes left."""
         self.file = SqliteFile(self.path, create=self._create, tombstones_kept=self._options.tombstones_kept)
         self.settling = Settling(self.file, self._options)
         self.registrations = SqliteRegistrations(self.file, self._options, self._post)
@@ -190,7 +190,7 @@ class StoreThread(threading.Thread):
     def _post(self, call: Callable[..., object], *values: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *values)
-        except RuntimeError:  # the loop was closed and the store forgotten: nobody is left to serve
+        except RuntimeError:  # the loop was closed without closing the store: no caller is left
             self._abandoned = True
 
     # --- jobs ----------------------------------------------------------------------------------------------------
@@ -270,14 +270,14 @@ class StoreThread(threading.Thread):
             self._failed(error)
 
     def _failed(self, error: sqlite3.Error | QuireError) -> QuireError:
-        """What to tell; a file that is damaged or was replaced is not used again."""
+        """The error to raise; a file that is damaged or was replaced is not used again."""
         told = explain(error, self.path) if isinstance(error, sqlite3.Error) else error
         if isinstance(told, CorruptMetadataError | NoClusterError):
             self._give_up(told)
         return told
 
     def _give_up(self, failure: QuireError) -> None:
-        """From now on everything fails with this; watchers and owners hear it."""
+        """From now on everything fails with this; watchers and owners get it."""
         if self.failure is None:
             self.failure = failure
             for watch in self._watches.leave(self):
@@ -308,11 +308,11 @@ class StoreThread(threading.Thread):
         return self.file.apply(ops, over=self.registrations.remove_if_over)
 
     def attach(self, watch: Watch) -> None:
-        """From now on this watch is told."""
+        """From now on this watch is notified."""
         self._watches.attach(watch, self, self.file)
 
     def detach(self, watch: Watch) -> None:
-        """This watch is not told any more."""
+        """This watch is not notified any more."""
         self._watches.detach(watch, self)
 
     def wake(self) -> None:
@@ -323,7 +323,7 @@ class StoreThread(threading.Thread):
         """Run a call on the event loop of the store's owner. Any thread may call it."""
         self._post(call, *values)
         if self._abandoned:
-            self.wake()  # its loop was closed and the store forgotten: it ends
+            self.wake()  # its loop was closed without closing the store: it ends
 
     # --- looking around ------------------------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class StoreThread(threading.Thread):
             self._announce()
 
     def _announce(self, committed: CommittedChanges | None = None) -> None:
-        """After a commit of this store: tell the watches of this process; wake those that it cannot tell.
+        """After a commit of this store: notify its watches; wake those of this process with other options.
 
         Args:
             committed: what it changed.

@@ -1,8 +1,9 @@
 """The watches of one process on one metadata file: one thread looks for changes, whatever the number of open stores.
 
-Each store has a thread and a connection of its own, for what it is asked. But only one of them, the first that has a watch,
-looks now and then whether another process has changed the file, and tells the watches of all. A commit of this process
-tells them as well, from the thread that made it. So an idle store costs nothing, and a commit wakes no other thread.
+Each store has a thread and a connection of its own, for its requests. But only one of them, the first that has a watch,
+checks now and then whether another process has changed the file, and notifies the watches of all. A commit of this
+process notifies them as well, from the thread that made it. So an idle store costs nothing, and a commit wakes no other
+thread.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SharedWatches:
         self._seen_revision = 0
 
     def attach(self, watch: Watch, watcher: Watcher, file: SqliteFile) -> None:
-        """From now on this watch is told.
+        """From now on this watch is notified.
 
         Raises:
             sqlite3.Error: the file cannot be read.
@@ -50,12 +51,12 @@ class SharedWatches:
             self._watches.append((watch, watcher))
 
     def detach(self, watch: Watch, watcher: Watcher) -> None:
-        """This watch is not told any more. If another thread must look from now on, it is woken."""
+        """This watch is not notified any more. If another thread must look from now on, it is woken."""
         with self._lock:
             self._drop(lambda each: each == (watch, watcher))
 
     def leave(self, watcher: Watcher) -> list[Watch]:
-        """A store ends; returns its watches, which are told nothing any more."""
+        """A store ends; returns its watches, which are not notified any more."""
         with self._lock:
             gone = [watch for watch, owner in self._watches if owner is watcher]
             self._drop(lambda each: each[1] is watcher)
@@ -76,18 +77,18 @@ class SharedWatches:
         return self._looking() is watcher
 
     def wake(self) -> None:
-        """Have whoever looks for changes do so now."""
+        """Make the thread that looks for changes do so now."""
         watcher = self._looking()
         if watcher is not None:
             watcher.wake()
 
     def tell_news(self, file: SqliteFile, committed: CommittedChanges | None = None) -> None:
-        """Tell all watches what has changed since they were told last.
+        """Notify all watches of what has changed since the last notification.
 
         Args:
             file: the caller's.
-            committed: what the caller has just changed. Where nobody else has changed anything since the watches were
-                told last, that is all there is to tell, and the file need not be asked.
+            committed: what the caller has just changed. Where no other process has changed anything since the last
+                notification, that is everything, and the file need not be read.
 
         Raises:
             sqlite3.Error: the file cannot be read.
@@ -145,7 +146,7 @@ def forget_after_fork() -> None:
 
 
 def hold_for_fork() -> None:
-    """Before a fork: nobody is in the middle of something."""
+    """Before a fork: no thread is in the middle of an operation."""
     _SHARED_LOCK.acquire()
 
 

@@ -8,12 +8,12 @@ What every driver promises:
    one key are totally ordered; versions of a key only grow, and a key that was deleted and created again does not
    come back to a version of the same life. (They may restart on ZooKeeper: never use ids of mutable records twice.)
 2. A call that begins after another has returned, on any client of the store, sees its change. A list is of one moment.
-3. `MetadataUnknownError` means that nobody can tell whether the change happened; read again, then decide. Every other
+3. `MetadataUnknownError` means that the outcome of the change is unknown; read again, then decide. Every other
    error means that it did not.
 4. A watch reports every change made after its first item, at least once, in groups without an order; it may report
    too much, and instead of keys it may say `reread_all`. It does not report values: read them.
-5. A registration is visible until its owner closes it, dies, or does not move for the session's timeout. An owner that
-   lives and lost it registers again by itself.
+5. A registration is visible until its owner closes it, ends, or does not move for the session's timeout. An owner that
+still runs and lost it registers again by itself.
 
 Source: BookKeeper protocol, "Ledgers": metadata is kept "in a datastore which provides a compare-and-swap operation".
 """
@@ -39,11 +39,11 @@ RAISED_MAX: Final = 2**60
 """Ledger ids are raised above this one at most; every store can count on from there."""
 SESSION_TIMEOUT_MS: Final = 10_000
 PENDING_KEYS_MAX: Final = 10_000
-"""A watcher that is this far behind is told to read everything again."""
+"""A watcher that is this far behind gets `reread_all`."""
 
 
 class VersionConflictError(RefusedError):
-    """The key has another version than the one given: somebody else changed it. Read it and decide again."""
+    """The key has another version than the one given: another client changed it. Read it and decide again."""
 
     code = "version_conflict"
 
@@ -62,7 +62,7 @@ class StoreBusyError(RefusedError):
 
 
 class StoreAwayError(RefusedError):
-    """The store did not answer in time; nothing was changed."""
+    """The store did not respond in time; nothing was changed."""
 
     code = "store_away"
     retriable = True
@@ -224,8 +224,8 @@ class ChangedKeys(frozenset[str]):
 class Watch:
     """Changes of the keys with one prefix: `async with store.watch(prefix) as changes: async for keys in changes`.
 
-    The loop ends when the store is closed, and raises when the store failed. Memory is bounded: whoever does not read
-    for long gets `reread_all`.
+    The loop ends when the store is closed, and raises when the store failed. Memory is bounded: a reader that falls
+    behind gets `reread_all`.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Watch:
 
 
 class Registration:
-    """A key that exists as long as its owner lives.
+    """A key that exists as long as its owner's session.
 
     Attributes:
         key: the key; of a sequential registration with its number.
@@ -325,7 +325,7 @@ class Registration:
 
         Raises:
             KeyMissingError: the registration is lost or closed.
-            MetadataUnknownError: nobody can tell; a later update, or the next beat, settles it.
+            MetadataUnknownError: the outcome is unknown; a later update, or the next beat, settles it.
         """
         await self._update(self, check_value(self.key, value))
 
@@ -355,7 +355,7 @@ class MetadataStore(ABC):
         """How often the store was found to be a copy, or to have gone back in time, plus 1; 0 where it cannot tell.
 
         Of one open store it stays the same. Who meets a greater number than before knows that what was done in between
-        may be forgotten, and that the store may say again what is no longer so.
+        may be lost, and that the store may return what is no longer so.
         """
         return 0
 
@@ -384,7 +384,7 @@ class MetadataStore(ABC):
         """A key's value, None if it does not exist."""
 
     def seen(self, _key: str) -> Versioned | None:
-        """A key's value as this process can tell it at once, maybe an older one. None: only `get` can say."""
+        """A key's value from this process's memory, possibly an older one. None: only `get` has it."""
         return None
 
     @abstractmethod
@@ -409,7 +409,7 @@ class MetadataStore(ABC):
         Raises:
             AlreadyExistsError, KeyMissingError, VersionConflictError: of the first that cannot be done; its key is
                 in `ids["key"]`.
-            MetadataUnknownError: nobody can tell.
+            MetadataUnknownError: the outcome is unknown.
         """
 
     async def create(self, key: str, value: bytes) -> int:
@@ -461,12 +461,12 @@ class MetadataStore(ABC):
             again: register again by itself after the session was lost while the owner lived.
 
         Raises:
-            AlreadyExistsError: it exists, and its owner is not known to be dead.
+            AlreadyExistsError: it exists, and its owner's session is not known to have ended.
         """
 
     @abstractmethod
     async def next_ledger_id(self) -> LedgerId:
-        """An id that nobody was given before and nobody will be given again. Ids may be skipped."""
+        """An id that is given out only once. Ids may be skipped."""
 
     @abstractmethod
     async def raise_ledger_ids(self, above: int) -> None:
@@ -484,7 +484,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Take back all registrations, end all watches, let go of everything. Twice is once."""
+        """Withdraw all registrations, end all watches, release everything. May be called again."""
 
     async def __aenter__(self) -> Self:
         return self

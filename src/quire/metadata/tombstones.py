@@ -90,10 +90,10 @@ async def end_tombstones(store: MetadataStore, ended: Iterable[tuple[int, int]])
         ended: ledgers and the versions of their tombstones.
 
     Returns:
-        How many were deleted. One whose answer was lost may have been, too.
+        How many were deleted. One whose response was lost may have been, too.
 
     Raises:
-        StoreAwayError: the store did not answer; some may have been deleted.
+        StoreAwayError: the store did not respond; some may have been deleted.
     """
     ops = [Delete(tombstone_key(ledger_id), version) for ledger_id, version in ended]
     count = 0

@@ -8,7 +8,7 @@
 | lists of one moment | one request reads folders and values: `zookeeper_tree.py` |
 | watches | persistent and recursive, set again on each connection: `zookeeper_watches.py` |
 | registrations | ephemeral znodes, made again in a new session: `zookeeper_registrations.py` |
-| lost answers | a read is repeated, a registration settled; any other change is `MetadataUnknownError` |
+| lost responses | a read is repeated, a registration settled; any other change is `MetadataUnknownError` |
 
 `Require(key, None)` has no ZooKeeper operation: the key is created and deleted in the multi-operation.
 
@@ -91,14 +91,14 @@ class ZookeeperStore(MetadataStore):
 
     @classmethod
     async def open(cls, address: ZookeeperAddress, *, create: bool = False) -> Self:
-        """Join a cluster, whoever made it.
+        """Join a cluster, made by Quire or by BookKeeper.
 
         Args:
             address: where it is.
             create: make it if there is nothing at its path.
 
         Raises:
-            NoClusterError: nobody answers, or there is no cluster that Quire can join; the message says why.
+            NoClusterError: no server responds, or there is no cluster that Quire can join; the message says why.
             CorruptMetadataError: what is there cannot be read.
         """
         store = cls(address)
@@ -297,7 +297,7 @@ class ZookeeperStore(MetadataStore):
         await self._session.close()
 
     def abandon(self) -> None:
-        """End as a killed process would: nothing is taken back, the session ends by its time. For tests."""
+        """End as a killed process would: no registration is withdrawn, the session ends by its timeout. For tests."""
         self._end(None)
         self._session.abandon()
 
@@ -316,7 +316,7 @@ async def format_cluster(address: ZookeeperAddress, *, force: bool = False) -> C
 
     Raises:
         AlreadyExistsError: there is something, and `force` is not given.
-        NoClusterError: nobody answers, or bookies are registered.
+        NoClusterError: no server responds, or bookies are registered.
     """
 
     async def nothing(_renewed: bool) -> None:

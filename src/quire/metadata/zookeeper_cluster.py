@@ -147,7 +147,7 @@ class ClusterRoot:
 
         Raises:
             AlreadyExistsError: there is something at its path.
-            MetadataUnknownError: nobody can tell; look again.
+            MetadataUnknownError: the outcome is unknown; read again.
         """
         cluster = Cluster(self._address.layout or ZookeeperLayout.HIERARCHICAL, str(uuid.uuid4()))
         await self._nodes.make_folders(self._root)

@@ -1,10 +1,10 @@
 """Ledger ids from ZooKeeper, as Java draws them, so that its clients and ours never collide.
 
 An id is the number that ZooKeeper gives a sequential znode, which is removed again. When these numbers end at
-2147483646, `idgen-long` is made, and whoever finds it takes ids from there: the greatest of its children `HOB-<number>`
-gives the high 32 bits, a sequential znode in it the low ones. Ids may be skipped: so the next short one is drawn ahead,
-while the ledger of the last one is made, and used znodes are removed many at one time. One that is drawn ahead is only
-given out if it lies above the number that a raise of the ids wrote down.
+2147483646, `idgen-long` is made, and a client that finds it takes ids from there: the greatest of its children
+`HOB-<number>` gives the high 32 bits, a sequential znode in it the low ones. Ids may be skipped: so the next short one
+is drawn ahead, while the ledger of the last one is made, and used znodes are removed many at one time. One that is
+drawn ahead is only given out if it lies above the number that a raise of the ids wrote down.
 
 Ids are raised by drawing the numbers in between, which holds for Java's clients too. Over a leap of more than
 `SHORT_LEAP_MAX` the ids go on as long ones instead: Java's clients that are running learn of that when they start again.
@@ -72,7 +72,7 @@ class ZookeeperLedgerIds:
         return self._is_long is False
 
     async def next(self, floor: int) -> LedgerId:
-        """An id that nobody was given before.
+        """An id that was never given out before.
 
         Args:
             floor: the number that a raise of the ids wrote down; -1: none, or it is not looked for.
@@ -159,7 +159,7 @@ class ZookeeperLedgerIds:
         return number if 0 <= number < SHORT_ID_END else None
 
     def _remove_later(self, path: str) -> None:
-        """Nobody waits for it: if it fails, the znodes end with the session."""
+        """It is not awaited: if it fails, the znodes end with the session."""
         self._used.append(path)
         if len(self._used) >= REMOVED_AT_ONCE:
             used, self._used = self._used, []
@@ -278,7 +278,9 @@ class ZookeeperLedgerIds:
     async def _make_high_bits(self, high: int) -> None:
         if high >= HIGH_BITS_END:
             raise MisuseError("this cluster has no more ledger ids")
-        with suppress(NodeExistsError, MetadataUnknownError):  # whoever made it; the next look tells
+        with suppress(
+            NodeExistsError, MetadataUnknownError
+        ):  # whichever client made it, the next read shows it
             await self._nodes.create(self._high_path(high), b"")
         names, _ = await self._session.read(GetChildren(self._long, None))
         for old in self._numbers(names)[:-HIGH_BITS_KEPT]:

@@ -1,4 +1,4 @@
-"""Making and removing znodes: their folders with them, and lost answers settled where that can be done.
+"""Making and removing znodes: their folders with them, and lost responses settled where that can be done.
 
 Source: BookKeeper source, `ZkUtils`: full-path create and delete.
 """
@@ -43,7 +43,7 @@ class Nodes:
 
         Raises:
             NodeExistsError: it exists.
-            MetadataUnknownError: nobody can tell.
+            MetadataUnknownError: the outcome is unknown.
         """
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -90,7 +90,7 @@ class Nodes:
         """Remove an ephemeral znode of this session.
 
         Returns:
-            False if nobody can tell yet whether it is gone; ask again on the next connection.
+            False if it is not yet known whether it is gone; ask again on the next connection.
         """
         try:
             if await self.owner(path) == self._session.session_id:

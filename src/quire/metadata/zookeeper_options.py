@@ -48,7 +48,7 @@ class ZookeeperOptions:
 
     Args:
         session_timeout_ms: asked of the server, which keeps it between 2 and 20 of its ticks.
-        patience_ms: how long a call waits for a connection, and for its answer.
+        patience_ms: how long a call waits for a connection, and for its response.
         ledger_format: of new ledgers' records, 2 or 3; those that are there keep theirs.
         acl: `open` or `creator`.
         credentials: (kind, user, password) with kind `digest` or `sasl`; None for none.

@@ -1,7 +1,7 @@
 """Registrations of one ZooKeeper session: ephemeral znodes that come back with their owner.
 
-A session's znodes end with it. On the first connection of a new session, and when somebody deleted one, it is made
-again, unless another owner has taken its place.
+A session's znodes end with it. On the first connection of a new session, and when another client deleted one, it is
+made again, unless another owner has taken its place.
 
 Source: BookKeeper source, `ZKRegistrationManager`.
 """
@@ -51,7 +51,7 @@ class ZookeeperRegistrations:
         self._cleaners: dict[str, asyncio.Task[None]] = {}
 
     async def register(self, key: str, value: bytes, *, sequential: bool, again: bool) -> Registration:
-        """Make a registration; a lost answer is settled here.
+        """Make a registration; a lost response is settled here.
 
         Raises:
             AlreadyExistsError: another owner has the key.
@@ -136,7 +136,7 @@ class ZookeeperRegistrations:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _lost_number(self, path: str) -> str | None:
-        """The znode that a create whose answer was lost has made, if it has."""
+        """The znode that a create whose response was lost has made, if it has."""
         folder = path.rpartition("/")[0]
         try:
             names, _ = await self._session.read(GetChildren(folder, None))

@@ -31,7 +31,7 @@ _CODES: Final = range(-150, 0)
 
 
 class ServerError(KazooException):  # type: ignore[misc]
-    """An answer with an error that kazoo does not know, for example that a quota is exceeded."""
+    """A response with an error that kazoo does not know, for example that a quota is exceeded."""
 
 
 def know_all_errors() -> None:
@@ -72,7 +72,7 @@ class MultiRead:
         return bytes(body + MultiHeader(-1, True, -1).serialize())
 
     def deserialize(self, data: bytes, offset: int) -> tuple[list[list[str] | None], list[Node | None]]:
-        """The answer.
+        """The response.
 
         Raises:
             KazooException: a read failed for another reason than that there is no such znode.

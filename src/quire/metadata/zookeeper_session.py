@@ -1,11 +1,11 @@
 """One session with ZooKeeper: kazoo's threads on one side, the event loop on the other.
 
-kazoo owns the socket, the session and its renewal. Requests go into its queue without waiting; answers and events come
-back in batches, one wake-up of the loop for all that arrived together. Knows nothing of keys and layouts.
+kazoo owns the socket, the session and its renewal. Requests go into its queue without waiting; responses and events
+come back in batches, one wake-up of the loop for all that arrived together. Knows nothing of keys and layouts.
 
-What the loss of a connection does to a request that was sent: its answer is lost. A read is sent again; of a change
-nobody can tell. Reading afterwards on this session tells: ZooKeeper refuses what an earlier connection of the session
-still had under way once the session has moved, and works off one connection in order.
+What the loss of a connection does to a request that was sent: its response is lost. A read is sent again; the outcome
+of a change is unknown. A later read on this session shows it: ZooKeeper refuses what an earlier connection of the
+session still had under way once the session has moved, and works off one connection in order.
 
 Source: ZooKeeper Programmer's Guide, "ZooKeeper Sessions", "Consistency Guarantees"; kazoo 2.11, `client.py`,
 `protocol/connection.py`.
@@ -57,7 +57,7 @@ LOST: Final = (
     SessionMovedError,
     OperationTimeoutError,
 )
-"""The answer is lost; what was asked for may have happened."""
+"""The response is lost; what was asked for may have happened."""
 RECONNECT_DELAY_S: Final = 0.05
 RECONNECT_DELAY_MAX_S: Final = 1.0
 _POLL: Final = SimpleNamespace(
@@ -96,7 +96,7 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]
 class _Connection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection, with events of persistent watches handed to us: kazoo knows only those that fire once.
 
-    Most answers have come as a whole when their first byte has, and most requests fit into the socket: it is tried
+    Most responses have come as a whole when their first byte has, and most requests fit into the socket: it is tried
     before kazoo waits for it.
     """
 
@@ -122,7 +122,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
 
 class _Result:
-    """Where kazoo's thread puts an answer: on its way to a future of the loop."""
+    """Where kazoo's thread puts a response: on its way to a future of the loop."""
 
     __slots__ = ("_session", "future")
 
@@ -160,10 +160,10 @@ class ZookeeperSession:
 
     Args:
         address: where, and how to behave.
-        on_connected: awaited whenever a connection stands, before anybody else may use it; told whether it is of a new
-            session, so that registrations must be made again. Watches must be set again in any case.
-        on_event: told the path of every znode that a watch reported, and whether it was deleted.
-        on_failed: told once when the session has ended for good.
+        on_connected: awaited whenever a connection stands, before any other use; its argument says whether it is of a
+            new session, so that registrations must be made again. Watches must be set again in any case.
+        on_event: called with the path of every znode that a watch reported, and whether it was deleted.
+        on_failed: called once when the session has ended for good.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class ZookeeperSession:
         """Connect for the first time.
 
         Raises:
-            NoClusterError: nobody answers, or not as ZooKeeper does, or it refuses the credentials.
+            NoClusterError: no server responds, or not as ZooKeeper does, or it refuses the credentials.
         """
         self.client.start_async()
         patience_ms = self.address.options.patience_ms
@@ -265,7 +265,7 @@ class ZookeeperSession:
             fresh: have the server catch up with its leader first.
 
         Returns:
-            A future of (answer, transaction id that the server had seen when it answered).
+            A future of (response, transaction id that the server had seen when it answered).
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if fresh:
@@ -295,7 +295,7 @@ class ZookeeperSession:
         self._check()
 
     def away(self) -> StoreAwayError:
-        """What to raise when nothing was changed because the store does not answer."""
+        """What to raise when nothing was changed because the store does not respond."""
         return StoreAwayError(
             f"ZooKeeper at {','.join(self.address.hosts)} has not responded for "
             f"{self.address.options.patience_ms} ms ({self._why()}); nothing was changed, try again",
@@ -313,15 +313,15 @@ class ZookeeperSession:
             raise self.failure
 
     async def read(self, request: Any, *, fresh: bool = True) -> tuple[Any, int]:
-        """The answer to a read; sent again when a connection is lost.
+        """The response to a read; sent again when a connection is lost.
 
         Args:
             request: what to read.
             fresh: see everything that was done before, on whichever server.
 
         Raises:
-            StoreAwayError: no answer within the patience.
-            KazooException: the answer is an error.
+            StoreAwayError: no response within the patience.
+            KazooException: the response is an error.
         """
         try:
             async with asyncio.timeout(self.address.options.patience_ms / 1000):
@@ -343,12 +343,12 @@ class ZookeeperSession:
             ) from error
 
     async def change(self, request: Any, what: str) -> Any:
-        """The answer to a change, sent once.
+        """The response to a change, sent once.
 
         Raises:
-            MetadataUnknownError: the answer is lost.
+            MetadataUnknownError: the response is lost.
             StoreAwayError: it was never sent.
-            KazooException: the answer is an error.
+            KazooException: the response is an error.
         """
         await self.ready()
         try:
@@ -379,7 +379,7 @@ class ZookeeperSession:
         )
 
     async def _next_connection(self) -> None:
-        """Let the state catch up with a lost answer, then wait; not spin while kazoo still believes in the connection."""
+        """Let the state catch up with a lost response, then wait; not spin while kazoo reports the connection as up."""
         await asyncio.sleep(RECONNECT_DELAY_S)
 
     # --- from kazoo's threads -----------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ class ZookeeperSession:
         self._posted.append((work, arguments))
         if not self._wake_due:
             self._wake_due = True
-            with contextlib.suppress(RuntimeError):  # the loop is gone; nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it every waiter
                 self._loop.call_soon_threadsafe(self._take_posted)
 
     def _take_posted(self) -> None:
@@ -437,7 +437,7 @@ class ZookeeperSession:
 
     def _fail(self, failure: QuireError) -> None:
         self.failure = failure
-        self._usable.set()  # whoever waits hears of it
+        self._usable.set()  # waiting callers see it
         self._on_failed(failure)
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ class ZookeeperSession:
             self._setting_up.cancel()
 
     def abandon(self) -> None:
-        """End as a killed process would: the server hears nothing more. For tests."""
+        """End as a killed process would: the server gets nothing more. For tests."""
         self._closed = True
         self._stop_setting_up()
         self.client._stopped.set()

@@ -150,7 +150,7 @@ class ZnodeTree:
 
         Raises:
             StoreBusyError: they changed faster than they could be read.
-            StoreAwayError: no answer within the patience.
+            StoreAwayError: no response within the patience.
         """
         walk = _Walk(self._paths, prefix, after, limit)
         folders: dict[str, list[str]] = {}

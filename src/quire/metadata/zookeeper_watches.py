@@ -1,7 +1,7 @@
-"""Watches of one ZooKeeper session: which znodes are watched, for whom, and what an event means.
+"""Watches of one ZooKeeper session: which znodes are watched, by which watchers, and what an event means.
 
 Each place is watched once, persistently and with all that is below it, however many watchers want it. A connection's
-watches end with it: on the next one all are set again, and every watcher is told to read everything.
+watches end with it: on the next one all are set again, and every watcher gets `reread_all`.
 
 Source: ZooKeeper Programmer's Guide, "Persistent, Recursive Watches".
 """

@@ -1,7 +1,7 @@
-"""What one of our requests becomes at a bookie that takes entries one by one, until it is one answer again.
+"""One of our requests at a bookie that takes entries one by one, until its responses are one again.
 
 A run is answered when all its entries are; a range is asked for entry by entry, some ahead, and put together. Knows
-neither V2 nor V3: whoever sends frames is a `RangeConnection`.
+neither V2 nor V3: frames are sent by a `RangeConnection`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PendingRequest:
 
     Attributes:
         done: it was answered or dropped; what still comes for it is ignored.
-        expected: answers of the bookie that it waits for; the connection counts them.
+        expected: responses of the bookie that it waits for; the connection counts them.
     """
 
     __slots__ = ("_sender", "deadline", "done", "expected", "ledger_id", "sink", "tag")
@@ -58,7 +58,7 @@ class PendingRequest:
         self.expected = 0
 
     def finish(self, answer: Answer, *, lac: int = NO_ENTRY, body: Sequence[Buffer] = ()) -> None:
-        """The one answer."""
+        """The one response."""
         if self.done:
             return
         self.done = True
@@ -67,9 +67,9 @@ class PendingRequest:
         self.sink.answered(self.tag, native.AnswerFrame(0, 0, answer, 0, self.ledger_id, 0, lac, 0, joined))
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
-        """A bookie's answer about one entry, and the LAC that came with it.
+        """A bookie's response about one entry, and the LAC that came with it.
 
-        Whoever did not ask for an entry has an answer to something else there, which says nothing.
+        To a request that did not ask for an entry, this is a response to another one: its entry is ignored.
         """
         del entry_id, entry, lac
         self.finish(Answer.ERROR if answer is Answer.OK else answer)
@@ -171,7 +171,7 @@ class RangeAsked(PendingRequest):
         self._go_on()
 
     def batch_came(self, entries: Sequence[Buffer], lac: int) -> None:
-        """One answer brought entries from the first on. It ended at a gap, or was full: whoever wants more asks again."""
+        """One response brought entries from the first on. It ended at a gap, or was full: more need another request."""
         self._lac = max(self._lac, lac)
         for entry in entries[: self._last - self._next + 1]:
             self._take(self._next, Answer.OK, entry, NO_ENTRY)
@@ -283,7 +283,7 @@ class LacAsked(PendingRequest):
 
 
 class PlainAsked(PendingRequest):
-    """A request with one answer and nothing to put together."""
+    """A request with one response and nothing to put together."""
 
     __slots__ = ()
 

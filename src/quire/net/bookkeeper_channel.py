@@ -1,7 +1,7 @@
 """One connection to one bookie that speaks V2 or V3; to its callers it is a channel like ours.
 
-What it is asked are the native protocol's requests, and so are the answers that it gives: runs go out as entries, ranges
-come back as runs. Frames wait here, not in the transport, once its buffer is full.
+What it is asked are the native protocol's requests, and so are the responses that it gives: runs go out as entries,
+ranges come back as runs. Frames wait here, not in the transport, once its buffer is full.
 
 Source: `docs/formats/bookkeeper-protocol.md`; `wire/v2.py`; `wire/v3.py`.
 """
@@ -36,7 +36,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
 
     Attributes:
         was_ready: it has been open for requests, and the bookie has answered.
-        version: how the answers made here are laid out: as native ones of version 1, which know as little of terms.
+        version: how the responses made here are laid out: as native ones of version 1, which know as little of terms.
     """
 
     is_v2: bool
@@ -94,7 +94,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         raise NotImplementedError
 
     def other_received(self, data: Buffer, at: int) -> None:
-        """A frame that begins at a place of a chunk, and is not the next answer to a run."""
+        """A frame that begins at a place of a chunk, and is not the next response to a run."""
         raise NotImplementedError
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
@@ -191,7 +191,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         self._wait((asked, data, len(data), asked.sink))
 
     def finished(self, asked: PendingRequest) -> None:
-        """A request has its answer, or is given up."""
+        """A request has its response, or is given up."""
         self._asked.pop(asked, None)
         if asked.expected:
             if isinstance(asked, RunAsked):
@@ -200,7 +200,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
                 self.forget(asked)
 
     def drop(self, sink: AnswerSink) -> None:
-        """Forget this sink's requests: those not sent never will be, and no answer reaches it any more."""
+        """Forget this sink's requests: those not sent never will be, and no response reaches it any more."""
         self._no_longer_waits(sink)
         for asked in [asked for asked in self._asked if asked.sink is sink]:
             asked.done = True
@@ -235,7 +235,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         super().opened()
 
     def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
-        """The first answers: only now is it sure that the bookie takes this client (TLS 1.3 does not say)."""
+        """The first responses: only now is it sure that the bookie takes this client (TLS 1.3 does not say)."""
         del self.__dict__["frames_received"]
         self.was_ready = True
         self.frames_received(data, starts)

@@ -1,4 +1,4 @@
-"""One connection to one bookie: requests out, answers back, each answered exactly once.
+"""One connection to one bookie: requests out, responses back, each answered exactly once.
 
 What the bookie says is an `Answer`; what the network does to a request is one too (TIMED_OUT, UNREACHABLE), so no
 caller ever waits for ever or mistakes silence for a "no". Frames wait here, not in the transport, once its buffer is
@@ -27,7 +27,7 @@ from quire.wire.entry import Buffer
 log = logging.getLogger(__name__)
 
 SIGN_OF_LIFE = 0
-"""The number of a request whose answer tells only that there is one. No other open request has it."""
+"""The number of a request whose response has no content. No other open request has it."""
 _Outstanding = tuple[AnswerSink, object, float]
 
 
@@ -40,11 +40,11 @@ class Channel(ClientChannel):
         context, ended: see `ClientChannel`.
 
     Attributes:
-        version: what the hello settled, 0 before; answers are laid out as it says.
+        version: what the hello settled, 0 before; responses are laid out as it says.
         features: what the bookie said that it can do.
-        boot: the bookie's boot number, 0 where it tells none.
-        beside: the bookie offers its files, and both ends of the connection have one address, as this side sees them; who
-            finds that the files are not readable unsets it.
+        boot: the bookie's boot number, 0 where it announces none.
+        beside: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
+            who finds that the files are not readable unsets it.
         place_misses: how many responses in a row named places whose bytes did not verify.
     """
 
@@ -89,11 +89,11 @@ class Channel(ClientChannel):
     ) -> bool:
         """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
 
-        One that no frame holds is not sent, and answered BAD_REQUEST.
+        One that no frame holds is not sent, and completes with BAD_REQUEST.
 
         Args:
             body: the body's buffers, kept by reference until sent.
-            deadline: loop time after which the answer is TIMED_OUT.
+            deadline: loop time after which the response is TIMED_OUT.
             body_crc: the body's checksum where the caller has it already.
 
         Returns:
@@ -143,7 +143,7 @@ class Channel(ClientChannel):
     ) -> None:
         """Send a request whose body depends on what the bookie speaks; the rest as in `send`.
 
-        A bookie that cannot do it is not asked: the answer is BAD_REQUEST, made here.
+        A bookie that cannot do it is not asked: the response is BAD_REQUEST, made here.
         """
         number = self._next_number
         self._next_number = number + 1 & 0xFFFFFFFF or 1
@@ -159,7 +159,7 @@ class Channel(ClientChannel):
         self._send_waiting()
 
     def drop(self, sink: AnswerSink) -> None:
-        """Forget this sink's requests: those not sent never will be, and no answer reaches it any more."""
+        """Forget this sink's requests: those not sent never will be, and no response reaches it any more."""
         self._no_longer_waits(sink)
         for number in [number for number, (owner, _, _) in self._outstanding.items() if owner is sink]:
             self._silence.given_up(int(1000 * self._outstanding.pop(number)[2]))
@@ -168,7 +168,7 @@ class Channel(ClientChannel):
         return [number for number, (_, _, deadline) in self._outstanding.items() if deadline <= now]
 
     def _timed_out(self, request: int) -> None:
-        # An answer may make its owner drop the rest of what it asked.
+        # A response may make its owner drop the rest of what it asked.
         outstanding = self._outstanding.pop(request, None)
         if outstanding is not None:
             outstanding[0].answered(outstanding[1], made_here(Answer.TIMED_OUT))

@@ -32,10 +32,10 @@ Shape: TypeAlias = Callable[[int, int], "bytes | None"]
 
 
 class AnswerSink(Protocol):
-    """Whoever sent a request and gets its one answer."""
+    """The sender of a request, which gets its one response."""
 
     def answered(self, tag: object, frame: native.AnswerFrame) -> None:
-        """The answer to the request with this tag; `frame.body` is the receiver's to keep."""
+        """The response to the request with this tag; `frame.body` is the receiver's to keep."""
 
 
 Waiting: TypeAlias = tuple[Any, Any, int, AnswerSink]
@@ -238,14 +238,14 @@ class ClientChannel(FrameProtocol):
     # --- its end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the connection; what is outstanding is answered UNREACHABLE."""
+        """End the connection; what is outstanding is completed with UNREACHABLE."""
         if self.transport is not None:
             self.transport.abort()
         else:
             self.end(self._reason or "closed")
 
     def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
-        self.was_refused = True  # one side does not take the other, which `troubles` tells
+        self.was_refused = True  # one side refuses the other; `troubles` says why
         msg = (
             f"the response of bookie {self.meant} has {size} bytes, and the limit of this client is "
             f"{self._sent_bytes_max}: raise it to the bookie's limit ({OPTION})"
@@ -269,7 +269,7 @@ class ClientChannel(FrameProtocol):
         self.end(self._reason or why_it_ended(exc, opening=opening))
 
     def _over(self, reason: str) -> None:
-        """Nothing is sent any more; whoever made the connection hears why."""
+        """Nothing is sent any more; the maker of the connection gets the reason."""
         self.closed = True
         self._ready = False
         if self._opening is not None:
@@ -288,9 +288,9 @@ class ClientChannel(FrameProtocol):
 
 
 def made_here(answer: Answer) -> native.AnswerFrame:
-    """An answer that the bookie did not give."""
+    """A response that the bookie did not give."""
     return native.AnswerFrame(0, 0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
 
 
 unreachable = made_here(Answer.UNREACHABLE)
-"""The answer of a bookie that cannot even be tried."""
+"""The response of a bookie that cannot even be tried."""

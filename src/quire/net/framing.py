@@ -3,7 +3,7 @@
 One shared scratch buffer receives small frames of all connections; a frame that does not end in the chunk it began
 in gets a buffer of its own, which the socket then fills directly. So an idle connection costs nothing. Behind a long
 frame only the head of the next is received into the scratch buffer, so that of long frames one after another next to
-nothing is copied. Buffers of long frames are used again when nobody looks at them any more: fresh memory of that
+nothing is copied. Buffers of long frames are used again when nothing refers to them any more: fresh memory of that
 size costs more than what is received into it.
 
 Source: `docs/formats/native-protocol.md`.
@@ -28,11 +28,11 @@ FRAME_STEP_BYTES = 32 * 1024
 HEAD_BYTES = 4096
 """What is received of a frame that is expected to be long, to know its size."""
 LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
-"""How much memory of long frames is kept to be used again, unless somebody keeps the frames themselves."""
+"""How much memory of long frames is kept to be used again, unless a caller keeps the frames themselves."""
 STALL_SECONDS = 1.0
 """How long a frame may be unfinished while others wait for the memory that it takes."""
 LOOK_SECONDS = STALL_SECONDS / 4
-"""How often that is looked at, while somebody waits."""
+"""How often that is checked, while a connection waits."""
 LOOKED_AT = 4
 """How many buffers are tried at either end: the newest are still in the processor's cache, the oldest likely free."""
 _LENGTH = struct.Struct(">I")
@@ -42,10 +42,10 @@ _LENGTH_BYTES = _LENGTH.size
 class ReceiveBudget:
     """Bounds the memory of unfinished frames over all connections of one process.
 
-    While less than half of it is taken, whoever begins a frame gets memory for all of it. Beyond that a frame gets
-    memory as its bytes come, twice what has come: so announcing alone takes nothing from anybody. Where there is no
-    room even for that, a connection is not read; and a frame that has been unfinished for a second then ends with its
-    connection, the oldest first, until nobody waits.
+    While less than half of it is taken, a connection that begins a frame gets memory for all of it. Beyond that a frame
+    gets memory as its bytes come, twice what has come: so announcing alone takes no memory from others. Where there is
+    no room even for that, a connection is not read; and a frame that has been unfinished for a second then ends with
+    its connection, the oldest first, until none waits.
 
     Args:
         bytes_max: how many bytes unfinished frames may take together.
@@ -124,7 +124,7 @@ class ReceiveBudget:
                 self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._make_room)
 
     def give(self, size: int) -> None:
-        """Give bytes back; whoever waits tries again."""
+        """Give bytes back; waiting connections try again."""
         self.taken -= size
         if self._waiting:
             self._try_again()
@@ -204,7 +204,7 @@ class Scratch:
         return memoryview(buffer)[:size]
 
     def give_back(self) -> None:
-        """Keep no memory of frames that nobody looks at any more."""
+        """Keep no memory of frames that nothing refers to any more."""
         self._frames = deque(buffer for buffer in self._frames if not _is_free(buffer))
         self._frames_bytes = sum(map(len, self._frames))
 
@@ -228,7 +228,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         budgeted: bytes of the budget that its unfinished frame takes.
         waits: it is not read because there is no memory for its frame.
         partial_since: loop time at which the frame began that is not finished; None if there is none.
-        heard: something was received; whoever looks at it unsets it.
+        heard: something was received; the reader of the flag unsets it.
     """
 
     def __init__(self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int) -> None:
@@ -257,7 +257,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
     # --- for subclasses ------------------------------------------------------------------------------------------
 
     def hello_received(self, body: memoryview) -> None:
-        """The other side's hello, or its answer to ours."""
+        """The other side's hello, or its response to ours."""
         raise NotImplementedError
 
     def frame_received(self, frame: memoryview) -> None:
@@ -345,7 +345,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         """Go on under TLS: ends with `secured` or `connection_lost`; until then nothing may be written.
 
         Raises:
-            MalformedFrameError: more came in clear, which somebody between the two may have put there.
+            MalformedFrameError: more came in clear, which a third party may have inserted.
         """
         if self._stub or self._frame is not None:
             msg = "unencrypted bytes after the agreement to use TLS"
@@ -378,7 +378,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
             self._greeted = True
             self.hello_received(body)
             if self.transport is not None and self.transport.is_closing():
-                return  # whoever is refused is not served
+                return  # a refused client is not served
             if not self._greeted and at < end:
                 msg = "unencrypted bytes after a START_TLS request"
                 raise MalformedFrameError(msg)
@@ -400,7 +400,7 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
             self.partial_since = None
 
     def _keep(self, rest: memoryview) -> None:
-        """Keep what is too short to tell the size of its frame, or to deserve memory for all of it."""
+        """Keep what is too short to contain the size of its frame, or to deserve memory for all of it."""
         self._stub = bytes(rest)
         self._frame_bytes = 0
         self._mark_partial(partial=True)

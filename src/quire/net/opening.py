@@ -23,7 +23,7 @@ from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
 _FIRST_TXN_ID: Final = 1 << 40
-"""Far from the numbers of requests: an answer to the opening that comes late is nobody's."""
+"""Far from the numbers of requests: a response to the opening that comes late matches no request."""
 _NO_TLS: Final = (
     "the bookie refuses TLS, and this client requires it: give the bookie a "
     "certificate, or remove [tls] from the client's settings"
@@ -130,7 +130,7 @@ class NativeOpening(_Opening):
         self._channel.write_hello(self._channel.hello(scheme))
 
     def takes(self, hello: native_hello.HelloAnswer) -> bool:
-        """Whether an answer to a hello was this opening's; one that is not opens the connection, or refuses it."""
+        """Whether a response to a hello was this opening's; one that is not opens the connection, or refuses it."""
         if self._asks_tls:
             self._asks_tls = False
             if hello.version == 0 or not hello.features & native_hello.START_TLS:
@@ -191,7 +191,7 @@ class BookKeeperOpening(_Opening):
         """What comes while the connection is being opened.
 
         Raises:
-            MalformedFrameError: a frame lies in clear behind the answer to START_TLS; nothing is done about it.
+            MalformedFrameError: a frame lies in clear behind the response to START_TLS; nothing is done about it.
         """
         in_clear = not self._channel.upgrading
         for at in starts:
@@ -217,7 +217,7 @@ class BookKeeperOpening(_Opening):
                 self._refuse(_NOT_TAKEN)
             else:
                 self._said(message.authResponse.authPluginName, message.authResponse.payload)
-        # Else a Java bookie with both says once more, after the handshake, that nobody has given a name yet.
+        # Else a Java bookie with both reports again, after the handshake, that the client has not authenticated.
 
     def _v2_answered(self, answer: v2.Response) -> None:
         if isinstance(answer, v2.AuthPacket) and not self._asks_tls:
@@ -250,7 +250,7 @@ class BookKeeperOpening(_Opening):
 
 
 def why_it_ended(exc: Exception | None, *, opening: bool) -> str:
-    """Why a connection was lost, as far as it can be told."""
+    """Why a connection was lost, as far as that is known."""
     if isinstance(exc, ssl.SSLError) or (opening and exc is not None):
         return explain(exc)
     if opening:

@@ -22,7 +22,7 @@ class RunFrames(NamedTuple):
         body: the run that they were made of.
         made_for: the key and what else they depend on.
         data: the frames of the requests.
-        answers: the frames of the answers, when all goes well.
+        answers: the frames of the responses, when all goes well.
         ids: the entries.
         txn_id: the first entry's transaction id in V3; the others' follow it.
     """
@@ -49,7 +49,7 @@ class RunEncoder:
         self._next_txn = 1
 
     def next_txns(self, count: int) -> int:
-        """The first of so many transaction ids that nobody has had."""
+        """The first of so many transaction ids that were never used."""
         first = self._next_txn
         self._next_txn += count
         return first

@@ -1,7 +1,7 @@
-"""Runs on their way to a bookie that answers each entry, and whose answers are known beforehand.
+"""Runs on their way to a bookie that answers each entry, and whose responses are known beforehand.
 
 Everything but a failure is answered in the same bytes, and mostly in the order of the entries: so what comes is
-compared with what should come, many answers at one time. What comes otherwise is looked up entry by entry.
+compared with what should come, many responses at one time. What comes otherwise is looked up entry by entry.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class RunsExpected:
     """The runs that one connection has sent and that are not wholly answered.
 
     Args:
-        ledger_of: the ledger that an answer is about, by the buffer and where in it the answer begins; -1 if it is none.
-        place_of: what an answer names that is not the next one: by run and position, the same as the connection finds.
+        ledger_of: the ledger that a response is about, by the buffer and where in it the response begins; -1 if it is
+            none.
+        place_of: what a response names that is not the next one: by run and position, the same as the connection finds.
     """
 
     __slots__ = ("_ledger_of", "_odd", "_place_of", "_runs", "_step")
@@ -44,7 +45,7 @@ class RunsExpected:
         runs.append(asked)
 
     def take(self, data: Buffer, starts: Sequence[int], number: int) -> int:
-        """Count the answers that are the next ones of their runs, and finish the runs that have all.
+        """Count the responses that are the next ones of their runs, and finish the runs that have all.
 
         Args:
             data: a chunk.
@@ -85,7 +86,7 @@ class RunsExpected:
         return self._runs.get(self._ledger_of(data, at)) if self._runs else None
 
     def odd(self, place: Hashable) -> tuple[RunAsked, int] | None:
-        """The run, and the position in it, of an answer that was not the next one; None if nobody waits for it."""
+        """The run, and the position in it, of a response that was not the next one; None if no request waits for it."""
         if self._runs:
             self._spread()
         waiting = self._odd.get(place)
@@ -136,15 +137,15 @@ def _end(data: Buffer, start: int) -> int:
 
 
 def v2_ledger_of(data: Buffer, at: int) -> int:
-    """The ledger of an answer to an ADD."""
+    """The ledger of a response to an ADD."""
     return int.from_bytes(data[at + 12 : at + 20], "big")
 
 
 def v2_place_of(asked: RunAsked, position: int) -> Hashable:
-    """How V2's answers name an entry."""
+    """How V2's responses name an entry."""
     return asked.ledger_id, asked.ids[position]
 
 
 def v3_place_of(asked: RunAsked, position: int) -> Hashable:
-    """How V3's answers name an entry."""
+    """How V3's responses name an entry."""
     return asked.txn_id + position

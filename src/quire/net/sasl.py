@@ -1,8 +1,8 @@
 """SASL DIGEST-MD5, as BookKeeper's `sasl` plugin speaks it: the same tokens in V2, V3 and our own protocol.
 
-The client's side is the library's (pure-sasl). No maintained library has the server's; it is four hashes, and they stand
-here (`docs/decisions/008-digest-md5.md`). DIGEST-MD5 hides the password from who listens and from nobody else: what
-follows it is in clear unless TLS is there too.
+The client's side is the library's (pure-sasl). No maintained library has the server's; it is four hashes, and they
+stand here (`docs/decisions/008-digest-md5.md`). DIGEST-MD5 hides the password from listeners and from no other party:
+what follows it is in clear unless TLS is there too.
 
 Source: RFC 2831, 2.1; `docs/security.md`.
 """
@@ -55,7 +55,7 @@ class SaslClient:
         )
 
     def step(self, challenge: bytes) -> bytes:
-        """The answer to a bookie's token; empty when there is nothing left to say.
+        """The response to a bookie's token; empty when there is nothing left to say.
 
         Raises:
             AuthenticationError: the token is none of DIGEST-MD5, or shows that the bookie does not know the password.
@@ -109,7 +109,7 @@ class SaslServer:
         self._nonce = secrets.token_urlsafe(30).encode()
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's token.
+        """The response to a client's token.
 
         Raises:
             AuthenticationError: it is refused. The text is for this side's log: a client must not learn why.
@@ -129,7 +129,7 @@ class SaslServer:
         authzid = said.get("authzid")
         if authzid is not None and _text(authzid, utf8=True) != name:
             raise AuthenticationError(f"user {name!r}: the client requests another identity")
-        # Somebody unknown costs as much time as a wrong password.
+        # An unknown user costs as much time as a wrong password.
         known = self._users.passwords.get(name)
         password = secrets.token_urlsafe(12) if known is None else known
         secret = b":".join((_hashed_form(name), said.get("realm", b""), _hashed_form(password)))

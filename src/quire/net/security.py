@@ -1,4 +1,4 @@
-"""What a client or a bookie is told about TLS and passwords, and the file in which that stands.
+"""The TLS and password settings of a client or a bookie, and the file that holds them.
 
     [tls]
     ca = "ca.pem"
@@ -49,7 +49,7 @@ class ClientSasl:
     password: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what names nobody, or two.
+        """Refuse settings that name no user, or two.
 
         Raises:
             MisuseError: neither a file nor a name is given, or both are.

@@ -131,7 +131,7 @@ class Upgradable(Protocol):
 
 
 class _Meanwhile(asyncio.Protocol):
-    """Takes what arrives between the end of a handshake and the moment in which its owner has heard of it."""
+    """Takes what arrives between the end of a handshake and the call that notifies its owner."""
 
     def __init__(self) -> None:
         self.early: list[bytes] = []
@@ -163,7 +163,7 @@ async def upgrade(
     loop = asyncio.get_running_loop()
     transport, meanwhile = connection.transport, _Meanwhile()
     if transport is None or transport.is_closing():
-        return  # it is over already, and its protocol hears of it
+        return  # it is over already, and its protocol is notified
     new: asyncio.Transport | None = None
     try:
         new = await loop.start_tls(

@@ -11,7 +11,7 @@ from quire.core.errors import MalformedFrameError
 from quire.wire.frame_limits import OPTION
 
 ABSURD: Final = 64
-"""A frame so many times longer than the limit is no frame: nobody waits for its end."""
+"""A frame so many times longer than the limit is no frame: its end is not awaited."""
 ABSURD_BYTES: Final = 1 << 31
 """Nor is one whose length is negative to Java."""
 

@@ -124,7 +124,7 @@ class V2Channel(BookKeeperChannel):
             self._beside.close()
         super().end(reason)
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
         # V2 has one code for a client that the bookie does not know and for another key. One that it has served
@@ -170,7 +170,7 @@ class V2Channel(BookKeeperChannel):
         asked.batch_came(answer.entries, max(map(header_lac, answer.entries)))
 
     def _answered(self, op: int, ledger_id: int, number: int) -> PendingRequest | None:
-        """Who waits for this answer, first come first served; None if nobody does any more."""
+        """The requests that wait for this response, first come first served; None if none does any more."""
         place = (op, ledger_id, number)
         waiting = self._expected.get(place)
         if waiting is None:

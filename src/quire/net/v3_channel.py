@@ -115,7 +115,7 @@ class V3Channel(BookKeeperChannel):
             message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
             message.getListOfEntriesOfLedgerRequest.ledgerId = held.ledger_id
             self.write(held, v3.frame_of(message))
-        elif kind is Kind.INFO and not key:  # what a bookie says of one ledger, only ours can tell
+        elif kind is Kind.INFO and not key:  # INFO about one ledger is a request of ours alone
             disk = asked(_DiskAsked)
             message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_A_POLL))
             message.getBookieInfoRequest.requested = v3.TOTAL_DISK_CAPACITY | v3.FREE_DISK_SPACE
@@ -135,7 +135,7 @@ class V3Channel(BookKeeperChannel):
         for txn_id in [txn_id for txn_id, (other, _) in self._expected.items() if other is asked]:
             del self._expected[txn_id]
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def other_received(self, data: Buffer, at: int) -> None:
         added = v3.take_add_answer(data, at)
@@ -195,7 +195,7 @@ class V3Channel(BookKeeperChannel):
             asked.got(entry_id, answer, b"", -1)
 
     def _woken(self, poll: _PollAsked, answer: Answer, read: pb.ReadResponse, lac: int) -> None:
-        """The end of a long poll: with news, the entry that came with it and those after it are the answer."""
+        """The end of a long poll: with news, the entry that came with it and those after it are the response."""
         if answer is not Answer.OK:
             poll.finish(answer, lac=lac)
             return

@@ -52,8 +52,8 @@ def fix(options: ReadOptions) -> AsOf | None:
     """Where each log ends for a frame that is loaded now: what `asOf` says, or where it ends now.
 
     Returns:
-        None where a log is not there, or too few bookies answer to tell its end: the plan of a batch will say so, and a
-        stream may wait for it.
+        None where a log is not there, or too few bookies respond to determine its end: the plan of a batch will say so,
+        and a stream may wait for it.
 
     Raises:
         QuireError: the cluster cannot be asked.
@@ -71,7 +71,7 @@ def _now_of(options: ReadOptions) -> AsOf:
 
     Raises:
         SparkUseError: a log is not there, or a pattern matches none.
-        ReadUnavailableError: too few bookies answer to tell where an open ledger ends.
+        ReadUnavailableError: too few bookies respond to determine where an open ledger ends.
     """
     return cluster.call(options.cluster, _now, options)
 

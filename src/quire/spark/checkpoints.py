@@ -65,7 +65,7 @@ class Checkpoint:
         return fingerprints.of_input(batch_id, lines, self._files_of(lines)) if lines else None
 
     def _files_of(self, lines: list[str]) -> list[str]:
-        """What the lines that are only counts stand for; nothing where one of them cannot be told."""
+        """What the lines that are only counts stand for; nothing where one of them is unknown."""
         found: list[str] = []
         for place, line in enumerate(lines):
             count = _FILE_COUNT.fullmatch(line.strip())
@@ -92,7 +92,7 @@ class Checkpoint:
 
 
 def query_of(checkpoint: str | None) -> str:
-    """A stream's id from its checkpoint, where Spark does not tell it to the tasks.
+    """A stream's id from its checkpoint, where Spark does not give it to the tasks.
 
     Raises:
         SparkUseError: there is no checkpoint to look into.

@@ -145,12 +145,12 @@ async def nearest(client: QuireClient, name: str) -> str:
 
 
 def warn(text: str) -> None:
-    """Tell what is skipped; Spark shows it where its worker logging is on, and on the worker's stderr."""
+    """Log what is skipped; Spark shows it where its worker logging is on, and on the worker's stderr."""
     log.warning("quire: %s", text)
 
 
 def warn_of_times(logs: Sequence[str], count: int, first_offset: int | None) -> None:
-    """Tell how many records of a task have a time that is read as null, and the offset of the first; nothing for none."""
+    """Log how many records of a task have a time that reads as null, and the offset of the first; nothing for none."""
     if count:
         warn(
             f"{', '.join(logs)}: {count:,} records, the first at offset {first_offset}, have a time outside the years 1 "

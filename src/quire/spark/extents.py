@@ -45,7 +45,7 @@ class Extent:
         log: its description; None for a raw ledger.
         record: the ledger's metadata; None for a log.
         size: payload bytes of a raw ledger up to `end`.
-        silent: bookies for want of whose answer more may be confirmed than `end` says.
+        silent: bookies for want of whose response more may be confirmed than `end` says.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Extent:
         return any(item.last_entry is not None for item in self.log.items)
 
     def up_to(self, end: int) -> Extent:
-        """The same, ending at an offset that is not behind its end: whoever is silent, this much is confirmed."""
+        """The same, ending at an offset up to which all is confirmed, whichever bookies are silent."""
         return replace(self, end=end, size=self.size * end // max(self.end, 1), silent=())
 
     def offset(self, asked: int) -> int:
@@ -224,7 +224,7 @@ def check_end_is_known(extent: Extent) -> None:
     """Refuse to take what few bookies know for all that there is: where an open ledger ends, enough must say.
 
     Raises:
-        ReadUnavailableError: too few answer.
+        ReadUnavailableError: too few respond.
     """
     if extent.silent:
         raise ReadUnavailableError(

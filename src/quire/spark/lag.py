@@ -130,7 +130,7 @@ class LagListener(StreamingQueryListener):
 
 
 def lags_of(progress: Mapping[str, Any]) -> list[Lag]:
-    """The lags that a batch's progress tells of; sources of other formats tell none."""
+    """The lags in a batch's progress; sources of other formats have none."""
     query = progress.get("name") or progress["id"]
     found: list[Lag] = []
     for source in progress.get("sources", ()):

@@ -171,7 +171,7 @@ async def _what_is_lost(
 ) -> tuple[LostEntries, tuple[int, int] | None]:
     """Which entries from one on are gone, and from which offset up to, not including, which their records were.
 
-    None instead of offsets: the entry before the first one is gone too and belongs to another task, which tells.
+    None instead of offsets: the entry before the first one is gone too and belongs to another task, which reports it.
     """
     record = piece.record
     assert record is not None

@@ -93,7 +93,7 @@ def asked_of(options: ReadOptions, extent: Extent) -> tuple[int, int]:
 
     Raises:
         TrimmedError: the start was asked for by number and is not there any more.
-        ReadUnavailableError: too few bookies answer to tell where the log ends.
+        ReadUnavailableError: too few bookies respond to determine where the log ends.
         SparkUseError: an offset lies behind the log's end.
     """
     if LATEST in (options.starting.of(extent.name), options.ending.of(extent.name)):
@@ -242,7 +242,7 @@ async def offset_since(client: QuireClient, options: ReadOptions, extent: Extent
         entry_id = await seeking.first_since(client, reader, 0, last, from_ms)
         gone = await seeking.first_if_gone(client, reader, entry_id, last)
         if gone is not None:
-            # Its records may have been as late: whoever reads from here on is told of them.
+            # Its records may have been as late: a reader that starts here gets a warning.
             return max(item.first_offset + gone, extent.start)
         view = await read_one(reader, entry_id)
         times = view.times_ms(0, view.header.count)

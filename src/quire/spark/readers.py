@@ -79,7 +79,7 @@ class _OptionalPushFilters:
 
 @cache
 def _say_that_nothing_is_pruned() -> None:
-    """Tell once in a process why filters do not make a read smaller."""
+    """Log once in a process why filters do not make a read smaller."""
     cluster.warn(
         f"{FILTERS_SETTING}=true, but Spark {pyspark.__version__} applies the filters of one query to the next one on the same "
         "data frame, so this source takes none and reads everything. Read less with the options of "

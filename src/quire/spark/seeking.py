@@ -39,7 +39,7 @@ class Headers:
         """The header of one entry; None for one that is proven gone.
 
         Raises:
-            ReadUnavailableError: nobody can tell now.
+            ReadUnavailableError: that is unknown now.
         """
         if entry_id in self._gone:
             return None

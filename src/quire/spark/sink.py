@@ -1,7 +1,7 @@
 """The sink: what Spark calls to write a frame, and each batch of a stream, exactly once.
 
 Every attempt of every task writes its rows into ledgers of its own, or sends few rows along in its message. The
-driver's commit is one conditional swap of the logs' lists, which also notes query and batch: a batch that comes again
+driver's commit is one compare-and-swap of the logs' lists, which also notes query and batch: a batch that comes again
 finds its number there. So nothing that a task, a retry or a dead driver leaves is ever part of a log.
 
 Spark builds a writer in a planner process, pickles it into the tasks, and builds another for each commit of a stream:
@@ -41,7 +41,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver: who it is, and what it has for each log."""
+    """What a task sends the driver: its id, and what it has for each log."""
 
     by: StagedBy
     shares: tuple[TaskShare, ...]
@@ -53,7 +53,7 @@ class _Sink:
     Args:
         options: of the write.
         schema: of the frame.
-        seams: what a check swaps.
+        seams: what a check replaces.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, seams: Seams | None = None) -> None:
@@ -128,7 +128,7 @@ class _Sink:
         self._seams.at("committed")
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks staged and no list holds: after an answer that was lost, the lists may hold it."""
+        """Delete what the tasks staged and no list holds: after a response that was lost, the lists may hold it."""
         self._seams.at("abort")
         for message in _in_order(messages):
             for share in message.shares:

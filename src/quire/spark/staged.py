@@ -104,10 +104,10 @@ def _nothing(step: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What a check swaps or listens to; production has the defaults.
+    """What a check replaces or observes; production has the defaults.
 
     Attributes:
-        at: told of each step of staging, commit and abort.
+        at: called at each step of staging, commit and abort.
         rules: the judgements of a commit.
         looks: whether an abort looks at the list before it deletes.
     """
@@ -165,7 +165,7 @@ class Staging:
         options: of the write.
         log: its name, and `target` what it is.
         by: who stages.
-        at: told of each step.
+        at: called at each step.
         inline_bytes: how many rows are few.
     """
 
@@ -251,7 +251,7 @@ class Staging:
         return item
 
     def discard(self) -> None:
-        """The task has failed: nobody was told of the ledger. If it cannot be deleted now, the collector finds it."""
+        """The task has failed: no commit names the ledger. If it cannot be deleted now, the collector finds it."""
         ledger = self._ledger
         if ledger is None:
             return
@@ -364,7 +364,7 @@ async def _commit(
 
 
 def _say_by_number(options: WriteOptions, log: str, mark: StagedMark) -> None:
-    """Tell once that a batch's number alone was compared: what a copied checkpoint wrote would not be noticed."""
+    """Log once that a batch's number alone was compared: what a copied checkpoint wrote would not be noticed."""
     if (mark.query_id, log) in _said:
         return
     _said.add((mark.query_id, log))

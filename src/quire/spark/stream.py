@@ -1,8 +1,8 @@
 """A stream over logs: where it begins, how far the next micro-batch goes, what its tasks read, what is done.
 
 One object lives in the one process that Spark keeps on the driver for a stream; nothing of it is needed after a
-restart, since every position is in Spark's checkpoint and, with a cursor, in the metadata store. So every answer is
-derived from positions and from the logs, and the same question gets the same answer:
+restart, since every position is in Spark's checkpoint and, with a cursor, in the metadata store. So every response is
+derived from positions and from the logs, and the same question gets the same response:
 
 - the start is asked for twice, and again after each failure until the first batch is done: `earliest` is not a number
   but "where the log begins", a number is the user's, and `latest` is only what a cursor holds;
@@ -133,7 +133,7 @@ class Stream:
             end = extent.end
             if self._target is not None:
                 if extent.name in self._left_out and extent.name not in self._target:
-                    # When the target was fixed nobody knew of this log: only the checkpoint names it.
+                    # When the target was fixed this log was not known: only the checkpoint names it.
                     check_end_is_known(extent)
                     self._target[extent.name] = Position(extent.identity, end)
                 target = self._target.get(extent.name)
@@ -169,11 +169,11 @@ class Stream:
     async def stop_at_now(self, client: QuireClient) -> None:
         """Treat what is there now as all that there will ever be (`Trigger.AvailableNow`).
 
-        Spark does not say yet where the stream is: the end of a log that only the checkpoint names is fixed by the first
-        `latest`, which is told of it.
+        Spark does not say yet where the stream is: the end of a log that only the checkpoint names is fixed by the
+        first `latest`, which gets it.
 
         Raises:
-            ReadUnavailableError: too few bookies answer to tell how much is there.
+            ReadUnavailableError: too few bookies respond to determine how much is there.
         """
         extents = await self._extents(client, {})
         for extent in extents.values():

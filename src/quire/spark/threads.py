@@ -21,7 +21,7 @@ _KNOWN: Final = "_quire_knows_threads"
 
 
 def writers_know_their_session() -> None:
-    """Make `frame.write` and `frame.writeStream` tell the thread's side in the JVM which session they belong to.
+    """Make `frame.write` and `frame.writeStream` set the session that they belong to on the thread's side in the JVM.
 
     Frames of Spark Connect need nothing of it. Calling this again changes nothing.
     """

@@ -1,4 +1,4 @@
-"""How often a bookie was started on a directory, how far that got, and what tells the directory from a copy of it.
+"""How often a bookie was started on a directory, how far that got, and how to recognise a copy of the directory.
 
 `MARKER` is made once and never touched again: a copy of the directory has another inode or change time there. `BOOT` has
 two slots, written in turn; the newest that verifies counts, so that a write that was cut leaves the one before, and a full

@@ -1,6 +1,7 @@
 """What a bookie's collector keeps between its passes, in the file `COLLECTOR` of the bookie's directory.
 
-Counter and evidence are in one file, written whole: whoever loses one loses both, and begins a new chain with no evidence.
+Counter and evidence are in one file, written whole: a bookie that loses one loses both, and begins a new chain with no
+evidence.
 
 Source: docs/formats/fields.md, "storage/collector_file.py"; `core/garbage.py`.
 """

@@ -1,4 +1,4 @@
-"""Parts of runs: how much of one fits into an answer, and its body cut to that.
+"""Parts of runs: how much of one fits into a response, and its body cut to that.
 
 Source: docs/decisions/029-single-reads.md; `docs/formats/run.md`.
 """
@@ -31,7 +31,7 @@ def header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:
 def fitting_part(run: RunView, low: int, high: int, left: int, *, more: bool) -> tuple[int, int, int]:
     """(first position, position behind the last, the id up to which they reach) of the entries that fit.
 
-    One always does unless there is `more` in the answer already; then the id may be below `low`.
+    One always does unless there is `more` in the response already; then the id may be below `low`.
     """
     start = count_ids(run.first, low - 1, run.period, run.residues) if low > run.first else 0
     end = count_ids(run.first, high, run.period, run.residues)

@@ -1,7 +1,7 @@
 """What was found that is not as it was written, until it is put right; and what of each ledger that concerns.
 
-A damage ends when its entries were put back, its ledger is deleted, or its segment is given back; that of a footer, when the
-records were read instead. One that names no ledger is told until the next start.
+A damage ends when its entries were put back, its ledger is deleted, or its segment is given back; that of a footer,
+when the records were read instead. One that names no ledger is reported until the next start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Damages:
     Attributes:
         kept: those that are not over.
         more: how many more there were, of which nothing is kept.
-        on_found: called with each new one; those that are not kept are not told.
+        on_found: called with each new one; those that are not kept are not reported.
     """
 
     def __init__(self, kept: list[Damage], kept_max: int, more: int = 0) -> None:

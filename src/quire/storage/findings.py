@@ -44,7 +44,7 @@ class Scan:
 
     Attributes:
         rows: a packed row of each run, in file order but for damaged ones.
-        lacs: the highest LAC that runs told of each ledger, -1 where none did.
+        lacs: the highest LAC in the runs of each ledger, -1 where none did.
         states: (ledger or -1 for the suspicion, LSN, body).
         kept: records that are carried over as they are.
         lists: the segment list, if it was found.

@@ -22,7 +22,7 @@ from quire.storage.segment_format import (
 
 
 class Sink(Protocol):
-    """Whoever put something and waits until it is on disk."""
+    """A caller that put something and waits until it is on disk."""
 
     def stored(self, tag: object, error: StorageError | None) -> None:
         """What was put with this tag is durable (no error), or failed for ever."""

@@ -1,7 +1,7 @@
 """Who a bookie's directory belongs to: taken at its creation, kept in it, locked while it is used.
 
 A bookie's id is a name and the incarnation of its disk (`name.k7f3q`): a new or wiped directory is a new bookie, so
-nobody takes it for the one that held the entries. The file `VERSION` holds BookKeeper's cookie text.
+it is not taken for the one that held the entries. The file `VERSION` holds BookKeeper's cookie text.
 
 Source: `docs/formats/segment.md`, "The directory"; BookKeeper source, `Cookie`: layout version 5.
 """
@@ -220,7 +220,7 @@ def _adopted(
 
 
 def _cookie_failed(path: Path, error: OSError) -> StorageError:
-    """What to tell about a cookie that could not be read or written, with what to do about it."""
+    """The message about a cookie that could not be read or written, with what to do about it."""
     why = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return DiskFullError(

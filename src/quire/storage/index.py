@@ -100,7 +100,7 @@ class RowTable:
         return len(self.rows) // ROW_BYTES
 
     def extend(self, rows: Buffer, lacs: Mapping[int, int]) -> None:
-        """Take packed rows by ascending LSN, all above those that are here, with the LACs that they told."""
+        """Take packed rows by ascending LSN, all above those that are here, with the LACs that they carry."""
         index = len(self)
         self.rows += rows
         for ledger_id, lac in lacs.items():
@@ -148,7 +148,7 @@ class RowTable:
         return ledger_id in self._dense or ledger_id in self._striped
 
     def parts(self) -> list[dict[int, Any]]:
-        """What is kept of each ledger; for whoever lets go of it."""
+        """What is kept of each ledger; for the caller that releases it."""
         return [self.lacs, self._dense, self._striped]
 
     def ledgers(self) -> list[int]:

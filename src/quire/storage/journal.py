@@ -1,7 +1,7 @@
 """Group commit: what is put while a write runs goes into the next one; one write and one sync for all of it.
 
 Records are laid out at once in an aligned buffer at the place where they will stay. One group is on its way to the disk
-at a time. Nobody is told "stored" before the sync has returned, and after a failed write or sync nobody is, ever.
+at a time. Nothing is acknowledged before the sync has returned, and after a failed write or sync nothing ever is.
 
 Source: docs/decisions/026-torn-or-damaged.md; docs/decisions/027-failed-sync.md; `docs/formats/segment.md`, "Group
 header".
@@ -172,12 +172,12 @@ class Journal:
         return segment, offset, lsn
 
     def wait(self, sink: Sink, tag: object) -> None:
-        """Tell the sink when what was put last is durable."""
+        """Call the sink when what was put last is durable."""
         assert self._group is not None
         self._group.items.append((sink, tag, None))
 
     def refuse(self, sink: Sink, tag: object, error: StorageError) -> None:
-        """Tell the sink, in its turn, that what it put was not taken."""
+        """Call the sink, in its turn: what it put was not taken."""
         group = self._group or (self._closed[-1] if self._closed else self._in_flight)
         if group is not None:
             group.items.append((sink, tag, error))
@@ -346,7 +346,7 @@ class Journal:
         if isinstance(result, BaseException):
             self.fail(result)
         if self.failure is not None:
-            # Also if this group is on the disk and another file's sync failed meanwhile: no answer after that.
+            # Also if this group is on the disk and another file's sync failed meanwhile: no response after that.
             self._tell(group.items, self.failure)
             self._fail_waiting(self.failure)
         else:
@@ -441,7 +441,7 @@ class Journal:
     # --- failing and stopping -------------------------------------------------------------------------------------
 
     def fail(self, cause: BaseException) -> StorageError:
-        """A write or sync failed: final. Nobody knows what the disk has kept of what it was told."""
+        """A write or sync failed: final. What the disk has kept of the writes is unknown."""
         if self.failure is None:
             kind = DescriptorShortageError if is_shortage(cause) else StorageError
             self.failure = kind(

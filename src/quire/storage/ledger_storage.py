@@ -1,4 +1,4 @@
-"""A bookie's disk as the bookie sees it: put runs and facts, be told when they are durable, read them back.
+"""A bookie's disk as the bookie sees it: put runs and facts, get a call when they are durable, read them back.
 
 All methods are called on one loop. What is put is visible to reads at once; "stored" comes later, in the order of the
 puts. It knows runs, ledgers and their facts, nothing of fragments, requests or peers.
@@ -152,7 +152,7 @@ class LedgerStorage:
             self._reader.cache,
             self.damages,
             clock,
-            lambda: self.on_sealed(),  # noqa: PLW0108 - whoever is to be told is set later
+            lambda: self.on_sealed(),  # noqa: PLW0108 - the callback is set later
         )
         self._shrinker = TombstoneShrinker(self._states, self._journal, clock)
 
@@ -203,7 +203,7 @@ class LedgerStorage:
             if stored is not None:
                 start.judge(rules.older_directory(stored, boots.own(start.found_lsn)), stored.lsn)
             if start.resume is None and boots.last is not None:
-                # Also where segments are gone: whoever names the LSN of an earlier doubt must not mean a later one.
+                # Also where segments are gone: the LSN of an earlier doubt must not end a later one.
                 start.last_lsn = max(start.last_lsn, boots.last.durable_lsn + LSN_GAP)
             storage = cls(config, segment_files, start, worker, clock, boots)
             storage._begin(start, stored)
@@ -342,7 +342,7 @@ class LedgerStorage:
         tag: object,
         background: bool = False,
     ) -> None:
-        """Store a run: reads see it at once, the sink is told when it is durable.
+        """Store a run: reads see it at once, the sink is called when it is durable.
 
         Args:
             run: the run; its body is kept as it is.
@@ -352,7 +352,7 @@ class LedgerStorage:
             recovery: a recoverer sent it: it may use the reserve of a full disk.
             sink: is called with `tag`.
             tag: whatever the caller knows the put by.
-            background: it may not use that reserve, whoever sent it.
+            background: it may not use that reserve, from any client.
         """
         ledger_id, body = run.ledger_id, run.body
         if run.origin_term:
@@ -445,7 +445,7 @@ class LedgerStorage:
         self._journal.wait(sink, tag)
 
     def clear_suspicion(self, sink: Sink, tag: object) -> None:
-        """Ledgers never heard of may be vouched for again: whatever may have been lost has been named."""
+        """Responses about unknown ledgers are conclusive again: whatever may have been lost has been named."""
         before = self._states.suspicion
         try:
             self._states.put_suspicion(before._replace(unknown=False))
@@ -466,17 +466,17 @@ class LedgerStorage:
         return list(self._ledgers)
 
     def token(self, ledger_id: int) -> int:
-        """The token of a ledger, deleted or not; 0 if it has none or was never heard of."""
+        """The token of a ledger, deleted or not; 0 if it has none or is not known."""
         ledger = self._states.get(ledger_id)
         return 0 if ledger is None or ledger.facts is None else ledger.facts.token
 
     def written_since(self, ledger_id: int, lsn: int) -> bool:
-        """Whether a run of a ledger that is not deleted was put after an LSN, see `last_lsn`; True if that cannot be told."""
+        """Whether a run of a ledger that is not deleted was put after an LSN, see `last_lsn`; True if unknown."""
         ledger = self._states.get(ledger_id)
         return ledger is not None and self._reader.written_since(ledger_id, ledger, lsn)
 
     def facts(self, ledger_id: int) -> LedgerFacts | None:
-        """A copy of what is known of a ledger, None if it was never heard of, or is deleted and refuses nothing any more."""
+        """A copy of what is known of a ledger, None if it is not known, or is deleted and refuses nothing any more."""
         ledger = self._states.get(ledger_id)
         return None if ledger is None or ledger.facts is None else ledger.facts.copy()
 
@@ -519,7 +519,7 @@ class LedgerStorage:
     def held_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
         """What is here from an id on and not known to be damaged, by ascending first id, neighbours joined.
 
-        Found lazily: whoever wants only some stops asking, in the same loop turn.
+        Found lazily: a caller that wants only some stops, in the same loop turn.
         """
         ledger = self._states.get(ledger_id)
         if ledger is None or ledger.last < first:
@@ -542,7 +542,7 @@ class LedgerStorage:
             yield joined
 
     def good_from(self, ledger_id: int, first: int) -> Iterator[HeldInterval]:
-        """The same, without what reads found to be damaged since: whoever copies what is missing is to copy that too."""
+        """The same, without what reads found to be damaged since: a repair copies that too."""
         return self.damages.without(ledger_id, self.held_from(ledger_id, first))
 
     def suspects(self, ledger_id: int) -> bool:
@@ -665,7 +665,7 @@ class LedgerStorage:
         return 0 if self._closed else run_through(self._reclaimer.steps(patient=False))
 
     def reclaim_slices(self) -> Generator[None, None, int]:
-        """What `reclaim` does, in slices: whoever drives this pauses at each `yield`, and may put anything meanwhile."""
+        """What `reclaim` does, in slices: the caller pauses at each `yield`, and may put anything meanwhile."""
         steps = self._reclaimer.steps(patient=True)
         while not self._closed:
             try:
@@ -676,7 +676,7 @@ class LedgerStorage:
         return 0
 
     def shrink_tombstones(self, wall_ms: int) -> Iterator[list[int]]:
-        """Shrink the tombstones whose time has passed, in slices: whoever drives this pauses at each `yield`.
+        """Shrink the tombstones whose time has passed, in slices: the caller pauses at each `yield`.
 
         A deleted ledger refuses nothing from then on; its entries stay dead, and what kept them so goes with them.
 
@@ -684,7 +684,7 @@ class LedgerStorage:
             wall_ms: the wall clock.
 
         Yields:
-            The ledgers of a slice, for whoever else remembers them as deleted. On a full or failed disk it ends early,
+            The ledgers of a slice, for other tables of deleted ledgers. On a full or failed disk it ends early,
             and a later call goes on.
         """
         for ledger_ids in self._shrinker.steps(wall_ms):

@@ -30,7 +30,7 @@ def close_directory(directory: Path) -> None:
         OSError: it cannot be looked at.
     """
     check_owner(directory)
-    # The marker's change time tells the directory from a copy of it, so the marker is not touched.
+    # The marker's change time distinguishes the directory from a copy of it, so the marker is not touched.
     said = close_folder(directory, _is_ours, untouched={MARKER_FILE})
     said += close_folder(directory / SEGMENTS_FOLDER, lambda _: True)
     for sentence in said:

@@ -13,7 +13,7 @@ from quire.env.interfaces import Done, Worker
 
 
 def shortage(where: Path | str, error: OSError) -> DescriptorShortageError:
-    """The error of whoever needs a file and has no descriptor for it."""
+    """The error of a caller that needs a file and has no descriptor for it."""
     return DescriptorShortageError(
         f"{where}: no file can be opened ({error.strerror}); nothing is damaged. The bookie tries "
         "again; raise the descriptor limit of the process (ulimit -n), or of the machine (sysctl "
@@ -65,7 +65,7 @@ class PatientWorker:
         """Run again what found no descriptor left. Called now and then.
 
         Args:
-            last: nobody will call again: from now on a shortage is a failure.
+            last: there will be no other call: from now on a shortage is a failure.
         """
         self._last_try = self._last_try or last
         short, self._short = self._short, []

@@ -42,7 +42,7 @@ UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024
 """Below this a run is read whole even if little of it is wanted: one read is cheaper than two."""
 SENT_ANYWAY_BYTES = 16 * 1024
-"""Up to this much that nobody asked for is handed over with the rest of its run."""
+"""Up to this much that was not requested is handed over with the rest of its run."""
 PLACED_BYTES = range(64 * 1024, native.FRAME_BYTES_MAX - RECORD_HEADER_BYTES + 1)
 """A shorter run is sent: to open a file for it costs the reader more. So is a longer one, whose place no client takes."""
 JOINED_GAP_BYTES = 64 * 1024
@@ -56,7 +56,7 @@ _SHORT_DIGESTS = _CHECKED_DIGESTS | {DigestType.HMAC}
 _BY_FIRST = attrgetter("first")
 _LOWEST = itemgetter(0)
 _UNREADABLE = 0x80
-"""Beside the flag DAMAGED of a row that was made up here: nobody knows whether what it stands for is damaged."""
+"""Beside the flag DAMAGED of a row that was made up here: it is unknown whether what it stands for is damaged."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class RunReader:
             yield from self._merged(cluster, dead, first, last)
 
     def written_since(self, ledger_id: int, ledger: StoredLedger, lsn: int) -> bool:
-        """Whether a run of a ledger that is not dead has a higher LSN; True if that cannot be told."""
+        """Whether a run of a ledger that is not dead has a higher LSN; True if that is unknown."""
         lsn = max(lsn, ledger.dead_through)
         for segment in self._segments.unsealed.values():
             table = segment.table
@@ -182,7 +182,7 @@ class RunReader:
     def _expected_spans(self, ledger_id: int, spans: Iterator[Span]) -> Iterator[Span]:
         """The same spans; the disk fetches a ledger's rows out of several footers at one time.
 
-        One footer first, then always as many again as were asked for: a short answer costs no more than it needs.
+        One footer first, then always as many again as were asked for: a short response costs no more than it needs.
         """
         count = 1
         while batch := list(islice(spans, count)):
@@ -265,7 +265,7 @@ class RunReader:
     ) -> RangeHeld:
         """What is here of first..last, at least one entry if any is, then up to a number of bytes.
 
-        With `placed`, of long runs only the place, for whoever asked to read; the last may reach beyond that number.
+        With `placed`, of long runs only the place, for the client to read; the last may reach beyond that number.
         """
         held = RangeHeld()
         left = bytes_max
@@ -307,7 +307,7 @@ class RunReader:
         return held
 
     def _expected(self, pieces: Iterator[RunPiece], bytes_max: int, *, placed: bool) -> Iterator[RunPiece]:
-        """The same pieces; the disk hears of all that is read here for one answer before the first is waited for.
+        """The same pieces; the disk gets all reads of one response before the first is waited for.
 
         So the runs of a ledger that was written among many others are fetched at one time, not one after another.
         """

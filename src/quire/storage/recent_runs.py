@@ -27,7 +27,7 @@ class RecentRuns:
         self.bytes = 0
 
     def add(self, sequence: int, offset: int, body: Buffer, lsn: int) -> None:
-        """Keep the body of the record at an offset of a segment; nobody may write to its memory from now on."""
+        """Keep the body of the record at an offset of a segment; its memory must not be written to from now on."""
         if isinstance(body, memoryview) and (
             len(body) <= COPIED_BYTES_MAX or memoryview(body.obj).nbytes > 2 * len(body) + 4096
         ):

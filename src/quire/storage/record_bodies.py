@@ -1,7 +1,7 @@
 """The bodies of records that are neither runs nor ledger states.
 
 Layouts: `docs/formats/segment.md`, "Records". Bodies were verified by their checksums before they come here; what still
-does not fit was written by another version, or by nobody.
+does not fit was written by another version, or is damage.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def decode_retirement(body: Buffer) -> list[int]:
 class Suspicion(NamedTuple):
     """What may have been lost without a name.
 
-    Ledgers whose newest state is not above `limbo_through` are in limbo; `unknown`: ledgers that were never heard of may
+    Ledgers whose newest state is not above `limbo_through` are in limbo; `unknown`: ledgers that are not known may
     have been here too. `lost_at`: the LSN of the last loss that cannot be named, kept for the life of the
     incarnation, whatever has been settled since.
     """

@@ -1,7 +1,7 @@
 """Reading a segment's records in order, and naming what is wrong with them.
 
-It decides nothing about the bookie: it tells what it found, whose ledgers may have lost something, and whether the end
-is torn or damaged. Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does".
+It decides nothing about the bookie: it reports what it found, whose ledgers may have lost something, and whether the
+end is torn or damaged. Source: `docs/formats/segment.md`, "What a crash can leave, and what the start does".
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ class SegmentScanner:
             found.clean = stopped_clean
 
     def _torn(self, trouble: _Trouble | None, offset: int, *, tail_invalid: bool) -> None:
-        """An invalid end after an unclean stop: torn or rotten, nobody can tell, so its ledgers vouch for nothing."""
+        """An invalid end after an unclean stop: torn or damaged, that is unknown, so its ledgers go to limbo."""
         found = self.found
         # In a recycled file the blank block behind a group is part of its write, and may be what is missing.
         if tail_invalid and (trouble is None or not self._header.recycled):

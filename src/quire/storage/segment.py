@@ -237,7 +237,7 @@ class Segment:
         """Its footer holds all now: let go of the file, and of the memory.
 
         Returns:
-            What it had in memory of each ledger. It may be much: whoever holds the loop empties it in slices.
+            What it had in memory of each ledger. It may be much: the caller empties it in slices.
         """
         self.trailer = trailer
         leftover: list[dict[Any, Any]] = (

@@ -404,7 +404,7 @@ class SegmentFiles:
         self.forget(sequence)
 
     def apart(self) -> SegmentFiles:
-        """The same files, opened anew: for whoever reads them beside the loop, and closes them."""
+        """The same files, opened anew: for a caller that reads them in another thread, and closes them."""
         other = copy(self)
         other.__dict__["_open"] = OrderedDict()
         return other

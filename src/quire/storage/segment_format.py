@@ -1,4 +1,4 @@
-"""The bytes of a segment's header, groups and records: one file for whoever writes and whoever reads.
+"""The bytes of a segment's header, groups and records: one file for writer and reader.
 
 Layout, reasons and what a crash can leave: `docs/formats/segment.md`. Nothing here opens a file.
 """

@@ -1,6 +1,6 @@
 """Work over many ledgers, a few milliseconds of the loop at a time.
 
-Such work is a generator: whoever drives it pauses at each `yield`, so that requests are answered in between.
+Such work is a generator: its caller pauses at each `yield`, so that requests are served in between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Slice:
     """How long the loop has been held since the last pause.
 
     Args:
-        clock: tells the time.
+        clock: monotonic time.
         slice_ns: how long it may be held, in nanoseconds.
     """
 

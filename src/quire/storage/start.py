@@ -55,7 +55,7 @@ class StartReport:
         torn: writes that were cut.
         damages: what is not as it was written, with file and offset; `damages_more` counts those not kept.
         limbo: ledgers that were put in limbo by this start.
-        suspects_unknown: ledgers never heard of may have been here.
+        suspects_unknown: ledgers that are not known may have been here.
         older: why the directory may lack what was acknowledged, whatever lies in it; empty if it is the bookie's own.
         replayed_bytes: read from segments without a footer.
         segments: how many are in use.
@@ -83,7 +83,7 @@ class Start:
 
     Attributes:
         segments: in use, by sequence; without a trailer they are still to be sealed.
-        ledgers: all that was heard of, shrunk tombstones too.
+        ledgers: all that are known, shrunk tombstones too.
         kept: records that are carried over as they are, with the segment of each.
         suspicion: what was suspected before, and is still.
         suspicion_lsn, suspicion_sequence: where that is written down.
@@ -227,7 +227,7 @@ class Start:
             )
 
     def _all_gone(self) -> None:
-        """A start leaves a segment before the bookie is shown to anybody, and the last one is never removed."""
+        """A start leaves a segment before the bookie is registered, and the last one is never removed."""
         self.report.clean = False
         self.all_suspect = True
         what = "all segments are missing, and this bookie has stored entries before: all its entries are lost"
@@ -415,7 +415,7 @@ class Start:
             self.strangers = self.strangers or ledger.shrunk or not ledger.state_lsn
         for ledger_id, ledger in self.ledgers.items():
             if ledger.shrunk and ledger_id not in self.named:
-                continue  # deleted for good; what else may have been lost of it is as of a ledger never heard of
+                continue  # deleted for good; what else may have been lost of it counts as an unknown ledger's
             old = 0 < limbo_through >= ledger.state_lsn
             new = self.all_suspect or ledger_id in self.named
             if not (old or new):

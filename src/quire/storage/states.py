@@ -132,7 +132,7 @@ class States:
         """The ledger of entries that a footer names, for `add_directory`, which counts that a sealed segment holds it.
 
         Returns:
-            A new one if it was never heard of; None if the entries are dead for sure: it is counted here then.
+            A new one if it is not known; None if the entries are dead for sure: it is counted here then.
         """
         ledger = self.get(ledger_id)
         if ledger is None and ledger_id in self.shrunk:
@@ -143,10 +143,10 @@ class States:
         return ledger
 
     def revive(self, ledger_id: int, space: Space) -> StoredLedger | None:
-        """The ledger of entries that are about to be put; None if it was never heard of.
+        """The ledger of entries that are about to be put; None if it is not known.
 
         Raises:
-            StorageError: what is dead of it cannot be told apart from them: that cannot be journaled.
+            StorageError: what is dead of it cannot be distinguished from them: that cannot be journaled.
         """
         if ledger_id in self.shrunk:
             ledger = self.new(ledger_id)

@@ -204,7 +204,7 @@ class TakingUp:
 
 
 def _tried(job: Callable[[], Any] | None, told: list[Any]) -> None:
-    """Do a job on the worker; whoever waits for it is told its result or its exception."""
+    """Do a job on the worker; its future gets the result or the exception."""
     try:
         told.append(None if job is None else job())
     except Exception as error:  # noqa: BLE001 - it is handed over

@@ -1,7 +1,7 @@
 """How many bytes an Arrow record batch message decodes to, read off its tables before anything is decoded.
 
-A compressed message may hold far more than it shows: whoever collects or allocates by size asks here first. The module
-knows the layout of the one schema of batch entries (`wire/batch.py`) and imports no library.
+A compressed message may hold far more than its size: code that collects or allocates by size calls this first. The
+module knows the layout of the one schema of batch entries (`wire/batch.py`) and imports no library.
 
 Source: `docs/formats/batch-entry.md`; Arrow columnar format, "Encapsulated message format", "Compression".
 """
@@ -69,7 +69,7 @@ def decoded_sizes(message: Buffer) -> dict[str, int]:
 
 
 def _decoded(message: Buffer, body: int, at: int, compressed: bool) -> int:
-    """The size of one buffer of a body, told by its line of the table; a compressed one begins with it."""
+    """The size of one buffer of a body, named by its line of the table; a compressed one begins with it."""
     start, size = struct.unpack_from("<qq", message, at)
     if start < 0 or size < 0 or body + start + size > len(message):
         raise LayoutError(f"a buffer of {size} bytes at {start} lies outside of it")

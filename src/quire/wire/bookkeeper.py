@@ -21,12 +21,12 @@ FRAME_BYTES_MAX: Final = 5_253_120
 Java's own default is 5 MiB. Both are its `nettyMaxFrameSizeBytes`.
 """
 ENTRY_BYTES_MIN: Final = 32
-"""No digest makes an entry shorter than its header; the Java product takes 24 bytes, which nobody can read back."""
+"""No digest makes an entry shorter than its header; the Java product takes 24 bytes, which cannot be read back."""
 KEY_BYTES: Final = 20
 LAST_ENTRY: Final = -1
 """As the entry of a read: the last one that is stored."""
 AUTH_DISABLED: Final = "AuthDisabledPlugin"
-"""The plugin that a bookie without authentication names in its answer."""
+"""The plugin that a bookie without authentication names in its response."""
 
 _LENGTH = struct.Struct(">I")
 _LIST_HEADER = struct.Struct(">II56x")
@@ -41,7 +41,7 @@ _PERIODS: Final = range(2, 17)
 _STRIPES_MIN: Final = 4
 """Fewer entries than this are not worth looking."""
 
-# (V2, V3) codes of each answer. "Unknown" is 107 in V2's list, but a Java client closes the connection on it.
+# (V2, V3) codes of each response. "Unknown" is 107 in V2's list, but a Java client closes the connection on it.
 _CODES: Final[dict[Answer, tuple[int, int]]] = {
     Answer.OK: (0, 0),
     Answer.NO_LEDGER: (1, 402),
@@ -143,7 +143,7 @@ def whole_frames(data: Buffer, frame_bytes_max: int = FRAME_BYTES_MAX) -> tuple[
 def _alike(data: Buffer, start: int, size: int) -> int:
     """How many whole frames of one size stand one after another from a place on; the first is known to be one.
 
-    Looks further only while all fit, so that nobody can make it look often at what does not.
+    Looks further only while all fit, so that no client can make it look often at what does not.
     """
     view = memoryview(data)
     length = bytes(view[start : start + 4])
@@ -255,7 +255,7 @@ def _striped(
 
 
 def decode_entry_list(data: Buffer) -> list[tuple[int, int, int, int]]:
-    """The ids in an answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
+    """The ids in a response to GET_LIST_OF_ENTRIES_OF_LEDGER.
 
     Returns:
         Intervals (first, last, period, residues) by ascending first id; consecutive ids have period and residues 1.

@@ -1,7 +1,7 @@
 """Some entries of one ledger, held column by column: what a scan hands over at a time.
 
 A run of small entries costs a reader mostly objects. Columns need one per entry, the payload; an `Entry` is made
-when somebody looks at one.
+when one is used.
 
 Source: Vanlightly's guide, "Reading from ledgers"; `docs/performance.md`.
 """

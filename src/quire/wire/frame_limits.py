@@ -13,8 +13,8 @@ from quire.core.errors import MisuseError
 from quire.wire import bookkeeper, native
 
 NATIVE_ROOM: Final = 32 * 1024
-"""What a frame of our own protocol has around an entry is less: 156 bytes in a request, and in an answer up to 1,024
-intervals of entries that are not vouched for."""
+"""What a frame of our own protocol has around an entry is less: 156 bytes in a request, and in a response up to 1,024
+intervals of entries for which the response is inconclusive."""
 BOOKKEEPER_ROOM: Final = 128
 """The same in V2 (40 bytes at most, in a batch) and in V3 (82, in an add)."""
 HEADER_ROOM: Final = 96

@@ -83,9 +83,9 @@ _ANSWER_BIT = 128
 _DIGEST_TYPE_MAX = max(DigestType)
 _NO_BODY = memoryview(b"")
 FOLLOWED = 1
-"""Flag of an answer to an ADD: a reader waits here for the ledger's LAC, so its writer does well to tell it."""
+"""Flag of a response to an ADD: a reader waits here for the ledger's LAC, so its writer should send it."""
 PLACED = 2
-"""Flag of an answer to a READ: places stand before the runs."""
+"""Flag of a response to a READ: places stand before the runs."""
 ANSWER_FLAGS = Names(
     "Flags of an answer",
     {
@@ -294,7 +294,7 @@ def decode_request(frame: memoryview) -> Request:
     )
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -325,10 +325,10 @@ def encode_answer(
     body: Sequence[Buffer] = (),
     runs: Sequence[Buffer] = (),
 ) -> list[Buffer]:
-    """The buffers of an answer, to be written one after another.
+    """The buffers of a response, to be written one after another.
 
     Args:
-        body: what the answer's own checksum covers.
+        body: what the response's own checksum covers.
         runs: what follows in the body with checksums of its own.
     """
     crc, covered = 0, 0
@@ -351,7 +351,7 @@ def encode_answer(
 
 
 def decode_answer(frame: memoryview) -> AnswerFrame:
-    """An answer from a whole frame, length field included.
+    """A response from a whole frame, length field included.
 
     Raises:
         MalformedFrameError: naming what does not fit; the connection is not to be trusted any more.

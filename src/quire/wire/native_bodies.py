@@ -1,4 +1,4 @@
-"""What follows the headers of the native protocol's requests and answers, in each version of the protocol.
+"""What follows the headers of the native protocol's requests and responses, in each version of the protocol.
 
 The version that a connection's hello settled says which fields a body has. In version 1 the bytes are those of the
 first revisions. Whatever a body announces is compared with its size before anything is made of it.
@@ -42,13 +42,13 @@ ANY_TERM: Final = 2**64 - 1
 WHOLE_LIST: Final = -1
 """The next id of a page behind which there is nothing."""
 PAGE_INTERVALS: Final = 16 * 1024
-"""Intervals of a page, if whoever asks wants no fewer."""
+"""Intervals of a page, if the request wants no fewer."""
 LACS_MAX: Final = 4096
 """LACs in one WRITE_LACS."""
 INTERVALS_MAX: Final = 16 * 1024
-"""Unknown intervals in one answer, and as many damaged ones."""
+"""Unknown intervals in one response, and as many damaged ones."""
 PLACES_MAX: Final = 1024
-"""Places in one answer."""
+"""Places in one response."""
 _PAGE_INTERVALS_MAX: Final = 2 * PAGE_INTERVALS
 """A page that may not end between intervals with equal first ids is never longer than that."""
 _PLACED_FRAMES_MAX: Final = 2
@@ -121,7 +121,7 @@ def encode_long_poll(
     *,
     version: int,
 ) -> bytes:
-    """The body of a LONG_POLL. `previous_term`: of the writer that told the previous LAC."""
+    """The body of a LONG_POLL. `previous_term`: of the writer that sent the previous LAC."""
     fields = (previous_lac, first, last, bytes_max, wait_ms, previous_term)
     return _LONG_POLL[version].pack(*(fields if version > 1 else fields[:-1]))
 
@@ -140,7 +140,7 @@ def decode_long_poll(body: Buffer, *, version: int) -> tuple[int, int, int, int,
 
 
 def encode_list(first: int, intervals_max: int, *, version: int) -> bytes:
-    """The body of a LIST_ENTRIES; in version 1 there is none, and the answer is the whole list."""
+    """The body of a LIST_ENTRIES; in version 1 there is none, and the response is the whole list."""
     return _LIST.pack(first, intervals_max) if version > 1 else b""
 
 
@@ -199,7 +199,7 @@ class LacItem(NamedTuple):
     """One ledger's LAC in a WRITE_LACS.
 
     Attributes:
-        term: of the writer that tells it.
+        term: of the writer that sends it.
         body: the explicit LAC body with its digest where the digest has a key (HMAC), else empty.
     """
 
@@ -265,7 +265,7 @@ def _lac_item(parts: BodyParts) -> LacFields:
     return ledger_id, token, lac, term, digest_type, key, body
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -274,7 +274,7 @@ class RangeAnswer:
 
     Every id asked for, up to `vouched_through`, that is in no run and in no unknown interval is "no such entry".
     `damaged`: those of the unknown intervals whose bytes were there and do not verify; they are in both lists, so that
-    whoever looks at one of them only takes nothing for a negative. `lac_term`: of the writer that told the LAC.
+    code that looks at one of them only takes nothing for a negative. `lac_term`: of the writer that sent the LAC.
     """
 
     runs: list[RunView]
@@ -293,13 +293,13 @@ def encode_told(
     *,
     version: int,
 ) -> bytes:
-    """The first part of the body of an answer to READ or LONG_POLL.
+    """The first part of the body of a response to READ or LONG_POLL.
 
     Args:
-        vouched_through: the last id that something is said about.
+        vouched_through: the last id that the response covers.
         unknown: all intervals that are no negatives.
-        damaged: those of them that are damaged; version 1 does not tell them apart.
-        lac_term: of the writer that told the LAC.
+        damaged: those of them that are damaged; version 1 does not distinguish them.
+        lac_term: of the writer that sent the LAC.
         version: of the protocol.
     """
     intervals: Sequence[Interval] = unknown
@@ -314,7 +314,7 @@ def encode_told(
 
 
 def encode_places(places: Sequence[RunPlace], *, version: int) -> bytes:
-    """The next part, in an answer with the flag `PLACED`."""
+    """The next part, in a response with the flag `PLACED`."""
     parts = [_U32.pack(len(places))]
     for place in places:
         fields = (place.offset, place.size, place.seed, place.origin_term)
@@ -331,7 +331,7 @@ def encode_runs(runs: Sequence[Buffer]) -> list[Buffer]:
 
 
 def decode_entries(body: memoryview, *, version: int, placed: bool = False) -> RangeAnswer:
-    """The body of an answer to READ or LONG_POLL; `placed`: its flag says that there are places.
+    """The body of a response to READ or LONG_POLL; `placed`: its flag says that there are places.
 
     Raises:
         MalformedFrameError: it is cut or a run in it does not fit.
@@ -390,7 +390,7 @@ def _places(parts: BodyParts, version: int) -> list[RunPlace]:
 def encode_lac_body(
     explicit_lac: Buffer, evidence: Buffer, lac_term: int = 0, lafr: int = NO_ENTRY, *, version: int
 ) -> list[Buffer]:
-    """The body of an answer to READ_LAC."""
+    """The body of a response to READ_LAC."""
     parts: list[Buffer] = [_U32.pack(len(explicit_lac)), explicit_lac, _U32.pack(len(evidence)), evidence]
     if version > 1:
         parts.append(_LAC.pack(lac_term, lafr))
@@ -398,7 +398,7 @@ def encode_lac_body(
 
 
 def decode_lac_body(body: memoryview, *, version: int) -> tuple[bytes, bytes, int, int]:
-    """(explicit LAC body, LAC evidence, LAC's term, LAFR) of an answer to READ_LAC; the first two may be empty.
+    """(explicit LAC body, LAC evidence, LAC's term, LAFR) of a response to READ_LAC; the first two may be empty.
 
     Raises:
         MalformedFrameError: it is cut, or its LAFR is no entry.
@@ -414,7 +414,7 @@ def decode_lac_body(body: memoryview, *, version: int) -> tuple[bytes, bytes, in
 
 
 def encode_held(intervals: Iterable[HeldInterval], following: int = WHOLE_LIST, *, version: int) -> bytes:
-    """The body of an answer to LIST_ENTRIES: a page, and the first id of the next one. Version 1 has one page."""
+    """The body of a response to LIST_ENTRIES: a page, and the first id of the next one. Version 1 has one page."""
     layout = _HELD[version]
     packed = [layout.pack(*(held if version > 1 else held[:4])) for held in intervals]
     head = (following, len(packed)) if version > 1 else (len(packed),)
@@ -455,7 +455,7 @@ def decode_held(body: memoryview, first: int, *, version: int) -> tuple[list[Hel
 
 
 def encode_refused_lacs(refused: Sequence[tuple[int, Answer]]) -> bytes:
-    """The body of an answer to WRITE_LACS: (ledger id, answer) of what was refused."""
+    """The body of a response to WRITE_LACS: (ledger id, answer) of what was refused."""
     return _U32.pack(len(refused)) + b"".join(_LACS_REFUSED.pack(*one) for one in refused)
 
 
@@ -463,7 +463,7 @@ def decode_refused_lacs(body: Buffer) -> list[tuple[int, Answer]]:
     """(ledger id, answer) of what was refused of a WRITE_LACS.
 
     Raises:
-        MalformedFrameError: cut, or an answer that is not known.
+        MalformedFrameError: cut, or a response that is not known.
     """
     parts = BodyParts(body, "answer to WRITE_LACS")
     (count,) = parts.fixed(_U32, "count")

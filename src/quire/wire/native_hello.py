@@ -1,4 +1,4 @@
-"""The hello of the native protocol and its answer: which version is spoken, and what each side can do.
+"""The hello of the native protocol and its response: which version is spoken, and what each side can do.
 
 A version says how bodies are laid out; a feature says what a program does. Bits that a program does not know are kept
 and mean nothing to it.
@@ -28,19 +28,19 @@ VERSION: Final = 2
 HELLO_BYTES_MAX = 64 * 1024
 
 START_TLS = 1
-"""Feature: in a hello, "TLS first, then my hello"; in its answer, "yes, begin". Nothing else of that hello counts."""
+"""Feature: in a hello, "TLS first, then my hello"; in its response, "yes, begin". Nothing else of that hello counts."""
 AUTHENTICATE = 2
-"""Feature of an answer: nothing is served before AUTH requests have shown who the client is."""
+"""Feature of a response: nothing is served before AUTH requests have shown who the client is."""
 BESIDE = 4
-"""Feature of an answer: both run on one machine, so a READ may have the flag `PLACES`."""
+"""Feature of a response: both run on one machine, so a READ may have the flag `PLACES`."""
 BACKGROUND = 8
 """Feature: adds with the flag `BACKGROUND` stop before the space that is kept for fences and recovery."""
 TERMS = 16
-"""Feature: requests and runs may have terms above 0. Whoever does not announce it refuses them."""
+"""Feature: requests and runs may have terms above 0. A peer that does not announce it refuses them."""
 TRUNCATE = 32
 """Feature: TRUNCATE requests are acted on."""
 LACS = 64
-"""Feature: one WRITE_LACS tells the LACs of many ledgers."""
+"""Feature: one WRITE_LACS carries the LACs of many ledgers."""
 OFFERED: Final = BACKGROUND | LACS
 """What this program does, as a client and as a bookie."""
 _OF_VERSION_1: Final = START_TLS | AUTHENTICATE | BESIDE
@@ -193,7 +193,7 @@ def decode_hello_answer(body: Buffer) -> HelloAnswer:
 
 
 def split_hello(buffer: Buffer) -> tuple[memoryview, int] | None:
-    """The hello (or its answer) at the start of a buffer.
+    """The hello (or its response) at the start of a buffer.
 
     Returns:
         (the bytes between length and checksum, bytes used), or None when more bytes are needed.

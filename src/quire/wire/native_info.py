@@ -34,12 +34,12 @@ def decode_info_question(body: Buffer) -> int | None:
 
 
 def encode_info(info: dict[str, Any]) -> bytes:
-    """The body of an answer to INFO."""
+    """The body of a response to INFO."""
     return json.dumps(info, separators=(",", ":"), sort_keys=True).encode()
 
 
 def decode_info(body: Buffer) -> dict[str, Any]:
-    """The object of an answer to INFO.
+    """The object of a response to INFO.
 
     Raises:
         MalformedFrameError: it is no JSON object.

@@ -23,7 +23,7 @@ def encode_text(value: str) -> bytes:
 
 
 def answer_of(code: int) -> Answer:
-    """The answer with this number.
+    """The response with this number.
 
     Raises:
         MalformedFrameError: there is none.

@@ -57,7 +57,7 @@ _SWAP = sys.byteorder == "little"
 
 
 class RunPlace(NamedTuple):
-    """Where a bookie keeps a run, for whoever can read its files too.
+    """Where a bookie keeps a run, for clients that can read its files too.
 
     Attributes:
         path: the segment's file, on the bookie's machine.

@@ -34,7 +34,7 @@ HELD_LENGTH_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A ledger was deleted: whoever holds entries of it may drop them, whatever else the store says.
+    """A ledger was deleted: a bookie with entries of it may drop them, whatever other records are there.
 
     Attributes:
         ledger_id: which.
@@ -106,7 +106,7 @@ class Passes:
         passes: the number.
         own: the bookie's own number when it found that the store had gone back; 0 while it holds nothing back.
         held: why it drops nothing at present; empty while it does. At most `HELD_LENGTH_MAX` characters are written.
-        accepted: the `own` with which a person accepted the store as it is; 0: nobody did.
+        accepted: the `own` with which a person accepted the store as it is; 0: not accepted.
         chain: a random number that stays as long as the counter goes on from its own last value.
         unknown: fields of later versions.
     """

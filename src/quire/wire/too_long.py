@@ -24,7 +24,7 @@ _ID_LIMIT: Final = 1 << 63
 
 
 class LongAdd(NamedTuple):
-    """An add whose entry nobody takes.
+    """An add whose entry is longer than a frame may be.
 
     Attributes:
         txn_id: of V3; 0 in V2.

@@ -93,7 +93,7 @@ class AuthPacket(NamedTuple):
 
 
 class AddAnswer(NamedTuple):
-    """The answer to an ADD; it is matched by ledger and entry."""
+    """The response to an ADD; it is matched by ledger and entry."""
 
     version: int
     code: int
@@ -102,7 +102,7 @@ class AddAnswer(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """The answer to a READ; the ids repeat the request's. `entry` is empty on errors."""
+    """The response to a READ; the ids repeat the request's. `entry` is empty on errors."""
 
     version: int
     code: int
@@ -112,7 +112,7 @@ class ReadAnswer(NamedTuple):
 
 
 class BatchReadAnswer(NamedTuple):
-    """The answer to a BATCH_READ; it is matched by the request id."""
+    """The response to a BATCH_READ; it is matched by the request id."""
 
     version: int
     code: int
@@ -216,16 +216,16 @@ def _fence_key(frame: Buffer, at: int, version: int, flags: int) -> bytes:
     return bytes(frame[at : at + KEY_BYTES])
 
 
-# --- answers ----------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------
 
 
 def encode_add_answer(code: int, ledger_id: int, entry_id: int, version: int = VERSION) -> bytes:
-    """The answer to an ADD."""
+    """The response to an ADD."""
     return ANSWER.pack(ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id, entry_id)
 
 
 def encode_add_answers(code: int, ledger_id: int, entry_ids: Sequence[int], version: int = VERSION) -> bytes:
-    """The answers to many ADDs of one ledger, one after another."""
+    """The responses to many ADDs of one ledger, one after another."""
     head = struct.pack(">IIIq", ANSWER.size - 4, packet_header(version, Op.ADD), code, ledger_id)
     count = len(entry_ids)
     ids = struct.pack(f">{count}q", *entry_ids)
@@ -235,7 +235,7 @@ def encode_add_answers(code: int, ledger_id: int, entry_ids: Sequence[int], vers
 def encode_read_answer(
     code: int, ledger_id: int, entry_id: int, entry: Buffer = b"", version: int = VERSION
 ) -> list[Buffer]:
-    """The buffers of an answer to a READ; the entry stays by reference."""
+    """The buffers of a response to a READ; the entry stays by reference."""
     size = ANSWER.size - 4 + len(entry)
     head = ANSWER.pack(size, packet_header(version, Op.READ), code, ledger_id, entry_id)
     return [head, entry] if len(entry) else [head]
@@ -249,7 +249,7 @@ def encode_batch_read_answer(
     entries: Sequence[Buffer] = (),
     version: int = VERSION,
 ) -> list[Buffer]:
-    """The buffers of an answer to a BATCH_READ; entries stay by reference."""
+    """The buffers of a response to a BATCH_READ; entries stay by reference."""
     size = _BATCH_ANSWER.size - 4 + sum(map(len, entries)) + 4 * len(entries)
     header = packet_header(version, Op.BATCH_READ)
     parts: list[Buffer] = [_BATCH_ANSWER.pack(size, header, code, ledger_id, first, request_id)]
@@ -259,7 +259,7 @@ def encode_batch_read_answer(
 
 
 def decode_answer(frame: Buffer) -> Response:
-    """An answer from a whole frame.
+    """A response from a whole frame.
 
     Raises:
         MalformedFrameError: an operation that V2 has not, or a frame that does not fit its operation.

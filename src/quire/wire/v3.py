@@ -1,6 +1,6 @@
 """BookKeeper's V3 protocol: each frame is one protobuf message, a Request or a Response. Pure functions.
 
-Layouts: `docs/formats/bookkeeper-protocol.md`. Adds and their answers, the frames that come by the thousand, are put
+Layouts: `docs/formats/bookkeeper-protocol.md`. Adds and their responses, the frames that come by the thousand, are put
 together and taken apart here as well, by the same layout; whatever looks otherwise goes through protobuf.
 """
 
@@ -91,7 +91,7 @@ def request(operation: int, txn_id: int, *, priority: int = 0) -> Request:
 
 
 def response(header: BKPacketHeader, status: int) -> Response:
-    """An answer to the request with this header, without a body: what an error before any work looks like."""
+    """A response to the request with this header, without a body: what an error before any work looks like."""
     message = Response()
     message.header.version = VERSION
     message.header.operation = header.operation
@@ -112,7 +112,7 @@ def decode_request(frame: Buffer) -> Request:
 
 
 def decode_response(frame: Buffer) -> Response:
-    """An answer from a whole frame, length field included.
+    """A response from a whole frame, length field included.
 
     Raises:
         MalformedFrameError: it does not parse, or lacks a field that is required.
@@ -139,7 +139,7 @@ def has_flag(body: AddRequest | ReadRequest, flag: int) -> bool:
 
 
 def status_of(message: Response) -> int:
-    """An answer's status: the outer one unless that is EOK, then the one inside, as Java's client takes them."""
+    """A response's status: the outer one unless that is EOK, then the one inside, as Java's client takes them."""
     if message.status:
         return int(message.status)
     name = RESPONSE_BODY.get(message.header.operation)
@@ -399,7 +399,7 @@ def _take(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def take_add_answer(data: Buffer, at: int) -> tuple[int, int] | None:
-    """(transaction id, status) of an answer to an add that begins at a place of a buffer and has Java's layout."""
+    """(transaction id, status) of a response to an add that begins at a place of a buffer and has Java's layout."""
     if data[at + 4] != FIRST_BYTE or bytes(data[at + 6 : at + 11]) != b"\x08\x03\x10\x02\x18":
         return None
     try:
@@ -417,7 +417,7 @@ def take_add_answer(data: Buffer, at: int) -> tuple[int, int] | None:
 
 
 def ledger_of_add_answer(data: Buffer, at: int) -> int:
-    """The ledger of an answer that says that an add is done; -1 if it is not clearly that."""
+    """The ledger of a response that says that an add is done; -1 if it is not clearly that."""
     try:
         at += 6 + data[at + 5]
         if data[at : at + 2] == b"\x10\x00" and data[at + 5 : at + 8] == b"\x08\x00\x10":

@@ -72,7 +72,7 @@ def simulate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the real client, log, bookie, journal and metadata programs in a simulated world and judge what clients were told.
+    """Run the real client, log, bookie, journal and metadata programs in a simulated world and judge their histories.
 
     One seed: a transcript of the run, which is the same in every replay. Several: how many runs, how fast, what was seen,
     and the first failing seed with as few of its faults as it takes.

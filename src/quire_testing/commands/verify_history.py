@@ -1,4 +1,4 @@
-"""`quire verify-history FILE...`: judge what clients were told."""
+"""`quire verify-history FILE...`: judge the requests and responses of clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FilesArgument = Annotated[
 
 
 def verify_history(files: FilesArgument, as_json: JsonOption = False) -> None:
-    """Judge recorded histories: do the answers that clients got fit together?
+    """Judge recorded histories: do the responses that clients got fit together?
 
     Several files are taken as one history: those of processes that ran side by side on one machine. The format is
     described in docs/formats/history.md. Exit code 0: something was compared and nothing contradicts anything. 1: there

@@ -80,7 +80,7 @@ def entries_for(
 
 @dataclass(slots=True)
 class _Waiting:
-    """An answer that is not out yet."""
+    """A response that is not out yet."""
 
     event: Event
 
@@ -98,7 +98,7 @@ class BookieRun:
     Attributes:
         memory: the files.
         files: the recorder around them.
-        answers: (what was asked, the answer) of everything, in order.
+        answers: (what was asked, the response) of everything, in order.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class BookieRun:
         self.ledgers.fence_then(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
 
     def explicit_lac(self, ledger_id: int, lac: int, *, more_bytes: int = 0) -> None:
-        """Send an explicit LAC; it counts as promised once it is durable, later than its answer.
+        """Send an explicit LAC; it counts as promised once it is durable, later than its response.
 
         Args:
             ledger_id: the ledger.

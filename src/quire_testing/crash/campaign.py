@@ -155,7 +155,7 @@ class Campaign:
 
 
 def summary(storage: LedgerStorage, promises: Promises) -> dict[int, tuple[tuple[int, ...], bool]]:
-    """What a bookie holds of each ledger that anybody spoke of: entry ids, and whether it is deleted."""
+    """What a bookie holds of each ledger that a workload names: entry ids, and whether it is deleted."""
     ledgers = TurnedLedgers(storage, lambda: None)
     held = {}
     for ledger_id, promise in promises.ledgers.items():

@@ -1,4 +1,4 @@
-"""What a recorded run did to the disk, operation by operation, and what it told others meanwhile.
+"""What a recorded run did to the disk, operation by operation, and what it acknowledged meanwhile.
 
 A recording is everything that is needed to make each state that a power cut could have left. Nothing here opens a file.
 
@@ -84,7 +84,7 @@ class SyncDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that somebody was told, or was about to do: no operation of the disk.
+    """Something that was acknowledged, or was about to be done: no operation of the disk.
 
     `weakens`: from here on less has to hold (a deletion was asked for); a power cut just before it is judged without.
     """

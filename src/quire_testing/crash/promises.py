@@ -1,7 +1,7 @@
 """What a bookie has promised so far, and whether a bookie that started on a crash image keeps it.
 
 Promises are folded from the marks of a recording: what was asked for (it may have happened) and what was answered (it
-must have). A bookie's answers are asked for as a reader and a writer would, through `bookie.ledgers`.
+must have). A bookie's responses are asked for as a reader and a writer would, through `bookie.ledgers`.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; `docs/crash-images.md`.
 """
@@ -141,7 +141,7 @@ class Promises:
 
 
 def _nothing() -> None:
-    """Nobody waits for this bookie's answers."""
+    """No client waits for this bookie's responses."""
 
 
 def request(

@@ -45,7 +45,7 @@ class CrashRecorder:
         self.files = RecordingFiles(files, directory)
 
     def mark(self, what: Any, *, weakens: bool = False) -> None:
-        """Note what the code under test has told its caller: from here on it must be kept.
+        """Note what the code under test has acknowledged to its caller: from here on it must be kept.
 
         Args:
             what: anything; the judge gets it back.

@@ -1,7 +1,7 @@
 """Records what a run does to its files: put it between a program and its `Files`.
 
 Everything passes through to the files below; what changed them is kept with its bytes, in the order in which the calls
-returned. `mark` puts into the same order what the program told others. Calls may come from several threads.
+returned. `mark` puts into the same order what the program acknowledged. Calls may come from several threads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecordingFile:
             try:
                 self._file.write_at(data, offset)
             except OSError:
-                # Any part of it may have been written, and of a direct write nobody knows whether it is on the disk.
+                # Any part of it may have been written, and whether a direct write is on the disk is unknown.
                 self._recorder.keep(Write(self._number, offset, bytes(data)))
                 if self._direct:
                     self._recorder.keep(FailedSync(self._number))

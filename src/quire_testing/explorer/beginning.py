@@ -1,8 +1,8 @@
 """How a ledger's world begins: with the ledger, or with bookies that are away while the writer creates it.
 
-Which slots are absent then is chosen as the programs place them, and the rule that ships says whether a ledger may begin so.
-A bookie that is away takes part from the start, since nobody can tell when it is back: it is sent nothing by the writer
-until that has found it.
+Which slots are absent then is chosen as the programs place them, and the rule that ships says whether a ledger may
+begin so. A bookie that is away takes part from the start, since it may be back at any time: it is sent nothing by the
+writer until that has found it.
 
 Source: docs/decisions/004-absent-slots.md.
 """

@@ -1,7 +1,7 @@
 """One bookie's half of the world: the ledger's machine of `core`, what memory holds, what the disk holds.
 
 The steps are those of `bookie/ledgers.py`, with bits for entries. What was admitted waits in the journal, in order; a
-sync makes the oldest waiting record durable and lets its answer leave. A crash keeps the disk only.
+sync makes the oldest waiting record durable and lets its response leave. A crash keeps the disk only.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; docs/protocol/bookie.md.
 """
@@ -52,7 +52,8 @@ class BookieState(NamedTuple):
         unnamed: a loss had no name: the fence of any ledger may be among what is gone.
         looking: it has not looked through the records yet for what it may have lost.
         asked: the record was read since the last loss, and settled the fence.
-        question: to the store, whether this one does: "" none, "asked", or its answer on the way, "settled" or "open".
+        question: to the store, whether this one does: "" none, "asked", or its response on the way, "settled" or
+            "open".
         waiting: normal adds that wait for that answer.
         owed: entries that it held before a loss (where doubts are cleared).
     """
@@ -119,7 +120,7 @@ class BookieDriver:
         """Take one request.
 
         Returns:
-            The bookie after it, replies that may leave at once with whom they go to, and what happened, for people.
+            The bookie after it, replies that may leave at once with their receivers, and a description of the step.
         """
         waiting = (client, request, waits)
         kind = request[0]
@@ -200,7 +201,7 @@ class BookieDriver:
         )
 
     def look(self, state: BookieState, waiting: Waiting, answer: Answer) -> list[tuple[int, Reply]]:
-        """The answer to a read, or to a fence, from what is here now."""
+        """The response to a read, or to a fence, from what is here now."""
         request = waiting[1]
         if answer is not Answer.OK:
             return reply_to(waiting, answer)
@@ -231,7 +232,7 @@ class BookieDriver:
     # --- the disk --------------------------------------------------------------------------------------------------
 
     def sync(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]]]:
-        """The oldest waiting record becomes durable; its answer leaves."""
+        """The oldest waiting record becomes durable; its response leaves."""
         (kind, content, waiting), journal = state.journal[0], state.journal[1:]
         disk = state.disk
         replies: list[tuple[int, Reply]] = []
@@ -321,12 +322,12 @@ class BookieDriver:
         return self._with(state, machine)
 
     def store_answers(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
-        """The store reads the record for the bookie's question; the answer is on its way."""
+        """The store reads the record for the bookie's question; the response is on its way."""
         settles = record is not None and self.rules.record_settles_fence(record, name)
         return state._replace(question="settled" if settles else "open")
 
     def answered(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]], list[str]]:
-        """The store's answer reaches the bookie: what waited is taken or refused, in order.
+        """The store's response reaches the bookie: what waited is taken or refused, in order.
 
         Source: `bookie/first_words.py`.
         """
@@ -336,7 +337,7 @@ class BookieDriver:
         said: list[str] = []
         for waiting in waited:
             state, more, what = self._add(state, waiting)
-            if state.waiting:  # still nobody can tell
+            if state.waiting:  # it is still unknown
                 state = state._replace(question="", waiting=())
                 more, what = reply_to(waiting, Answer.READ_ONLY), f"refuses: {Answer.READ_ONLY.name}"
             replies += more
@@ -395,7 +396,7 @@ class BookieDriver:
 
 
 def reply_to(waiting: Waiting, answer: Answer, payload: Any = None) -> list[tuple[int, Reply]]:
-    """The answer, if anybody still waits for it."""
+    """The response, if a client still waits for it."""
     client, request, waits = waiting
     return [(client, (request, answer, payload))] if waits else []
 

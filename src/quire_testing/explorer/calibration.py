@@ -274,7 +274,7 @@ class ClassicWorld:
             if others and "S5" not in self.mended:
                 continue  # S5: two equations for the messages, which agree only when no other read is outstanding
             judged = self._processed(self._with(state, who, after), message)
-            for other in others:  # nobody listens to them any more
+            for other in others:  # their responses are ignored from here on
                 judged = self._processed(judged, other)
             yield "answer", judged
 

@@ -58,10 +58,10 @@ class Client:
 
     Attributes:
         key: equal keys mean equal behaviour.
-        told: the writer's callers were told of every entry up to here.
+        told: every entry up to here is confirmed to the writer's callers.
         left: appends that the caller still makes.
         verdict: the lowest entry that a recovery of this client judged not recoverable.
-        result: what the last recovery came to.
+        result: the outcome of the last recovery.
         fault: what this client did against an invariant.
     """
 
@@ -85,7 +85,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step came to: `sends` are (bookie, request), `asks` what the store is asked."""
+    """The result of a step: `sends` are (bookie, request), `asks` the request to the store."""
 
     client: Client
     sends: tuple[tuple[int, Request], ...] = ()
@@ -253,7 +253,7 @@ class WriterDriver(ClientDriver):
     # --- what the caller, the clock and the driver do ---------------------------------------------------------------
 
     def moves(self, client: Client) -> Iterator[tuple[str, list[Outcome]]]:
-        """Everything that can happen to this writer without anybody else."""
+        """Everything that can happen to this writer by itself."""
         machine, configuration = client.machine, self.configuration
         status = machine.status
         going = status in (Status.WRITING, Status.CHANGING)
@@ -305,7 +305,7 @@ class WriterDriver(ClientDriver):
         return self.step(client, lambda m: m.bookie_lost(slot, bookie))
 
     def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
-        """A bookie's answer to an add."""
+        """A bookie's response to an add."""
         (_, slot, run, *_), answer, _ = reply
         name = bookie_name(bookie)
         if answer is Answer.OK:
@@ -323,18 +323,18 @@ class WriterDriver(ClientDriver):
         return outcomes
 
     def heeds(self, client: Client, reply: Reply) -> bool:
-        """Whether an answer can still change anything."""
+        """Whether a response can still change anything."""
         (_, _, run, *_), answer, _ = reply
         return not client.idle and (answer is not Answer.OK or run in client.machine._acked)
 
     def waits_for(self, client: Client, request: Request) -> bool:
-        """Whether the answer to a request can still change anything."""
+        """Whether the response to a request can still change anything."""
         return not client.idle
 
     def swap_answered(
         self, client: Client, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
-        """The store's answer to a swap: written, conflict or unknown."""
+        """The store's response to a compare-and-swap: written, conflict or unknown."""
         if answer == "written":
             return self.step(client, lambda m: m.metadata_written(version))
         if answer == "conflict":

@@ -55,7 +55,7 @@ class Renaming(NamedTuple):
         return int(0 < self.newest <= lsn)
 
     def swap(self, swap: Swap) -> Swap:
-        """A swap with its counter renamed."""
+        """A compare-and-swap with its counter renamed."""
         value = self.counter(swap.value)
         assert value is not None
         return Swap(value, swap.version)
@@ -92,7 +92,7 @@ class CollectorForm:
         chains = dict.fromkeys([machine.kept.chain, disk.chain, *(count.chain for count in shown)])
         chains.pop(0, None)
         numbers = [n for count in shown for n in (count.passes, count.own, count.accepted) if n]
-        # Whoever has no pass yet counts from the beginning; else one number is as good as another.
+        # A bookie without a pass yet counts from the beginning; else one number is as good as another.
         lowest = min(machine.kept.passes, disk.passes if state.crashes else machine.kept.passes, *numbers) - 1
         lowest = max(lowest, 0)
         newest = max((lsn for _, lsn in bookie.held), default=0)

@@ -49,7 +49,7 @@ class JudgesByRevision(CollectorMachine):
     __slots__ = ()
 
     def begin(self, shown: PassCount | None, store: StoreName, chain: int, lsn: int) -> Count | Hold:
-        """The generation that it is told is the store's revision."""
+        """The generation that it gets is the store's revision."""
         own = self.kept
         if own.passes and store.generation >= own.store.generation:
             own.store, shown = store, PassCount(own.chain, own.passes)

@@ -19,8 +19,8 @@ class CollectorConfiguration:
     """One world of one bookie's collector and one ledger id.
 
     Attributes:
-        ours: ledgers are made and deleted by clients of ours, which give them tokens and leave tombstones; without it by
-            Java's, which do neither.
+        ours: ledgers are made and deleted by clients of ours, which give them tokens and leave tombstones; without it
+            by Java's, which do neither.
         mixed: both kinds of clients delete; a tombstone of Java's ledger has no token.
         lives: how often the id is created.
         writes: how many entries each life's writer adds, at any time, also long after the deletion.
@@ -28,12 +28,12 @@ class CollectorConfiguration:
         backups: how often the store is copied, at any step.
         restores: how often a copy is put back, at any step.
         crashes: how often the bookie stops and starts again with what its disk holds.
-        lost: answers of the store that the bookie never hears: to a swap of its counter, which lands now, later or never, or
-            to a look at the records.
+        lost: answers of the store that never reach the bookie: to a compare-and-swap of its counter, which lands now,
+            later or never, or to a look at the records.
         hands: how often a person orders the deletion of an orphan.
         accepts: how often a person accepts the store as it is.
-        full: passes at whose beginning the bookie's disk takes no evidence, so that the counter is not swapped.
-        reuses: the id may come again while the bookie holds entries of another life that nobody deleted.
+        full: passes at whose beginning the bookie's disk takes no evidence, so that the counter is not written.
+        reuses: the id may come again while the bookie holds entries of another life that was not deleted.
         expires: the bookie's own tombstone ends at some time, and the id can be written to again.
     """
 
@@ -89,7 +89,7 @@ class MetaStore(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A swap of the bookie's counter on its way: of the key at `version` (-1: it is made anew) to `value`."""
+    """A write of the bookie's counter on its way: by compare-and-swap at `version` (-1: made anew) to `value`."""
 
     value: PassCount
     version: int
@@ -136,8 +136,8 @@ class Bookie(NamedTuple):
 class CollectorState(NamedTuple):
     """One state of the world: store, its copies, the bookie, and what is left of each budget.
 
-    `written`: entries of each life; `deleted`: lives that somebody deleted, in whatever time line; `faults`: invariants that
-    broke on the way here, and how.
+    `written`: entries of each life; `deleted`: lives that were deleted, in whatever time line; `faults`: invariants
+    that broke on the way here, and how.
     """
 
     store: MetaStore

@@ -1,14 +1,15 @@
 """The world of one bookie's collector: a metadata store that is copied and put back, one ledger id, one bookie.
 
-Every step of a pass that another could see, or that sees another, is a step of its own, and anything may come between two
-of them; a look and the drop that its answer allows are two. What only the bookie knows is done at once. Versions come back
-with a copy that is put back. Requests that were under way to the store end with it, as their connections do.
+Every step of a pass that another could see, or that sees another, is a step of its own, and anything may come between
+two of them; a look and the drop that its response allows are two. What only the bookie knows is done at once. Versions
+come back with a copy that is put back. Requests that were under way to the store end with it, as their connections do.
 
 Left out, by decision:
 
-- an id that comes again while the bookie holds entries of a ledger with that id which a restored store has lost, and which
-  nobody deleted (`reuses` puts it in, for ledgers of ours). After a restore ids leap above all that bookies hold. Java's
-  adds name no token, so nothing tells two of its ledgers apart, nor one of Java's from one of ours under its password;
+- an id that comes again while the bookie holds entries of a ledger with that id which a restored store has lost, and
+  which was never deleted (`reuses` puts it in, for ledgers of ours). After a restore ids leap above all that bookies
+  hold. Java's adds name no token, so nothing tells two of its ledgers apart, nor one of Java's from one of ours under
+  its password;
 - a third restore: with three, within as many passes, a record can be found in a store that is no part of the chain.
 
 Source: docs/protocol/collection.md, "A store that went back".
@@ -94,8 +95,8 @@ class CollectorWorld:
     def _is_over(self, state: CollectorState) -> bool:
         """Whether nothing can be dropped any more, or nothing that could be missed, or it is what this world leaves out.
 
-        What can be missed with several lives is what nobody deleted. With no copy to be put back and no answer to a look
-        under way it has lost its record already: worlds of one life show that what has one stays.
+        What can be missed with several lives is what was never deleted. With no copy to be put back and no response to
+        a look under way it has lost its record already: worlds of one life show that what has one stays.
         """
         c, bookie = self.configuration, state.bookie
         if not c.reuses and not self._is_told_apart(state):
@@ -159,7 +160,7 @@ class CollectorWorld:
                 )
 
     def _is_told_apart(self, state: CollectorState) -> bool:
-        """Whether the bookie holds nothing of another life that nobody deleted."""
+        """Whether the bookie holds nothing of another life that was not deleted."""
         return not state.store.record or all(
             life == state.store.record or life in state.deleted for life, _ in state.bookie.held
         )
@@ -258,7 +259,7 @@ class CollectorWorld:
         return self._put(state, state.store._replace(counter=swap.value, version=swap.version + 1))
 
     def _crashes(self, state: CollectorState) -> tuple[Label, CollectorState]:
-        """What is in memory is gone; a swap that was asked for may still land."""
+        """What is in memory is gone; a compare-and-swap that was asked for may still land."""
         bookie = state.bookie
         machine = self.switches.collector(replace(self.disks.parts[bookie.disk]), self.switches.rules)
         late = state.late
@@ -325,7 +326,7 @@ class CollectorWorld:
         kind = "begin"
         if held:
             kind = "begin, accepted" if store.counter and store.counter.accepted else "begin, store is back"
-        # To the disk before the swap is asked for; with a crash in between nothing was asked.
+        # To the disk before the compare-and-swap is asked for; with a crash in between nothing was asked.
         disk = self.disks.number(replace(machine.kept))
         after = self._now(begun, Pass("swap", Swap(does.value, store.version)), machine)
         label = label._replace(said=(f"-> swap to {count_text(does.value)}",), kind=kind)
@@ -347,7 +348,7 @@ class CollectorWorld:
         return next(number for number in range(1, len(used) + 2) if number not in used)
 
     def _swaps(self, state: CollectorState) -> Moves:
-        """The swap of the counter, or of the reason for a hold, reaches the store, and its answer the bookie."""
+        """The write of the counter, or of a hold's reason, reaches the store, and its response the bookie."""
         at = state.bookie.at
         assert at.swap is not None
         landed = at.swap.version == state.store.version
@@ -406,7 +407,7 @@ class CollectorWorld:
         if machine.holding:
             label, after = self._finished(label._replace(kind="due"), state, machine, unknown=False)
             if proof.by is By.CHAIN:
-                # People are told of what a tombstone would delete; of this nobody is told.
+                # What a tombstone would delete is reported; this is not.
                 after = _with_fault(
                     after, "G2", "ledger 1 is missing in a store that went back, and nobody is told"
                 )
@@ -422,7 +423,7 @@ class CollectorWorld:
         return label, self._now(state, at._replace(step="look", look=Look(proof, through, needed)), machine)
 
     def _looks(self, state: CollectorState) -> tuple[Label, CollectorState]:
-        """The store reads record, tombstone and counter in one moment; the answer is under way."""
+        """The store reads record, tombstone and counter in one moment; the response is under way."""
         at, store = state.bookie.at, state.store
         assert at.look is not None
         stands = at.look.tomb_version < 0 or (
@@ -475,7 +476,7 @@ class CollectorWorld:
     def _finished(
         self, label: Label, state: CollectorState, machine: CollectorMachine, *, unknown: bool
     ) -> tuple[Label, CollectorState]:
-        """The pass ends with this step: a step of its own for it would show nobody anything else."""
+        """The pass ends with this step: a step of its own for it would show nothing else."""
         machine.finish([LEDGER] if unknown else [])
         told = ("ends its pass, and tells that ledger 1 is unknown" if machine.unknown else "ends its pass",)
         after = self._now(state, Pass("keep"), machine)

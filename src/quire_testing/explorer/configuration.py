@@ -20,10 +20,10 @@ class Configuration:
         recoverers: clients that recover the ledger, each at any time.
         reruns: how often a recoverer whose run did not end in a close begins again, all together.
         window: entries that one round of recovery reads asks for.
-        timeouts: requests that are given up while they, or their answers, are still on their way.
+        timeouts: requests that are given up while they, or their responses, are still on their way.
         crashes: bookies that stop and start again with what their disk holds.
         breaks: connections that break: what is under way may still arrive, after what is sent later.
-        lost_swaps: compare-and-swaps of which the client never hears.
+        lost_swaps: compare-and-swaps whose response never reaches the client.
         damages: entries that a bookie can no longer read.
         deletions: whether the ledger's owner may delete it.
         journal: without it a crash loses everything, and the bookie starts knowing only that it lost something.

@@ -136,7 +136,7 @@ CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one configuration came to."""
+    """The result of one configuration."""
 
     name: str
     states: int

@@ -1,6 +1,6 @@
 """A counterexample as a sequence diagram: one lane an actor, time downwards, late messages slanted.
 
-A message is drawn from the step that sent it to the step that took it; one that nobody took ends in a cross.
+A message is drawn from the step that sent it to the step that took it; one that was not taken ends in a cross.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ARROW_TIP = (
 
 
 class Arrow(NamedTuple):
-    """One message: from which lane and row to which, and its text. `row` None: nobody took it."""
+    """One message: from which lane and row to which, and its text. `row` None: it was not taken."""
 
     source: str
     sent: int

@@ -7,7 +7,7 @@ was written before the claim of its start: a bookie in doubt for everything name
 Left out, by decision, and said in `docs/formats/segment.md`:
 
 - bytes put back below a marker that stays (a disk's snapshot), younger than the last record of the boots;
-- a session that the store ends while its owner runs and cannot reach the store, and somebody starts a copy meanwhile.
+- a session that the store ends while its owner runs and cannot reach the store, and a copy is started meanwhile.
 
 Source: docs/decisions/015-who-a-directory-is.md.
 """
@@ -58,7 +58,7 @@ class DirectoryConfiguration:
 
 
 class Disk(NamedTuple):
-    """One directory: what it says of itself, the entries that it has, and those that it does not vouch for.
+    """One directory: its numbers, the entries that it has, and those that are in limbo.
 
     `suspects`: a start found it older and wrote that down; no start since has claimed the identity.
     """
@@ -121,7 +121,7 @@ class DirectoryWorld:
         self.rules = switches.rules
 
     def initial(self) -> DirectoryState:
-        """An empty directory, of which nobody knows."""
+        """An empty directory without a record."""
         return DirectoryState(None, 0, NOBODY, (Disk(0, 0, 1),), (None,), frozenset(), 0, self.configuration)
 
     def successors(self, state: DirectoryState) -> list[tuple[Label, DirectoryState]]:
@@ -261,7 +261,7 @@ class DirectoryWorld:
         return _with(state, place, process._replace(paused=False, holding=holding, phase=phase))
 
     def _settles(self, state: DirectoryState, place: int, process: Process) -> tuple[Label, DirectoryState]:
-        """First its registration, then its record: while it is registered nobody else writes that."""
+        """First its registration, then its record: while it is registered no other process writes that."""
         if process.phase == "serving":
             if state.registered not in (NOBODY, process.own.owner):
                 return _label(place, "finds another registered", "taken"), _ended(state, place, process)

@@ -1,4 +1,4 @@
-"""What goes wrong in a ledger's world: disks, time-outs, crashes, broken connections, lost answers, rot, deletion.
+"""What goes wrong in a ledger's world: disks, time-outs, crashes, broken connections, lost responses, rot, deletion.
 
 Each kind has a budget; a step that uses it up is a step like any other.
 
@@ -192,7 +192,7 @@ class Faults(WorldParts):
                     moves.append((label, tuple(new)))
 
     def _deletion(self, state: State, moves: list[Move]) -> None:
-        """The owner deletes the ledger: the record goes, and every bookie is told."""
+        """The owner deletes the ledger: the record goes, and every bookie gets it."""
         store = self.stores.parts[state[self.at_store]]
         if store.record is None:
             return

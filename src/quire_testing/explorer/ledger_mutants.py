@@ -41,7 +41,7 @@ BOTH_ON_ONE = (
     "writer: append 1",
     "b0: takes add 1..1 lac=-1 from writer",
 )
-"""Two entries have reached one bookie, and nobody has heard of it."""
+"""Two entries have reached one bookie, and no acknowledgement has arrived."""
 
 
 LATE_WRITER = Configuration(3, 2, 2, 1, entries=2, window=2, crashes=1, journal=False)
@@ -79,7 +79,7 @@ ADVANCING: Final[dict[str, Any]] = {
     "recovery_header_lac": lambda lac_at_start, lac_now: lac_now,
     "lac_after_add": _raised_by_every_add,
 }
-"""D8 and F-19 are the two halves of one defect: whoever sends such headers, and whoever believes them."""
+"""D8 and F-19 are the two halves of one defect: the sender of such headers, and the reader that relies on them."""
 
 
 def _fenced_is_a_failed_bookie(answer: Answer) -> AddOutcome:
@@ -435,7 +435,7 @@ READER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         negative_answer=lambda *, limbo, damaged: Answer.UNKNOWN if limbo else Answer.NO_ENTRY,
     ),
 )
-"""What readers are told; no row of the table, whose mutants are those of writers, recoverers and bookies."""
+"""What readers get; no row of the table, whose mutants are those of writers, recoverers and bookies."""
 
 LOSS_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
     with_rules(

@@ -20,11 +20,11 @@ class LogConfiguration:
         handles: how often the log is opened.
         ledgers: how many can be created.
         writes: how many records are appended, by all handles.
-        lost_swaps: swaps of which a handle never hears.
+        lost_swaps: compare-and-swaps whose response never reaches the handle.
         adopts: closed ledgers that a sink puts behind the last one, whatever is open (a rule left out, F-10).
         trims: truncations, each to any offset of a closed ledger, beside the handles.
         closes: handles may close: the ledger is closed and the lead given back.
-        stages: closed ledgers that a sink commits to the log; whoever leads next, or closes, gives them their place.
+        stages: closed ledgers that a sink commits to the log; the next leader, or the close, gives them their place.
     """
 
     handles: int = 2
@@ -73,7 +73,7 @@ class Handle:
     Attributes:
         machine: never changed; a step works on a copy.
         state: the number of the machine's state.
-        work: what was asked and not answered.
+        work: what was asked and not responded.
         target: the ledger that appends go to; `draining` the one that gets no more.
         confirmed: the ledger of each acknowledged append.
         flights: appends on their way.

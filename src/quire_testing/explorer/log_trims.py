@@ -1,7 +1,7 @@
 """Truncations of a log beside its handles, on the machine of `core`: any client may run one, and one may stop anywhere.
 
 A truncation that is never heard of again is one whose steps are never taken. Its ledgers are deleted only after the
-list without them is written; whoever opens the log meanwhile finds them gone.
+list without them is written; an opener of the log meanwhile finds them gone.
 
 Source: docs/decisions/022-truncation-intent.md.
 """

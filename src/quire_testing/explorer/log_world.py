@@ -1,8 +1,8 @@
 """The world of one log: handles that open it, lead it, roll it and are deposed, on the log's machine of `core`.
 
 Ledgers are as the ledger's world proves them: an add lands or is refused, a recovery closes what it fences at what has
-landed. What a handle asks for is carried out in any order, each request and each answer a step of its own; a swap whose
-answer is lost may land later, or never.
+landed. What a handle asks for is carried out in any order, each request and each answer a step of its own; a
+compare-and-swap whose response is lost may land later, or never.
 
 Source: BookKeeper ledgers to logs; docs/protocol/log.md.
 """
@@ -36,7 +36,7 @@ class LogWorld(Trims):
         self._stepped: dict[Any, tuple[Label, int]] = {}
 
     def initial(self) -> LogState:
-        """An empty log; nobody leads it."""
+        """An empty log without a leader."""
         head = self.heads.number(LogHead(b"\x07" * 16, "orders"))
         c = self.configuration
         return LogState(head, 1, (), (), 0, c.lost_swaps, c.adopts, (), stages=c.stages)
@@ -308,7 +308,7 @@ class LogWorld(Trims):
     def _swaps(
         self, state: LogState, who: int, rest: Handle, work: tuple[Any, ...]
     ) -> Iterator[tuple[Label, LogState]]:
-        """The swap reaches the store; or its handle gives up hearing of it, and it is late."""
+        """The compare-and-swap reaches the store; or its handle gives up waiting, and it is late."""
         kind, head, version = work
         new = self._taken(state, who, head, version)
         answer = "conflict" if new is None else "written"
@@ -335,7 +335,7 @@ class LogWorld(Trims):
             yield self._step(spent, who, late, lambda m: m.head_unknown(), "hears nothing of its swap")
 
     def _taken(self, state: LogState, who: int, head: int, version: int) -> int | None:
-        """The head that the store has after a swap, None after a conflict."""
+        """The head that the store has after a compare-and-swap, None after a conflict."""
         if version == state.version:
             return head
         blind = self.switches.blind_lists

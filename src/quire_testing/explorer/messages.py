@@ -9,7 +9,7 @@
 | `put` | slot, bookie, first, last, period, residues, lac | none |
 | `delete` | | nobody waits |
 
-An answer is (request, `Answer`, payload). A connection carries both in order; what was under way when it broke may
+A response is (request, `Answer`, payload). A connection carries both in order; what was under way when it broke may
 arrive beside what is sent on the next one.
 """
 
@@ -32,7 +32,7 @@ class Link(NamedTuple):
     Attributes:
         requests: (request, whether the client still waits), oldest first.
         replies: oldest first.
-        broken: requests of connections that broke, oldest first; nobody waits for them.
+        broken: requests of connections that broke, oldest first; no client waits for them.
     """
 
     requests: tuple[tuple[Request, bool], ...] = ()
@@ -40,7 +40,7 @@ class Link(NamedTuple):
     broken: tuple[Request, ...] = ()
 
     def sent(self, request: Request) -> Link:
-        """With one more request; `DROP` takes back what did not leave."""
+        """With one more request; `DROP` removes what did not leave."""
         if request is DROP:
             return self._replace(requests=())
         return self._replace(requests=(*self.requests, (request, request[0] not in ("lac", "delete"))))

@@ -1,4 +1,4 @@
-"""Taking exactly one fix out: what is swapped, where it shows, which invariant breaks.
+"""Taking exactly one fix out: what is replaced, where it shows, which invariant breaks.
 
 A mutant is a `Switches` that differs from what ships in one part. Nothing here is reached by production code. All of them
 stand in one table, `mutants.py`.
@@ -30,7 +30,7 @@ class Mutant(Generic[C_co]):
         switches: what runs instead.
         configuration: where it shows; its type says in which world.
         violated: the invariant that breaks.
-        rules: the rules that are swapped.
+        rules: the rules that are replaced.
         begin: the commands of a recorded start, for what is far from the beginning.
     """
 

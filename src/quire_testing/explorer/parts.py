@@ -51,7 +51,7 @@ class Store(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One question to the store: a swap on its way or answered, or a read."""
+    """One question to the store: a compare-and-swap on its way or answered, or a read."""
 
     kind: str
     record: LedgerMetadata | None
@@ -116,7 +116,7 @@ ClientMove: TypeAlias = tuple[Label, int, tuple[tuple[int, Request], ...], tuple
 
 
 def legal(old: LedgerMetadata, new: LedgerMetadata) -> bool:
-    """Whether a swap is one that the protocol knows: state by state, and fragments only where they may change.
+    """Whether a compare-and-swap is legal in the protocol: state by state, and fragments only where they may change.
 
     Source: BookKeeper protocol, "Ledgers"; docs/protocol/README.md, "The ledger's record".
     """
@@ -178,7 +178,7 @@ class WorldParts:
         return label, self.clients.number(outcome.client), outcome.sends, outcome.asks
 
     def _client_after(self, new: list[int], client: int, move: ClientMove) -> State:
-        """A client's step on a state: its own place, what it sends, what it asks; then what nobody heeds any more goes."""
+        """A client's step on a state: its own place, what it sends, what it asks; then what has no effect goes."""
         _, after, sends, asks = move
         at_client = self.at_client + client
         changed = new[at_client] != after
@@ -236,7 +236,7 @@ class WorldParts:
         return self._memos.setdefault(name, {})
 
     def _syncs_at_once(self, state: State) -> bool:
-        """Without a crash to come nobody can tell when a sync happens."""
+        """Without a crash to come the moment of a sync makes no difference."""
         number = state[-1]
         at_once = self._at_once.get(number)
         if at_once is None:
@@ -259,7 +259,7 @@ class WorldParts:
             yield self.clients.parts[state[place]]
 
     def sizes(self) -> dict[str, int]:
-        """How many states each kind of part came to."""
+        """How many states each kind of part reached."""
         return {
             "bookie": len(self.bookies),
             "client": len(self.clients),

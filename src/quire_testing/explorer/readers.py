@@ -1,7 +1,7 @@
 """Readers beside the writer: the machines of `core` that find the newest LAC and read entries, with the least of a driver.
 
 A reader asks and hears in one step. Nothing is lost by that: its questions change nothing at a bookie, what it asks for
-next depends only on answers that it has, and an answer that comes late is one that was asked for late. A LAC, from
+next depends only on responses that it has, and a response that comes late is one that was asked for late. A LAC, from
 whomever, may be believed; what a closed record says is final.
 
 Source: `client/reader.py`, whose handling of effects this repeats; Vanlightly's guide, "Reading from ledgers".
@@ -35,7 +35,7 @@ class ReaderState:
         lac: the highest entry that it knows to be confirmed.
         next_entry: everything below was read.
         machine: what is under way, and `work` its state as a value.
-        failed: the entry that could not be had, whether every bookie vouched that it is not there, who was asked.
+        failed: the entry that could not be had, whether every bookie reported it absent, the bookies that were asked.
         gone: the ledger was deleted.
     """
 
@@ -115,7 +115,7 @@ class ReaderDriver:
     def _judged(
         self, after: ReaderState, failed: tuple[int, bool, tuple[BookieId, ...]], record: LedgerMetadata
     ) -> ReaderState:
-        """Was it worth asking the bookies of this record, or does nobody hold a confirmed entry?"""
+        """Was it worth asking the bookies of this record, or does no bookie hold a confirmed entry?"""
         entry_id, vouched, asked = failed
         if (
             after.fault is None
@@ -134,7 +134,7 @@ class ReaderDriver:
     # --- the newest LAC ----------------------------------------------------------------------------------------------
 
     def hears_lac(self, reader: ReaderState, slot: int, bookie: BookieState | None) -> ReaderMove:
-        """A bookie's answer to a LAC read; None: its time is over."""
+        """A bookie's response to a LAC read; None: its time is over."""
         machine = clone(reader.machine)
         machine.out = []
         name = machine._ensemble[slot]
@@ -172,7 +172,7 @@ class ReaderDriver:
         yield f"hears lac {bookie.lac}{with_it} from {name}", (), "poll", after
 
     def poll_slots(self, reader: ReaderState) -> list[int]:
-        """Whom it may wait for at the tail."""
+        """The bookies that it may poll at the tail."""
         record = reader.record
         if record is None or reader.machine is not None or reader.failed or reader.closed:
             return []
@@ -201,13 +201,13 @@ class ReaderDriver:
             yield text, self._said(machine), "begin", self._with(reader, machine)
 
     def read_slots(self, reader: ReaderState) -> list[int]:
-        """The slots that were asked for entries and have not answered."""
+        """The slots that were asked for entries and have not responded."""
         if not isinstance(reader.machine, ReadMachine):
             return []
         return [slot for slot, asked in enumerate(reader.machine._asked) if asked is not None]
 
     def hears_entries(self, reader: ReaderState, slot: int, bookie: BookieState | None) -> ReaderMove:
-        """A bookie's answer to a read; None: its time is over."""
+        """A bookie's response to a read; None: its time is over."""
         machine = clone(reader.machine)
         machine.out = []
         first, last, _ = machine._asked[slot]

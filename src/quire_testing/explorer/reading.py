@@ -13,7 +13,7 @@ from quire_testing.explorer.readers import ReaderMove
 
 
 class Reading(WorldParts):
-    """What readers do: each step is worked out once for a reader's state and that of whom it asks."""
+    """What readers do: each step is worked out once for a reader's state and that of the bookie that it asks."""
 
     def _reader_moves(self, state: State, budget: Budget, moves: list[Move]) -> None:
         for which in range(len(self.reader_names)):
@@ -33,7 +33,7 @@ class Reading(WorldParts):
             moves.append((label, tuple(new)))
 
     def _reads_of(self, which: int, state: State, *, impatient: bool) -> list[tuple[Label, int, bool]]:
-        """(label, the reader afterwards, whether nobody was given up) of every step of one reader."""
+        """(label, the reader afterwards, whether no bookie was given up) of every step of one reader."""
         memo = self._memo("reader")
         number = state[self.at_reader + which]
         key = (which, number, state[self.at_store], impatient, *state[: self.n])

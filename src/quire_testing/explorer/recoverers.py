@@ -67,7 +67,7 @@ class RecoveryDriver(ClientDriver):
             span = (int(effect.first), int(effect.last), effect.period, effect.residues)
             running.sends.append((number, ("put", int(effect.slot), number, *span, lac)))
         elif isinstance(effect, e.WaitForAnswers):
-            # At once: an answer that comes while a driver waits is one that comes before the last denial.
+            # At once: a response that comes while a driver waits is one that comes before the last denial.
             running.machine.waited()
         elif isinstance(effect, e.WriteMetadata):
             running.asks.append(("swap", effect.record, effect.version))
@@ -123,10 +123,10 @@ class RecoveryDriver(ClientDriver):
                 return "W", f"entry {entry} was not written back to slots {missing}"
         return None
 
-    # --- answers -------------------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------------------
 
     def answered(self, client: Client, bookie: int, reply: Reply) -> list[Outcome]:
-        """A bookie's answer."""
+        """A bookie's response."""
         request, answer, payload = reply
         slot = request[1]
         if request[0] == "fence":
@@ -145,14 +145,14 @@ class RecoveryDriver(ClientDriver):
         return self.answered(client, bookie, (request, Answer.TIMED_OUT, None))
 
     def heeds(self, client: Client, reply: Reply) -> bool:
-        """Whether an answer can still change anything: of late fences, a LAC that may contradict the end."""
+        """Whether a response can still change anything: of late fences, a LAC that may contradict the end."""
         request, _, lac = reply
         if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
             return lac is not None and lac > client.machine.lap and not client.machine._ended_reading
         return self.waits_for(client, request)
 
     def waits_for(self, client: Client, request: Request) -> bool:
-        """Whether the answer to a request can still change anything."""
+        """Whether the response to a request can still change anything."""
         machine = client.machine
         if request[0] == "fence":
             return machine.status is RecoveryStatus.FENCING
@@ -163,7 +163,7 @@ class RecoveryDriver(ClientDriver):
     def swap_answered(
         self, client: Client, answer: str, record: LedgerMetadata, version: int
     ) -> list[Outcome]:
-        """The store's answer to a swap; one that was lost counts as a conflict."""
+        """The store's response to a compare-and-swap; one that was lost counts as a conflict."""
         if answer == "written":
             return self.step(client, lambda m: m.metadata_written(record, version))
         return self.step(client, lambda m: m.metadata_conflicted())
@@ -173,7 +173,7 @@ class RecoveryDriver(ClientDriver):
         return self.step(client, lambda m: m.metadata_read(record, version))
 
     def length_answered(self, client: Client, *, found: bool) -> list[Outcome]:
-        """The last entry was read for its length, or nobody could serve it."""
+        """The last entry was read for its length, or no bookie could serve it."""
         if found:
             return self.step(client, lambda m: m.length_found(m.lap + 1))
         return self.step(client, lambda m: m.length_unavailable(()))

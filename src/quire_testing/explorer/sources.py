@@ -26,7 +26,7 @@ FAULTS: Final = tuple(Budget._fields[:-1])
 """The kinds of faults; reruns of a recovery are steps of its recoverer."""
 
 Fault: TypeAlias = tuple[str, Callable[[], list[Move]]]
-"""Whom it happens to, and the steps that it can be."""
+"""The actor that it happens to, and the steps that it can be."""
 
 NOTHING_ELSE: Final = Budget(*(0,) * len(Budget._fields))
 
@@ -212,7 +212,7 @@ class SourcesWorld(World):
         return self._over(state)
 
     def written(self, state: State) -> int:
-        """How many entries the writer has begun to write; all of them once it has ended, when nobody can tell."""
+        """How many entries the writer has begun to write; all of them once it has ended, when that is unknown."""
         writer = self.clients.parts[state[self.at_client]]
         return self.configuration.entries_written if writer.idle else int(writer.machine.lap) + 1
 

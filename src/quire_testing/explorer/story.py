@@ -172,7 +172,7 @@ def _collector_rows(world: CollectorWorld, state: CollectorState) -> list[tuple[
 
 
 def lanes(path: Sequence[tuple[Label | None, Any]]) -> list[str]:
-    """The actors of a path, in the order of their first step; whoever is only written to comes last."""
+    """The actors of a path, in the order of their first step; an actor that is only written to comes last."""
     actors = [label.actor for label, _ in path if label is not None]
     others = [label.other for label, _ in path if label is not None and label.other]
     return list(dict.fromkeys([*actors, *others]))

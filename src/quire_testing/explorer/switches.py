@@ -23,10 +23,10 @@ class Switches:
         writer, recovery, log, trim, collector: the machines.
         bookie: how a bookie carries out requests.
         reader: how a reader reads.
-        blind_closes: the store takes a writer's close whatever the version (the swap is left out).
+        blind_closes: the store takes a writer's close whatever the version (the compare-and-swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
             "trim" when truncating.
-        collector_sees_revisions: a collector is told the store's revision as its generation.
+        collector_sees_revisions: a collector gets the store's revision as its generation.
         collector_lsn_late: a collector takes the LSN of a pass after it wrote its counter.
     """
 

@@ -51,7 +51,7 @@ class LostWithoutLimbo(BookieDriver):
 
 
 class FenceWithoutLimbo(BookieDriver):
-    """D5: it asks for lost fences, and vouches for what it may have lost."""
+    """D5: it asks for lost fences, and its responses about what it may have lost are conclusive."""
 
     def after_loss(self, state: BookieState) -> BookieState:
         """It knows that a fence may be lost, and looks for nothing else."""
@@ -69,7 +69,7 @@ class LimboOfOpenLedgersOnly(BookieDriver):
 
 
 class LooksBeforeItFences(BookieDriver):
-    """X27: a fencing read finds its answer first and sets the flag in a later step."""
+    """X27: a fencing read finds its response first and sets the flag in a later step."""
 
     steps_apart = True
 
@@ -83,7 +83,7 @@ class LooksBeforeItFences(BookieDriver):
         return super().deliver(state, client, request, waits=waits)
 
     def sync(self, state: BookieState) -> Any:
-        """The half-done fence is carried out, with the answer that was found before."""
+        """The half-done fence is carried out, with the response that was found before."""
         kind, replies, waiting = state.journal[0]
         if kind != "half":
             return super().sync(state)
@@ -124,7 +124,7 @@ class DeletesFirst(TrimMachine):
     __slots__ = ()
 
     def _write(self, head: LogHead, status: TrimStatus) -> None:
-        """Delete, then swap."""
+        """Delete, then compare-and-swap."""
         super()._write(head, status)
         if status is TrimStatus.SWAPPING:
             self.out += [TrimDeleteLedger(item) for item in head.intents[-1].items]

@@ -29,7 +29,7 @@ class World(Beginning, Faults, Reading, Doubts):
     """Every state that one ledger's world can come to. `successors` and `initial` are what the search needs."""
 
     def initial(self) -> State:
-        """A new ledger, or none yet where bookies are away; nobody has done anything."""
+        """A new ledger, or none yet where bookies are away; no step is done yet."""
         c = self.configuration
         if c.away:
             store, writer = NOT_CREATED, self.writer_driver.nobody()
@@ -162,7 +162,7 @@ class World(Beginning, Faults, Reading, Doubts):
     def _taken(
         self, client: int, bookie: int, state: BookieState, asked: tuple[Request, bool], at_once: bool
     ) -> tuple[Label, int, list[Reply], list[tuple[int, Reply]]]:
-        """A request on a bookie: the bookie after it, its answers to who asked, and those to others."""
+        """A request on a bookie: the bookie after it, its responses to who asked, and those to others."""
         request, waits = asked
         after, replies, what = self.bookie_driver.deliver(state, client, request, waits=waits)
         said = [what]
@@ -250,7 +250,7 @@ class World(Beginning, Faults, Reading, Doubts):
         moves.extend((move[0], self._client_after(list(state), client, move)) for move in found)
 
     def _measure(self, state: State, client: int, moves: list[Move]) -> None:
-        """The length of the last entry is read from whoever holds it (the record's ensemble of that entry)."""
+        """The length of the last entry is read from a bookie that holds it (the record's ensemble of that entry)."""
         who = self.clients.parts[state[self.at_client + client]]
         entry, record = who.machine.lap, who.machine._record
         held = False
@@ -282,7 +282,7 @@ class World(Beginning, Faults, Reading, Doubts):
     def _swap(
         self, state: State, client: int, questions: tuple[Ask, ...], index: int, moves: list[Move]
     ) -> None:
-        """A swap reaches the store."""
+        """A compare-and-swap reaches the store."""
         ask = questions[index]
         store = self.stores.parts[state[self.at_store]]
         after, answer = self.swapped(store, ask, by_writer=client == 0)
@@ -295,7 +295,7 @@ class World(Beginning, Faults, Reading, Doubts):
         moves.append((Label("store", command, (answer,), self.names[client], f"swap {answer}"), tuple(new)))
 
     def swapped(self, store: Store, ask: Ask, *, by_writer: bool) -> tuple[Store, str]:
-        """The store after a swap, and its answer."""
+        """The store after a compare-and-swap, and its response."""
         if store.record is None:
             return store, "missing"
         assert ask.record is not None

@@ -1,4 +1,4 @@
-"""Histories: recording what clients were told, and judging it."""
+"""Histories: recording the requests and responses of clients, and judging them."""
 
 from quire_testing.history.events import Event, MalformedHistoryError, entry_hash, entry_hashes
 from quire_testing.history.judge import Judge, judge

@@ -1,4 +1,4 @@
-"""What is remembered of an operation between its invocation and its answer."""
+"""What is remembered of an operation between its invocation and its response."""
 
 from __future__ import annotations
 

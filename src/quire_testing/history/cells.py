@@ -1,7 +1,7 @@
 """Write-once cells: for each id its one value, what is known of it, and where that was said.
 
-Ranges are handled as slices of bytes, so that a run of a thousand entries costs little more than one entry. A cell takes
-as many bytes as a hash and one more; pages that nobody touched take none.
+Ranges are handled as slices of bytes, so that a run of a thousand entries costs little more than one entry. A cell
+takes as many bytes as a hash and one more; pages that are not touched take none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SENT: Final = 1
 ACKED: Final = 2
 """It was acknowledged; the cell has that value."""
 READ: Final = 4
-"""Somebody read it; the cell has that value."""
+"""A read had this value."""
 ENDED: Final = 8
 """Its append ended without an acknowledgement."""
 SCANNED: Final = 16

@@ -1,7 +1,7 @@
 """One event of a history, and how it stands on a line.
 
-A history is what clients asked for and were told, with what was seen at bookies and in the metadata store, in the order
-in which it happened. Nothing here knows what is right.
+A history is the requests of clients and their responses, with what was seen at bookies and in the metadata store, in
+the order in which it happened. Nothing here knows what is right.
 
 Source: docs/formats/history.md.
 """
@@ -42,7 +42,7 @@ class Event:
         at: monotonic nanoseconds; events of one history never go back.
         process: who; one process remembers what it has seen.
         event: `invoke`, `ok`, `fail`, `unknown` or `note`.
-        operation: the number that an invocation and its answer share; -1 in a note.
+        operation: the number that an invocation and its response share; -1 in a note.
         kind: a key of `KINDS`.
         facts: the fields of that kind.
         line: where it stands in its file, counted from 1; in memory, which it is.

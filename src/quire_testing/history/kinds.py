@@ -23,7 +23,7 @@ class Kind:
         invoke_may: what it may say besides.
         ok: what the result must say.
         ok_may: what it may say besides.
-        note: it is no operation but a fact, told in one line.
+        note: it is no operation but a fact, in one line.
         free: any other field is welcome.
     """
 
@@ -105,7 +105,7 @@ OPERATIONS: Final = {
     ),
     "sink_commit": Kind("a sink makes the rows of an epoch visible", {"sink": "str", "epoch": "int"}),
 }
-"""What somebody asks for and gets an answer to: two lines, or one if nobody ever heard the answer."""
+"""A request and its response: two lines, or one if the response never came."""
 
 NOTES: Final = {
     "stored": Kind(
@@ -165,7 +165,7 @@ NOTES: Final = {
     ),
     "comment": Kind("anything for a reader; it is not judged", {}, note=True, free=True),
 }
-"""Facts that nobody asked for: one line."""
+"""Facts without a request: one line."""
 
 KINDS: Final = {**OPERATIONS, **NOTES}
 

@@ -1,4 +1,4 @@
-"""One ledger's judge: what its writers, readers and recoverers were told must fit together.
+"""One ledger's judge: the responses to its writers, readers and recoverers must be consistent.
 
 Invariants 1 to 7. A ledger has one writer per term and write-once entries, so that no search is needed: each event is
 compared with what is known so far, and a little at the end.
@@ -66,9 +66,9 @@ class LedgerJudge:
         self._sent_last = self._acked_last = self._read_last = NOWHERE
         self._next_ack: dict[int, int] = {}
         self._unplaced: Counter[bytes] = Counter()
-        """Hashes of appends whose ids nobody knows."""
+        """Hashes of appends whose ids are unknown."""
         self._lac = (NOWHERE, NOWHERE)
-        """The highest LAC that anybody saw, and where."""
+        """The highest LAC that a client saw, and where."""
         self._lac_of: dict[str, tuple[int, int]] = {}
         self._closed: tuple[int, int] | None = None
         """The last entry as it was first said, and where."""
@@ -120,7 +120,7 @@ class LedgerJudge:
     # --- what is answered ---------------------------------------------------------------------------------------
 
     def answered(self, asked: Asked, outcome: str, facts: dict[str, Any], place: int) -> None:
-        """An answer came."""
+        """A response came."""
         if outcome != "ok":
             self._not_done(asked, outcome)
             return
@@ -153,7 +153,7 @@ class LedgerJudge:
             self._delete = NOWHERE
 
     def _ended(self, first: int, count: int) -> None:
-        """These were sent, and nobody was told that they are confirmed."""
+        """These were sent, and not confirmed to a caller."""
         if count:
             self._cells.mark(first, count, ENDED)
             self._some_ended = True
@@ -363,7 +363,7 @@ class LedgerJudge:
         self._say(number, f"{ids(first, last, 'was')} read, but the ledger was closed at {end}", where, place)
 
     def _missing(self, asked: Asked, low: int, high: int, place: int) -> None:
-        """Somebody was told that there are no such entries."""
+        """A client got the response that there are no such entries."""
         findings = self._findings
         if self._delete != NOWHERE:
             return
@@ -416,7 +416,7 @@ class LedgerJudge:
             )
 
     def closed_at(self, last: int, place: int, who: str) -> None:
-        """Somebody says that the ledger is closed, and where it ends."""
+        """An event shows that the ledger is closed, and where it ends."""
         self._findings.checked(5)
         if self._closed is not None:
             end, where = self._closed
@@ -505,7 +505,7 @@ class LedgerJudge:
             self._replicas.finish(end, self._acked_last, record, guaranteed=guaranteed)
 
     def _check_lac_in_hindsight(self, pending: list[Asked]) -> None:
-        """What was told as LAC must have been acknowledged, or found by a recovery, even if later."""
+        """What was reported as LAC must have been acknowledged, or found by a recovery, even if later."""
         if not self._recorded or self._lac[0] == NOWHERE:
             return
         true = max(self._acked_last, self._closed[0] if self._closed is not None else NOWHERE)

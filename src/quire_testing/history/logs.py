@@ -60,7 +60,7 @@ class LogJudge:
         self._last_of: dict[tuple[str, int | None], tuple[int, int]] = {}
         """The last acknowledged offset of each process in its time as leader, and where."""
         self._leader: tuple[int, int] | None = None
-        """The highest leader whose swap was won, and where."""
+        """The highest leader whose compare-and-swap was won, and where."""
         self._kept_from = 0
         self._versions: dict[int, tuple[tuple[int, ...], int]] = {}
         """The ledgers of each version, and where."""
@@ -86,7 +86,7 @@ class LogJudge:
         return [data[start : start + width] for start in range(0, len(data), width)]
 
     def answered(self, asked: Asked, outcome: str, facts: dict[str, Any], place: int) -> None:
-        """An answer came."""
+        """A response came."""
         match asked.kind:
             case "list_swap" | "list_read":
                 self._list_answered(asked, outcome, facts, place)
@@ -193,7 +193,7 @@ class LogJudge:
                     place,
                 )
         if leader is not None and (self._leader is None or leader > self._leader[0]):
-            # Who is acknowledged has won its swap before.
+            # A writer whose appends are acknowledged has won its compare-and-swap before.
             self._leader = leader, place
         self._last_of[mine] = max(before, last), place
         self._acked_last = max(self._acked_last, last)
@@ -259,7 +259,7 @@ class LogJudge:
         self._cells.mark(number, 1, READ)
 
     def _missing(self, asked: Asked, low: int, high: int, place: int) -> None:
-        """Somebody was told that a log has no such records."""
+        """A client got the response that a log has no such records."""
         low, high = max(low, self._kept_from), min(high, max(asked.acked, self._read_last))
         self._findings.checked(NUMBER, max(0, high + 1 - low))
         gone = (number for number in range(low, high + 1) if self._was_there(number, asked))

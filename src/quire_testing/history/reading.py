@@ -1,6 +1,6 @@
 """Reading histories that were written down: a header, then a line of JSON for each event.
 
-Files are somebody else's: the caller opens them and hands in their lines. What is no event is refused with its line. The
+Files belong to the caller, which opens them and hands in their lines. What is no event is refused with its line. The
 last line of a process that was killed may be torn; it is left out, and that is said.
 
 Source: docs/formats/history.md.

@@ -42,7 +42,7 @@ def event_line(event: Event) -> str:
 
 
 class History:
-    """Records what happens, in the order in which it is told.
+    """Records what happens, in the order in which it is called.
 
     One history has one clock and one thread. Histories of several processes of a machine are judged together by giving
     all their files to the judge.
@@ -70,7 +70,7 @@ class History:
             sink(header_line(clock))
 
     def invoke(self, process: str, kind: str, **arguments: Any) -> Operation:
-        """Somebody asks for something: to be called before the request leaves.
+        """A request: to be called before it leaves.
 
         Args:
             process: who asks.
@@ -78,7 +78,7 @@ class History:
             arguments: its fields (docs/formats/history.md).
 
         Returns:
-            What takes the answer. If no answer is ever told, it may have happened or not.
+            What takes the response. If no response is ever recorded, it may have happened or not.
         """
         number = self._next
         self._next += 1
@@ -100,7 +100,7 @@ class History:
 
 
 class Operation:
-    """One thing that was asked for; takes its answer, once.
+    """One thing that was asked for; takes its response, once.
 
     Args:
         history: where it is recorded.
@@ -118,7 +118,7 @@ class Operation:
         self.kind = kind
 
     def ok(self, **result: Any) -> None:
-        """It happened, and this was the answer."""
+        """It happened, and this was the response."""
         self._history.tell(self.process, OK, self.number, self.kind, result)
 
     def fail(self, error: object) -> None:

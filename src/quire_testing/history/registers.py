@@ -19,7 +19,7 @@ CONFIGURATIONS_MAX: Final = 100_000
 """One cut's search gives up beyond this many."""
 
 Model = Callable[[Hashable, "Call"], Hashable | None]
-"""`model(state, call)`: the state after the call, or None if the call cannot have had its answer in this state."""
+"""`model(state, call)`: the state after the call, or None if the call cannot have had its response in this state."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,8 +30,8 @@ class Call:
         kind: what was asked.
         arguments: with what.
         invoked: place of the invocation.
-        result: the answer; None while there is none.
-        answered: place of the answer.
+        result: the response; None while there is none.
+        answered: place of the response.
         known: it was answered ok; an operation of unknown outcome may have happened or not.
     """
 
@@ -51,7 +51,7 @@ class RegisterSearch:
     """One register's operations in the order in which they come.
 
     Args:
-        initial: what it holds at first; None if that is not known: the first answer tells.
+        initial: what it holds at first; None if that is not known: the first response tells.
         model: what operations do.
     """
 
@@ -85,7 +85,7 @@ class RegisterSearch:
         """It happened. If nothing is under way any more, all since the last cut is judged.
 
         Returns:
-            The first call, in order of answers, that fits nowhere; None if all is well so far.
+            The first call, in order of responses, that fits nowhere; None if all is well so far.
         """
         self._under_way.discard(call)
         call.result, call.answered, call.known = result, place, True
@@ -97,7 +97,7 @@ class RegisterSearch:
         """Judge what has been answered since the last cut.
 
         Returns:
-            The first call, in order of answers, that fits nowhere; None if there is none.
+            The first call, in order of responses, that fits nowhere; None if there is none.
         """
         calls, self._finished = self._finished, []
         for call in self._under_way:
@@ -121,7 +121,7 @@ class RegisterSearch:
 
         None if that is too much to look at.
 
-        Calls are bits of a number, in the order of their answers: the lowest bit left is the next that must be over.
+        Calls are bits of a number, in the order of their responses: the lowest bit left is the next that must be over.
         """
         concurrent = _concurrent(calls)
         seen: set[tuple[Hashable, frozenset[Call], int]] = set()
@@ -171,7 +171,7 @@ class RegisterSearch:
 
 
 def _concurrent(calls: list[Call]) -> list[list[int]]:
-    """For each call, in order of answers, those that may come before it is over: they were invoked by then."""
+    """For each call, in order of responses, those that may come before it is over: they were invoked by then."""
     by_invocation = sorted(range(len(calls)), key=lambda index: calls[index].invoked)
     invoked = [calls[index].invoked for index in by_invocation]
     found = []

@@ -27,7 +27,7 @@ class Epoch:
         sink: rows that the sink has.
         committed: where the commit was acknowledged, or -1.
         maybe: a commit was asked for and its outcome is unknown.
-        places: where its rows were told, the last of each side.
+        places: where its rows were reported, the last of each side.
     """
 
     difference: Counter[bytes] = field(default_factory=Counter)

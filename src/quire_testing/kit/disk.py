@@ -108,7 +108,7 @@ class DiskFile:
         return len(self._node.data)
 
     def expect(self, offset: int, size: int) -> None:
-        """Nothing is to be brought in; whoever asks knows what is there."""
+        """Nothing is to be brought in; the caller knows what is there."""
         assert 0 <= offset < offset + size <= len(self._node.data)
 
     def next_data(self, offset: int) -> int:
@@ -163,7 +163,7 @@ class FaultyDisk(NamedFiles[DiskNode]):
         """A change is under way.
 
         Args:
-            _what: which, for whoever keeps a record.
+            _what: which, for subclasses that keep a record.
             path: of what.
 
         Raises:
@@ -282,5 +282,5 @@ class FaultyDisk(NamedFiles[DiskNode]):
             self._name_changes.clear()
 
     def lock(self, _path: Path) -> Lock:
-        """Nobody else is here."""
+        """No other process is here."""
         return NoLock()

@@ -1,6 +1,6 @@
 """Files in memory with the interface of the real ones, so that a restart on a crash image takes a millisecond.
 
-Contents are shared between copies until somebody writes. Direct writes and syncs do nothing here: what survives a power
+Contents are shared between copies until one is written. Direct writes and syncs do nothing here: what survives a power
 cut is decided elsewhere (`crash/images.py` from a recording, `kit/disk.py` from what was not synced).
 """
 
@@ -83,10 +83,10 @@ class MemoryFile:
 
 
 class NoLock:
-    """A lock that nobody else can want."""
+    """A lock without competitors."""
 
     def release(self) -> None:
-        """Nobody else can be here."""
+        """No other process can be here."""
 
 
 N = TypeVar("N", bound=MemoryNode)

@@ -10,7 +10,7 @@ from quire.env.interfaces import Done
 
 
 class StepWorker:
-    """Jobs wait in a queue until somebody says `step` or `finish`; a job runs in its caller's thread."""
+    """Jobs wait in a queue until `step` or `finish` is called; a job runs in its caller's thread."""
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Callable[[], Any], Done]] = deque()
@@ -30,7 +30,7 @@ class StepWorker:
         result: Any
         try:
             result = job()
-        except Exception as error:  # noqa: BLE001 - handed to whoever submitted the job
+        except Exception as error:  # noqa: BLE001 - handed to the submitter of the job
             result = error
         done(result)
 
@@ -45,7 +45,7 @@ class StepWorker:
 
 
 class StepClock:
-    """Time stands still until somebody moves it.
+    """Time stands still until it is moved.
 
     Args:
         ms: where it stands.

@@ -41,10 +41,10 @@ class MemoryTransport(asyncio.Transport):
         return 0
 
     def pause_reading(self) -> None:
-        """Whoever hands bytes over decides what is read."""
+        """The caller that hands bytes over decides what is read."""
 
     def resume_reading(self) -> None:
-        """Whoever hands bytes over decides what is read."""
+        """The caller that hands bytes over decides what is read."""
 
     def is_closing(self) -> bool:
         """Whether it is over."""

@@ -265,7 +265,7 @@ class Bookie:
         perform(self._stage, self._loop, lambda: self.store.land(question))
 
     def hear(self, *, at_once: bool) -> None:
-        """The store's answer arrives."""
+        """The store's response arrives."""
         question = self._question(landed=True)
         self._watched(lambda: self.store.answer(question), normal=True)
         self._end_of_step(at_once=at_once)
@@ -394,4 +394,4 @@ def _request(kind: Kind, flags: int = 0, body: bytes = b"") -> Request:
 
 
 def _ignore(_: object) -> None:
-    """Nobody waits for this."""
+    """No client waits for this."""

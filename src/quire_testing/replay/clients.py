@@ -1,6 +1,6 @@
 """A writer and recoverers of a replay: the client's own programs, seen as the explorer sees its clients.
 
-What their machines were told is folded into the explorer's picture of a client by the explorer's own code: so each
+The inputs of their machines are folded into the explorer's picture of a client by the explorer's own code: so each
 step of a program can be compared with the step of the explorer that it stands for, word by word and state by state.
 """
 
@@ -177,13 +177,13 @@ class Program:
         return self.network.line(self.number + 1, bookie)
 
     def awaits(self, bookie: str, number: int) -> bool:
-        """Whether the answer to a request would be heard."""
+        """Whether the response to a request would be heard."""
         peer = self.bookies._peers.get(BookieId(bookie))
         channel = peer.channel if peer is not None else None
         return isinstance(channel, Channel) and number in channel._outstanding
 
     def hear(self, line: Line, said: Said) -> None:
-        """An answer arrives."""
+        """A response arrives."""
         self.act(lambda: line.client.feed(said.frame))
 
     def lose(self, line: Line) -> None:
@@ -211,7 +211,7 @@ class Program:
     # --- the explorer's picture ----------------------------------------------------------------------------------------
 
     def steps(self) -> list[Outcome]:
-        """What the machine has been told since the last time, as steps of the explorer's client."""
+        """The machine's inputs since the last time, as steps of the explorer's client."""
         found: list[Outcome] = []
         told = self._told()
         self._seen += len(told)

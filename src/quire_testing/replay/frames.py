@@ -1,4 +1,4 @@
-"""Frames as the explorer names them: what a request asks and what an answer says, read from the bytes of the wire."""
+"""Frames as the explorer names them: what a request asks and what a response says, read from the bytes of the wire."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sent(NamedTuple):
 
 
 class Said(NamedTuple):
-    """An answer on its way, with the request that it answers."""
+    """A response on its way, with the request that it answers."""
 
     frame: bytes
     number: int
@@ -78,7 +78,7 @@ _SHARE = re.compile(r"recovery add (\d+)\.\.(\d+)(?: classes \[([\d, ]*)\] of (\
 
 
 def plain(text: str) -> str:
-    """A request or an answer by the entries that it is about.
+    """A request or a response by the entries that it is about.
 
     A striped run on the wire names the classes that it has entries of, the machine's effect all that its bookie stores.
     """
@@ -96,5 +96,5 @@ def _entries(found: re.Match[str]) -> str:
 
 
 def number_of(frame: bytes) -> int:
-    """Which request an answer is to."""
+    """Which request a response is to."""
     return native.decode_answer(memoryview(frame)).number

@@ -55,8 +55,8 @@ class HeadStore(ScriptedStore):
     Args:
         shared: the heads' space.
         elections: the elections' space.
-        blind: "open" or "roll" when such a swap is taken now whatever the version (X20-swap, X22), and merged into
-            what is there; "trim" when it is taken as it is (F-32-swap).
+        blind: "open" or "roll" when such a compare-and-swap is taken now whatever the version (X20-swap, X22), and
+            merged into what is there; "trim" when it is taken as it is (F-32-swap).
     """
 
     def __init__(self, shared: MemorySpace, elections: MemorySpace, blind: Callable[[], str]) -> None:
@@ -85,7 +85,7 @@ class HeadStore(ScriptedStore):
         return self._elections.watch(prefix)
 
     def land(self, question: Question) -> None:
-        """The swap reaches the store; the list is merged when the store does not look at versions."""
+        """The compare-and-swap reaches the store; the list is merged when the store does not look at versions."""
         op = question.op
         assert op is not None
         row = self._space.rows[op.key]
@@ -104,20 +104,20 @@ def _merged(now_value: bytes, asked_value: bytes, *, leads: bool) -> bytes:
 
 
 class AnybodyMayLead:
-    """An elector that names nobody: a schedule says who tries again."""
+    """An elector that names no candidate: a schedule decides which handle tries again."""
 
     def candidacy(self, log_id: bytes, candidate: str) -> Candidacy:  # noqa: ARG002 - an elector's
         """See `Elector`; the candidate is this elector too."""
         return self
 
     async def campaign(self) -> None:
-        """Anybody may."""
+        """Every handle may."""
 
     async def leader(self) -> str | None:
-        """Nobody is named."""
+        """No candidate is named."""
 
     async def resign(self) -> None:
-        """Nobody stands."""
+        """There is no candidate."""
 
 
 class UncheckedHeads(LogHeads):
@@ -180,7 +180,7 @@ class LogHandle:
         stage: what it runs on.
         spaces: of heads, and of elections.
         ledgers: of the world.
-        switches: what is swapped.
+        switches: what is replaced.
         kind: the log's class.
 
     Attributes:
@@ -216,7 +216,7 @@ class LogHandle:
         perform(stage, self.loop, lambda: self._task(self.log.open_writer()))
 
     def _made(self, _: str, **settings: Any) -> LogMachine:
-        """Its machine writes down what it is told; from here on the schedule answers."""
+        """Its machine records its inputs; from here on the schedule answers."""
         self.store.scripted = True
         settings["host"] = ""
         kind, rules = self.switches.log, self.switches.rules
@@ -298,11 +298,11 @@ class LogHandle:
 
     @property
     def work(self) -> list[tuple[Any, ...]]:
-        """What was asked and not answered, with the lists themselves."""
+        """What was asked and not responded, with the lists themselves."""
         return work_of(self.client, self.store, ended=self.ended)
 
     def acknowledged(self) -> list[Append]:
-        """Appends whose callers have been told since the last question."""
+        """Appends that were confirmed to callers since the last call."""
         new = [
             each
             for each in self.appends
@@ -316,7 +316,7 @@ class LogHandle:
         return new
 
     def told(self) -> list[Told]:
-        """What its machine was told since the last question; each state is checked as it was."""
+        """Its machine's inputs since the last call; each state is checked as it was."""
         assert self.recorded is not None
         new = self.recorded.told[self._looked :]
         self._looked = len(self.recorded.told)
@@ -346,7 +346,7 @@ def lines_of(told: Sequence[Told]) -> tuple[str, ...]:
 
 
 def work_of(client: StepClient, store: HeadStore, *, ended: bool) -> list[tuple[Any, ...]]:
-    """What a program asked its client and its store and has no answer to, as the explorer has it, with the lists."""
+    """What a program asked its client and its store and has no response to, as the explorer has it, with the lists."""
     found: list[tuple[Any, ...]] = [request.work for request in client.requests]
     for question in store.questions:
         if question.op is None:
@@ -363,6 +363,6 @@ def work_of(client: StepClient, store: HeadStore, *, ended: bool) -> list[tuple[
 
 
 def heard(done: asyncio.Future[Any]) -> None:
-    """Look at an outcome, so that nobody misses it."""
+    """Read an outcome, so that asyncio does not log it as lost."""
     if not done.cancelled():
         done.exception()

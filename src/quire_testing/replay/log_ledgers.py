@@ -100,7 +100,7 @@ class StepLedger:
             )
 
     def closes(self) -> bool:
-        """Its own writer closes it at what it confirmed; False when somebody closed it elsewhere."""
+        """Its own writer closes it at what it confirmed; False when another client closed it elsewhere."""
         if self.closed and len(self.entries) != self.confirmed:
             return False
         self.closed = True

@@ -51,7 +51,7 @@ class NoNetwork:
     """Nothing here has a connection."""
 
     async def connect(self, loop: Any, factory: Any, host: str, port: int) -> Any:
-        """Nobody calls it."""
+        """It is not called."""
         raise NotImplementedError
 
 
@@ -71,7 +71,7 @@ class LogPlay:
 
     Args:
         configuration: the world.
-        switches: what is swapped in the programs.
+        switches: what is replaced in the programs.
         stage: makes what everything runs on.
         kind: the log's class; by default `log_kind`'s.
     """
@@ -119,7 +119,7 @@ class LogPlay:
 
         Args:
             label: which.
-            heeded: of a swap: whether its handle still waits for it; None when nothing is known.
+            heeded: of a compare-and-swap: whether its handle still waits for it; None when nothing is known.
 
         Returns:
             What ledgers and store said; what a handle's machine said is in its `told`.
@@ -304,7 +304,7 @@ class LogPlay:
         return (self.land(program, question),)
 
     def land(self, program: LogHandle | LogTruncation, question: Question) -> str:
-        """A swap reaches the store.
+        """A compare-and-swap reaches the store.
 
         Returns:
             What became of it.
@@ -397,7 +397,7 @@ class LogPlay:
         return "reads the list", False
 
     def rest(self) -> list[Label]:
-        """Steps that programs, ledgers and store can take now without anybody's call: what a schedule left undone."""
+        """Steps that programs, ledgers and store can take now without a call: what a schedule left undone."""
         labels: list[Label] = []
         for program in self.programs:
             asked = [self._work_text(work) for work in program.work]

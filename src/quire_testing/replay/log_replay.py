@@ -1,7 +1,7 @@
 """Replays a schedule of the log's world: its steps done to the log's programs, compared and judged one by one.
 
 What is compared after each step: what the handle's machine said, word for word; the machines' states; what each handle
-waits for; its ledgers and appends; the list and its version; what landed and what callers were told.
+waits for; its ledgers and appends; the list and its version; what landed and what was confirmed to callers.
 
 Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
@@ -230,7 +230,7 @@ def replay_log(
     Args:
         script: the world that the path goes through.
         path: (label, state after it), the first with label None.
-        switches: what is swapped in the programs.
+        switches: what is replaced in the programs.
         invariants: which are asked.
         stage: an asyncio loop, or the simulator's.
         strict: every step must be possible and be the explorer's; else what is not possible is left out.
@@ -277,7 +277,7 @@ def _judge(play: LogPlay, watch: LogWatch, played: LogPlayed, number: int) -> No
 
 
 def _finish(play: LogPlay, watch: LogWatch, played: LogPlayed) -> None:
-    """Let everything go on until nothing is left, and read the log: all that callers were told of is there, in order."""
+    """Let everything go on until nothing is left, and read the log: all that was confirmed is there, in order."""
     chance = random.Random(played.steps)
     while played.rested < REST_MAX:
         labels = play.rest()
@@ -301,7 +301,7 @@ def _finish(play: LogPlay, watch: LogWatch, played: LogPlayed) -> None:
 
 
 def _heeded(world: LogWorld, label: Label, before: LogState, after: LogState) -> bool | None:
-    """Whether the handle whose swap lands still waits for the answer."""
+    """Whether the handle whose compare-and-swap lands still waits for the response."""
     if label.actor != "store":
         return None
     kind, number = label.command.split()[-2:]

@@ -29,7 +29,7 @@ class LogTruncation:
         stage: what it runs on.
         spaces: of heads, and of elections.
         ledgers: of the world.
-        switches: what is swapped.
+        switches: what is replaced.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LogTruncation:
         self.act(lambda: self.loop.create_task(self.log.truncate(before)).add_done_callback(heard))
 
     def _made(self, before: int | None, **settings: Any) -> TrimMachine:
-        """Its machine writes down what it is told; from here on the schedule answers."""
+        """Its machine records its inputs; from here on the schedule answers."""
         self.store.scripted = True
         kind = self.switches.trim
 
@@ -82,11 +82,11 @@ class LogTruncation:
 
     @property
     def work(self) -> list[tuple[Any, ...]]:
-        """What was asked and not answered."""
+        """What was asked and not responded."""
         return work_of(self.client, self.store, ended=self.ended)
 
     def told(self) -> list[Told]:
-        """What its machine was told since the last question."""
+        """Its machine's inputs since the last call."""
         new = self.recorded.told[self._looked :]
         self._looked = len(self.recorded.told)
         return new

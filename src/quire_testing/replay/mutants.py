@@ -1,6 +1,6 @@
 """The explorer's mutants of bookies, as programs: what a `BookieDriver` with a fix taken out is in production's terms.
 
-Everything else that a mutant swaps (rules, machines, the store's blindness) is handed to the programs as it is.
+Everything else that a mutant replaces (rules, machines, the store's blindness) is handed to the programs as it is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BookieOfOpenLedgers(BookieProgram):
 
 
 class LedgersThatLookFirst(StepLedgers):
-    """X27: a fencing read finds its answer first, and sets the flag in a later step."""
+    """X27: a fencing read finds its response first, and sets the flag in a later step."""
 
     def fence_then(self, request: Request, then: Callable[[Answer], None], asker: Asker = NO_ASKER) -> None:
         """Look now, fence later, answer then with what was found now."""
@@ -109,7 +109,7 @@ class LedgersThatCheckFirst(StepLedgers):
 
 
 def _ignore(_: Answer) -> None:
-    """Nobody waits for this fence."""
+    """No client waits for this fence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,5 +181,5 @@ class Network:
 
     @property
     def carries(self) -> bool:
-        """Whether a request or an answer is under way."""
+        """Whether a request or a response is under way."""
         return any(line.requests or line.answers for lines in self.lines.values() for line in lines)

@@ -1,8 +1,9 @@
 """Plays the steps of a counterexample with the programs that ship, and judges what has become of them.
 
-Each step of the explorer is one thing done to a program: an answer that arrives, a swap that lands, a caller's append, a
-disk that syncs, a connection that breaks. What the program said then must be what the explorer's client said, and the
-state of its machine the explorer's. After each step the explorer's invariants are asked of the programs' own state.
+Each step of the explorer is one thing done to a program: a response that arrives, a compare-and-swap that lands, a
+caller's append, a disk that syncs, a connection that breaks. What the program said then must be what the explorer's
+client said, and the state of its machine the explorer's. After each step the explorer's invariants are asked of the
+programs' own state.
 
 Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
@@ -57,7 +58,7 @@ class Play:
 
     Args:
         script: the world whose steps are played.
-        switches: what is swapped in the programs.
+        switches: what is replaced in the programs.
         stage: makes what everything runs on.
 
     Attributes:
@@ -202,7 +203,7 @@ class Play:
         )
         absent = [writer.client.machine.ensemble[slot] for slot in writer.client.machine.absent]
         if found is None or found.command.endswith("back"):
-            writer.bookies.spares = absent  # they are asked, and the answer is a step
+            writer.bookies.spares = absent  # they are asked, and the response is a step
         elif found.command == "found a spare":
             self._choose(found)
             ensemble = writer.client.machine.ensemble
@@ -316,7 +317,7 @@ class Play:
         self._passes(writer, bookie, line, _first(_probes(writer, name, line), lambda _: True))
 
     def _measures(self, program: Program) -> None:
-        """The read of the last entry goes through at once, whoever is asked."""
+        """The read of the last entry goes through at once, whichever bookie is asked."""
         while True:
             reads = [
                 (bookie, line, sent)
@@ -466,7 +467,7 @@ class Play:
         return [answer]
 
     def _answered(self, program: Program, state: State) -> int:
-        """How many of a client's swaps have landed and not been heard of."""
+        """How many of a client's compare-and-swaps have landed without a response."""
         questions = self.script.asks.parts[state[self.script.at_ask + program.number]]
         return sum(1 for ask in questions if ask.kind == "swap" and ask.answer)
 

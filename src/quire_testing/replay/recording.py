@@ -1,9 +1,9 @@
-"""Machines that write down what they are told and what they say, and the check that a fresh one says the same.
+"""Machines that record inputs and effects, and the check that a fresh one has the same effects.
 
-A recording machine is a subclass made from the one that ships: handed to a client at construction (`client/machines.py`),
-it costs nothing where it is not used. What was written down is judged without the driver: a machine of the same class,
-told the same in the same order, must say the same. A driver that thinks for itself would show: by an input that the
-machine does not expect, or by an effect that was not carried out.
+A recording machine is a subclass made from the one that ships: handed to a client at construction
+(`client/machines.py`), it costs nothing where it is not used. What was written down is judged without the driver: a
+machine of the same class, given the same inputs in the same order, must have the same effects. A driver that decides by
+itself would show: by an input that the machine does not expect, or by an effect that was not carried out.
 
 Source: docs/testing-coverage.md, "Replay: the programs go where the explorer goes".
 """
@@ -92,7 +92,7 @@ class Told(NamedTuple):
 
 
 class Log:
-    """What one machine was told.
+    """The inputs of one machine.
 
     Args:
         kind: the machine's class.

@@ -139,7 +139,7 @@ def replay(
     Args:
         script: the world that the path goes through.
         path: (label, state after it), the first with label None.
-        switches: what is swapped in the programs.
+        switches: what is replaced in the programs.
         invariants: which are asked.
         stage: an asyncio loop, or the simulator's.
         strict: every step must be possible and be the explorer's; else what is not possible is left out.

@@ -106,7 +106,7 @@ def perform(stage: Stage, loop: asyncio.AbstractEventLoop, act: Callable[[], Any
     def run() -> None:
         try:
             done.append((act(), None))
-        except Exception as error:  # noqa: BLE001 - handed on to whoever asked
+        except Exception as error:  # noqa: BLE001 - handed on to the caller
             done.append((None, error))
 
     loop.call_soon(run)

@@ -17,11 +17,11 @@ from quire.wire import ledger_metadata
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """One question: a swap (`op`) or a read of a key.
+    """One question: a compare-and-swap (`op`) or a read of a key.
 
     Attributes:
         landed: the store has decided it: the versions, or the error that says why not.
-        heeded: somebody still waits for the answer.
+        heeded: a client still waits for the response.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Question:
 
     @property
     def record(self) -> LedgerMetadata:
-        """What the swap would store."""
+        """What the compare-and-swap would store."""
         assert self.op is not None
         return ledger_metadata.parse(self.op.value, int(self.key.removeprefix(PREFIX)))
 
@@ -101,7 +101,7 @@ class ScriptedStore(MemoryStore):
         return await super().get(key)
 
     async def multi(self, ops: Sequence[Op]) -> Sequence[int]:
-        """A swap, answered once it has landed."""
+        """A compare-and-swap, answered once it has landed."""
         op = ops[0]
         if not self.scripted or not isinstance(op, Put):
             return await super().multi(ops)
@@ -123,7 +123,7 @@ class ScriptedStore(MemoryStore):
             raise
 
     def land(self, question: Question) -> None:
-        """The swap reaches the store."""
+        """The compare-and-swap reaches the store."""
         op = question.op
         assert op is not None
         try:
@@ -137,12 +137,12 @@ class ScriptedStore(MemoryStore):
             self.questions.remove(question)
 
     def answer(self, question: Question) -> None:
-        """The answer reaches the client."""
+        """The response reaches the client."""
         self.questions.remove(question)
         question.future.set_result(None)
 
     def lose(self, question: Question) -> None:
-        """The answer never comes: whoever asks is told that nobody knows. A swap may still land."""
+        """The response never comes: the caller gets "unknown". A compare-and-swap may still land."""
         question.heeded = False
         if question.landed is not None or question.op is None:
             self.questions.remove(question)

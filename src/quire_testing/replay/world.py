@@ -32,18 +32,18 @@ from quire_testing.explorer.world import World
 
 
 class RetiringWriterDriver(WriterDriver):
-    """A writer that does not hear the bookies that it has given up, nor anybody once it closes."""
+    """A writer that ignores the bookies that it has given up, and all once it closes."""
 
     def choices(self, effect: e.ChooseReplacements | e.FindReplacements) -> Iterator[dict[Slot, BookieId]]:
         """As the programs choose."""
         return in_order(self.configuration, effect)
 
     def heeds(self, client: Client, reply: Reply) -> bool:
-        """Whether an answer can still change anything."""
+        """Whether a response can still change anything."""
         return not _retired(client, reply[0]) and super().heeds(client, reply)
 
     def waits_for(self, client: Client, request: Request) -> bool:
-        """Whether the answer to a request will still be heard: not after its bookie was given up, even if it returns."""
+        """Whether a response will still be delivered: not after its bookie was given up, even if it returns."""
         return not _retired(client, request) and super().waits_for(client, request)
 
 
@@ -117,7 +117,7 @@ class ProgramWorld(World):
         return self.names[client], f"b{bookie}"
 
     def _possible(self, state: State, label: Label) -> bool:
-        """A connection breaks when its answers have arrived; a bookie dies when all of them have."""
+        """A connection breaks when its responses have arrived; a bookie dies when all of them have."""
         if label.kind == "found" and self.configuration.absent and "   chosen none" in label.said:
             return False  # a spare that was just seen is not overlooked
         if label.kind == "break":

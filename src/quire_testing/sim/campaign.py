@@ -43,7 +43,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Tally:
-    """What many runs came to.
+    """The result of many runs.
 
     Attributes:
         runs: of each mix.
@@ -120,7 +120,7 @@ class Notes:
         return seeds in self._parts
 
     def finished(self, chunks: Sequence[range]) -> Tally:
-        """What the finished ones among these ranges came to."""
+        """The result of the finished ones among these ranges."""
         tally = Tally()
         for chunk in chunks:
             if chunk in self._parts:
@@ -174,8 +174,9 @@ def campaign(
         seconds: begin nothing new after so long.
         stop: begin nothing new after a failure.
         runs: what runs some seeds of some mixes: whole programs, or walks of the machines.
-        progress: told now and then.
-        keep: a file in which each finished range of seeds is noted; what it has of an earlier campaign is not run again.
+        progress: called now and then.
+        keep: a file in which each finished range of seeds is noted; what it has of an earlier campaign is not run
+            again.
 
     Raises:
         MisuseError: that file is of another campaign.

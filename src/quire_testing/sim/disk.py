@@ -104,7 +104,7 @@ class SimWorker(StepWorker):
     def die(self) -> None:
         """The process ends: what its thread is in the middle of may have gone as far as it likes.
 
-        The disk must have been told at which operation it ends.
+        The disk must know at which operation it ends.
         """
         jobs, self.jobs = self.jobs, deque()
         for job, _ in jobs:

@@ -36,7 +36,7 @@ class Timeline:
     Attributes:
         now_ns: the time.
         events: how many have happened.
-        problems: exceptions that nobody caught, with who they were of.
+        problems: uncaught exceptions, with their process.
     """
 
     __slots__ = ("_queue", "_sequence", "events", "now_ns", "problems")
@@ -112,7 +112,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         alive: until it is killed.
         paused: stopped as by SIGSTOP.
         network: where `create_server` and `create_connection` go.
-        on_kill: told when the process ends.
+        on_kill: called when the process ends.
         watch_delay_ns: how late the metadata store's news comes.
     """
 
@@ -151,7 +151,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def bury(self) -> None:
         """Close the coroutines that a killed process, or an ended world, has left. Their clean-up has no effect."""
         for task in self._tasks:
-            # An error of the protocol that nobody waited for is none; anything else is a defect of a program.
+            # An error of the protocol that was not awaited is none; anything else is a defect of a program.
             unheard = self.alive and task.done() and task._log_traceback  # noqa: SLF001 - asking marks it as heard
             if unheard and not isinstance(task.exception(), QuireError):
                 self._problem(f"nobody heard of {task.exception()!r} of {task.get_name()}")
@@ -283,7 +283,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return self.network.listen(self, protocol_factory, host, port)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody caught is kept; it is a finding."""
+        """An uncaught exception is kept; it is a finding."""
         self._problem(f"{context.get('message')}: {context.get('exception')!r}")
 
     def get_debug(self) -> bool:
@@ -291,7 +291,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return False
 
     def is_running(self) -> bool:
-        """For whoever asks."""
+        """Required by asyncio."""
         return self.alive
 
     def is_closed(self) -> bool:
@@ -300,10 +300,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine although its clean-up may want to wait: it waits for nobody."""
+    """Close a coroutine although its clean-up may want to wait: it does not wait."""
     for _ in range(20):
         try:
             coroutine.close()
-        except BaseException:  # noqa: BLE001, S112 - whatever it says now, nobody hears it
+        except BaseException:  # noqa: BLE001, S112 - whatever it raises now is ignored
             continue
         return

@@ -271,7 +271,7 @@ def _hunt(settings: Settings, chance: random.Random, names: list[str]) -> None:
     settings.second_ns = chance.choice((0, 0, MS, 5 * MS))
     settings.apart = True
     if chance.getrandbits(1):
-        # Adds that get to some bookies only: what recoverers find depends on whom they hear.
+        # Adds that get to some bookies only: what recoverers find depends on the bookies that respond.
         for name in chance.sample(names, chance.choice((2, 3))):
             settings.link_levels["writer", name] = 1000.0
         settings.faults.append(

@@ -64,7 +64,7 @@ class Network:
         settings: how it is.
 
     Attributes:
-        digest: a checksum over every byte that was delivered, when and to whom.
+        digest: a checksum over every byte that was delivered, when and to which process.
         delivered: how many chunks that was.
         levels: how slow links are from the beginning.
     """
@@ -92,7 +92,7 @@ class Network:
         return link
 
     def heal_all(self) -> None:
-        """All links are as good as any, those too that nobody has used yet."""
+        """All links are as good as any, unused ones too."""
         self.levels = {}
         for (source, target), link in self._links.items():
             link.slow = 1.0
@@ -132,7 +132,7 @@ class Network:
         """Connect.
 
         Raises:
-            OSError: nobody listens there, or nothing comes back.
+            OSError: no process listens there, or nothing comes back.
         """
         there, back = self.link(loop.name, host), self.link(host, loop.name)
         answered: asyncio.Future[SimTransport] = loop.create_future()
@@ -233,11 +233,11 @@ class SimServer:
         self.sockets = [_Socket(host, port)]
 
     def accept(self, transport: SimTransport) -> None:
-        """Somebody has connected."""
+        """A client has connected."""
         transport.attach(self.factory())
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no connection any more."""
         self.closed = True
 
     async def wait_closed(self) -> None:
@@ -259,7 +259,7 @@ class SimTransport(MemoryTransport):
 
     Attributes:
         peer: the other end.
-        deaf: nothing that is sent here arrives any more, not even the end, and nobody is told.
+        deaf: nothing that is sent here arrives any more, not even the end, and no error is reported.
     """
 
     __slots__ = (

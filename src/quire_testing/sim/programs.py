@@ -105,7 +105,7 @@ class Surroundings:
         chance_for: a generator of its own for a name; the same name and seed give the same numbers.
         session_ns: how long registrations outlive their owner.
         loops, stores: of every process that ever was.
-        note: told what happens, for the transcript.
+        note: called with what happens, for the transcript.
     """
 
     timeline: Timeline
@@ -216,7 +216,7 @@ class SimBookie:
             self._around.note(self.name, f"does not start: {type(error).__name__}")
             self.kill()
             if isinstance(error, OutcomeUnknownError | DescriptorShortageError):
-                # Whoever supervises it tries again.
+                # Its supervisor tries again.
                 self._around.timeline.after(RESTART_NS, self._start_again)
             else:
                 self.refused = error.message
@@ -229,7 +229,7 @@ class SimBookie:
             self.start()
 
     def kill(self, *, power: bool = False) -> None:
-        """SIGKILL, or the power fails: what was not synced may be lost, and nobody is told of the end."""
+        """SIGKILL, or the power fails: what was not synced may be lost, and peers are not notified."""
         if not self.loop.alive:
             return
         self.loop.on_kill = None

@@ -43,7 +43,7 @@ REACHED_SECONDS = 15
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         violations: one sentence each; empty is good.
@@ -91,7 +91,7 @@ def simulate(
         mix: a key of `MIXES`.
         parts: what programs are made of.
         dropped: faults to leave out, by their place in the list.
-        judging: judge the history; else only what went wrong by itself is told.
+        judging: judge the history; else only failures outside the history are reported.
         settings: other than the seed's own.
     """
     settings = settings or settings_of(seed, MIXES[mix])
@@ -159,7 +159,7 @@ def _run(world: World) -> None:
     last = world.client("last")
     end = _End(world, workload, last)
     task = last.loop.spawn(end.settle(), "the last reads")
-    # Failed disks are found out, and their bookies start again; then nobody has an excuse.
+    # Failed disks are found out, and their bookies start again; then every failure counts.
     if not timeline.run(task.done, until_ns=timeline.now_ns + SETTLE_NS, events_max=EVENTS_MAX):
         world.problems.append("the last reads do not end although everything is healed")
     elif task.exception() is not None:
@@ -195,7 +195,7 @@ class _End:
             await self._reach_all()
 
     async def _reach_all(self) -> None:
-        """Whoever has lived through it gets an answer of every bookie, over the connections that it has."""
+        """Every client that ran through it gets a response of every bookie, over the connections that it has."""
         up = [one.server.bookie_id for one in self.world.bookies.values() if one.up and one.server]
         for process in self.world.clients.values():
             if process.client is None or not process.loop.alive:
@@ -244,7 +244,7 @@ class _End:
         waits = self.world.settings.mix.workload == "cancelled"
         for attempt in range(TRIES):
             try:
-                # Whoever kept its place in the election without leading would let this wait for ever.
+                # A candidate that stays registered without leading would let this wait for ever.
                 async with asyncio.timeout(LEAD_SECONDS if waits else None):
                     writer = await log.open_writer(wait_for_leadership=waits)
                 await writer.close()

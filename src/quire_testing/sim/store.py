@@ -1,6 +1,6 @@
-"""One process's way to the metadata store: requests and answers that take their time, and answers that are lost.
+"""One process's way to the metadata store: requests and responses that take their time, and responses that are lost.
 
-The store itself is the in-memory one, which does every request in one moment; what is asked for happens even if nobody
+The store itself is the in-memory one, which does every request in one moment; a request takes effect even if nobody
 waits for it any more, as at a real server.
 
 Source: `metadata/store.py`: the promises; docs/simulation.md, "The world".
@@ -30,7 +30,7 @@ class StoreSettings:
         tail: the exponent of the delays' tail.
         lost_requests, lost_answers: how many, out of 1024.
         watch_ns: how late news may come.
-        unknown_after_ns: when a client gives up waiting for an answer.
+        unknown_after_ns: when a client gives up waiting for a response.
     """
 
     __slots__ = ("base_ns", "lost_answers", "lost_requests", "tail", "unknown_after_ns", "watch_ns")
@@ -120,7 +120,7 @@ class SimStore(MetadataStore):
         error: Exception | None = None
         try:
             result = _at_once(request())
-        except Exception as refused:  # noqa: BLE001 - the answer
+        except Exception as refused:  # noqa: BLE001 - the response
             error = refused
         timeline = self._loop.timeline
         at = timeline.now_ns + self._delay_ns()

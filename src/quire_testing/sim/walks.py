@@ -33,12 +33,12 @@ CHANGES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 """How likely a source moves elsewhere in the order after a step; one of these for a walk."""
 
 GOES_BACK = frozenset({"timer", "found", "record", "close"})
-"""Steps that could be taken again and again: whoever took one waits for the others."""
+"""Steps that could be taken again and again: an actor that took one waits for the others."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk came to: its path is (label, state after it), the first with label None."""
+    """The result of a walk: its path is (label, state after it), the first with label None."""
 
     seed: int
     mix: str
@@ -60,7 +60,7 @@ class _Plan:
         skipped: entries that are written, everywhere and acknowledged when it begins.
         takeovers: for each recoverer, the add at which it begins.
         faults: (kind, whether it counts steps from the take-over, how many steps), still to come.
-        victim: the client whose time-outs and breaks happen, -1 for anybody's.
+        victim: the client whose time-outs and breaks happen, -1 for any client's.
         change: how likely a source moves after a step.
         order: the sources, the first to make a step first.
         aims: the requests for which faults are kept, by the kind of fault.
@@ -159,7 +159,7 @@ class LedgerWalks:
         return _Plan(skipped, takeovers, faults, victim, change, order, aims)
 
     def _after(self, entries: int) -> list[tuple[Any, Any]]:
-        """The path along which so many entries are written one by one, with nobody else there."""
+        """The path along which so many entries are written one by one, with no other client."""
         run = self.configuration.run
         while len(self._written) <= entries:
             path = list(self._written[-1])
@@ -257,7 +257,7 @@ class LedgerWalks:
                 plan.order[place] = source
 
     def _stuck(self, state: State) -> Violation | None:
-        """Nobody can make a step: allowed unless somebody waits, and no fault could happen."""
+        """No actor can make a step: allowed unless a client waits, and no fault could happen."""
         return None if self.world.successors(state) else self.watch.deadlock(state)
 
     def _results(self, state: State) -> list[str]:

@@ -1,6 +1,7 @@
-"""What a world sees that no client is told: fences that cover, write sets that are full, records that may change.
+"""What a world sees that no client gets: fences that cover, write sets that are full, records that may change.
 
-The histories are judged by what clients were told. Three invariants lie deeper and show defects long before a client is
+The histories are judged by the responses of clients. Three invariants lie deeper and show defects long before a client
+is
 harmed: I7 (a recovery that reads has durable fences that cover), the full write set after a recovery, and which changes
 of a record are legal. A recovery's machine is the shipped one, looked at after each input.
 
@@ -24,7 +25,7 @@ from quire.wire.run import ids_in
 
 
 class Watch(Protocol):
-    """Who is told."""
+    """The listener."""
 
     def fence_covered(self, record: LedgerMetadata, ensemble: Sequence[BookieId]) -> None:
         """A recovery goes on to read: it takes the fence of this ensemble for covered."""

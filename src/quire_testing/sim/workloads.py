@@ -1,6 +1,6 @@
 """What the clients of a world do, and what they tell the history of it.
 
-Every coroutine here is a user's program: it calls the public client and writes down what it asked for and was told.
+Every coroutine here is a user's program: it calls the public client and records its requests and responses.
 
 Source: docs/simulation.md, "The world": faults come around the take-over.
 """
@@ -397,7 +397,7 @@ class Workload:
             await self._hastily(chance, writer.close())
 
     async def _hastily(self, chance: random.Random, call: Coroutine[Any, Any, T]) -> T | None:
-        """What a call comes to; None: it failed, or was cancelled after a random time."""
+        """The result of a call; None: it failed, or was cancelled after a random time."""
         try:
             async with asyncio.timeout(chance.choice((0.001, 0.01, 0.1, 3.0)) * chance.random()):
                 return await call

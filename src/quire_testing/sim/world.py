@@ -1,4 +1,4 @@
-"""One simulated world: machines, a network, a store, the faults of this run, and the history of what clients were told.
+"""One simulated world: machines, a network, a store, the faults of this run, and the clients' history.
 
 Source: docs/simulation.md, "The world".
 """
@@ -111,7 +111,7 @@ class World:
         self._heal: dict[int, Callable[[], object]] = {}
         self._records: dict[int, LedgerMetadata] = {}
 
-    # --- what no client is told --------------------------------------------------------------------------------
+    # --- what no client gets --------------------------------------------------------------------------------
 
     def _writer_of(self, machines: Machines) -> MakeWriter:
         """The writers of these machines; those that ship are watched."""
@@ -131,7 +131,7 @@ class World:
             self.problems.append(what)
 
     def fence_covered(self, record: LedgerMetadata, ensemble: Sequence[BookieId]) -> None:
-        """I7: the bookies that are durably fenced now must cover; nobody can tell while one of them is down."""
+        """I7: the bookies that are durably fenced now must cover; unknown while one of them is down."""
         known = 0
         for slot, bookie_id in enumerate(ensemble):
             bookie = self.bookies[bookie_id.partition(".")[0]]

@@ -37,7 +37,7 @@ class DemoHistory:
     """The input and what has become of it.
 
     Attributes:
-        repository: where git tells the truth.
+        repository: whose content is compared.
         edits: the whole history.
         middle: an earlier commit.
         middle_offset: how many edits had been made at it.

@@ -75,7 +75,7 @@ class WriterProcess:
             self.error = facts["error"]["message"]
 
     def wait_until(self, true: Callable[[WriterProcess], bool], advance: Callable[[int], None]) -> None:
-        """Wait for a condition; `advance` is told how many acknowledgements more have come.
+        """Wait for a condition; `advance` is called with how many more acknowledgements have come.
 
         Raises:
             ChildFailedError: the process ended without its coming true.

@@ -131,7 +131,7 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
 
 @contextmanager
 def prepared(directory: Path) -> Iterator[None]:
-    """Make the directory, or empty it when a former demo made it; nobody else's demo may use it meanwhile.
+    """Make the directory, or empty it when a former demo made it; no other demo may use it meanwhile.
 
     Raises:
         MisuseError: it holds something else.

@@ -3,9 +3,10 @@
     quire spark run archive --cluster URI --log orders --root file:///backup --out DIR [--older-than-days 7]
 
 For each ledger a task writes a file, reads it back and compares; then the log's list says that the records are in both
-places. A later run of the job, after a grace time, compares each file with its ledger once more, and only then the list names the file
-alone and the ledger is deleted. Each step can be cut off and done again; files that no list names are shown, and deleted
-on demand. Whoever reads the log through Spark sees no difference, and anything that reads Parquet can read the files.
+places. A later run of the job, after a grace time, compares each file with its ledger once more, and only then the list
+names the file alone and the ledger is deleted. Each step can be cut off and done again; files that no list names are
+shown, and deleted on demand. A reader of the log through Spark sees no difference, and anything that reads Parquet can
+read the files.
 
 Source: docs/spark-jobs.md, "Archive".
 """
@@ -186,8 +187,8 @@ def run(
         spark: a session; its executors read ledgers and write files.
         work: what to do.
         table: directory of the results (Parquet), a row for each step that was taken.
-        vacuum: delete files that no item names and that nobody has touched for a day.
-        progress: told how many steps are done.
+        vacuum: delete files that no item names and that are unchanged for a day.
+        progress: called with how many steps are done.
     """
     began = time.monotonic()
     rounds = (
@@ -227,7 +228,7 @@ def _moved(unit: ArchiveUnit, row: Fields) -> Replacement:
 
 
 def _vacuum(work: ArchivePlan) -> int:
-    """Delete strays that nobody is writing any more."""
+    """Delete strays that have no writer any more."""
     files = ArchiveFiles(work.root)
     there = files.list(work.log_id.hex())
     old = [name for name in work.strays if name in there and time.time() - there[name][1] > _STALE_S]

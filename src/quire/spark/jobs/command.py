@@ -18,7 +18,7 @@ from quire.spark.given import size_of
 from quire.spark.local import session
 
 Line = dict[str, Any]
-"""What a run of a job comes to, as JSON has it."""
+"""The result of a run of a job, as in JSON."""
 Step = Callable[[SparkSession, argparse.Namespace], Line]
 
 

@@ -4,8 +4,9 @@
 
 Which records stay is worked out first: of each key the newest one below where the job ends, and every record without
 a key. A newest record without a value, a tombstone, goes too when it is old enough. Then tasks copy what stays, ledgers
-into ledgers, read the copy back and compare; the log's list is swapped round by round, from the front, and never behind
-a refusal, so that a tombstone never goes before what it removes. What is left keeps its offset, so the log has gaps.
+into ledgers, read the copy back and compare; the log's list is changed by compare-and-swap round by round, from the
+front, and never behind a refusal, so that a tombstone never goes before what it removes. What is left keeps its offset,
+so the log has gaps.
 
 Stopped anywhere, the job can be run again. It runs beside a leader and beside sinks: the last two ledgers of a list are
 not touched, nor is anything from a cursor on that holds the log back.
@@ -207,13 +208,13 @@ def _neighbours(items: Sequence[LogItem], target_bytes: int) -> list[list[LogIte
 def run(
     spark: SparkSession, work: CompactPlan, table: str, *, progress: units.Progress | None = None
 ) -> CompactReport:
-    """Copy, prove and swap, round by round from the front; stops at the first refusal.
+    """Copy, prove and replace in the list, round by round from the front; stops at the first refusal.
 
     Args:
         spark: a session; its executors copy.
         work: what to do.
         table: directory of the results (Parquet), a row for each new ledger.
-        progress: told how many copies are listed.
+        progress: called with how many copies are listed.
 
     Raises:
         CorruptMetadataError: a copy does not read back as what it was made of; it is in no list.

@@ -56,7 +56,7 @@ def may_be_copied(item: LogItem) -> bool:
 
 
 def per_round(spark: SparkSession) -> int:
-    """How many copies are made between two swaps: a full swap, and at least half of one where there are few cores."""
+    """How many copies are made between two changes of the list: a full one, or half of one with few cores."""
     return min(SWAPPED_AT_ONCE, max(SWAPPED_AT_ONCE // 2, command.slots(spark) * 2))
 
 
@@ -83,7 +83,7 @@ def plan_row(unit: CopyUnit, **more: int) -> Row:
 
 
 def replacement(unit: CopyUnit, row: Row, *, kept: int | None = None) -> Replacement:
-    """What is swapped into the list for such a row.
+    """What replaces the old items in the list for such a row.
 
     Args:
         unit: what the task was asked for.

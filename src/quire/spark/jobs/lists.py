@@ -1,4 +1,4 @@
-"""What jobs do with a log's list: find the log, and swap what they have copied into it.
+"""What jobs do with a log's list: find the log, and list what they have copied by compare-and-swap.
 
 Source: docs/spark-jobs.md; `log/rewriting.py`.
 """
@@ -55,7 +55,7 @@ def swap(
     *,
     archive: str = "",
 ) -> tuple[list[tuple[Row, Replacement]], list[str]]:
-    """Swap all replacements of a round into the list, or, where one of them is refused, each by itself.
+    """List all replacements of a round in one compare-and-swap, or, where one of them is refused, each by itself.
 
     Args:
         uri: the cluster.
@@ -96,19 +96,19 @@ def swap_rounds(
     after: Callable[[Replacement], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> tuple[list[Row], list[str]]:
-    """Work at units round by round, and swap what each round made into the list.
+    """Work at units round by round, and list what each round made by compare-and-swap.
 
     Args:
         spark: a session; its executors do the work.
         work: the plan.
         rounds: the units of each round.
-        task: does one unit and gives its row; a row with `refused` is not swapped.
-        made: what is swapped for a row.
+        task: does one unit and gives its row; a row with `refused` is not listed.
+        made: the replacement for a row.
         schema: the rows' columns besides `unit`.
         table: directory of the results (Parquet), a row for each unit that is listed.
         archive: the directory with the files of items that move there.
         after: called for each replacement that is in the list.
-        progress: told how many units are done.
+        progress: called with how many units are done.
 
     Returns:
         The rows of what is in the list now, and why the rest is not.
@@ -139,10 +139,10 @@ def swap_all(
     archive: str = "",
     compacted_below: int = 0,
 ) -> None:
-    """Swap replacements into the list; see `LogRewriter.swap`.
+    """List replacements by compare-and-swap; see `LogRewriter.swap`.
 
     Raises:
-        ListChangedError, StagedLedgerGoneError: one of them cannot be; it and those after it are not swapped.
+        ListChangedError, StagedLedgerGoneError: one of them cannot be listed; it and those after it are not.
     """
     for some in batched(made, SWAPPED_AT_ONCE):
         cluster.call(uri, _swap, log_id, password, some, archive, compacted_below)

@@ -113,7 +113,7 @@ def run(
 
 
 def _check_kept(cluster: str, log: str, start: int | None, at: int | None) -> None:
-    """Refuse a state that the log does not tell any more.
+    """Refuse a state that the log does not hold any more.
 
     Raises:
         SparkUseError: changes that belong to it gave way to later ones.

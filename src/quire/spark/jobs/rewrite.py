@@ -3,9 +3,9 @@
     quire spark run rewrite --cluster URI --log orders --out DIR [--target-bytes 1g] [--dry-run]
 
 A streaming sink makes a ledger or two for each batch. This job copies neighbours that are small into one, in tasks, and
-swaps the log's list when a round of copies is done: exactly the copied ledgers go, refused if any was changed meanwhile.
-What left the list stays readable until the collector's grace time is over, so that no reader is cut off. It can run
-beside a leader and beside sinks; a copy that was never listed is collected.
+changes the log's list by compare-and-swap when a round of copies is done: exactly the copied ledgers go, refused if any
+was changed meanwhile. What left the list stays readable until the collector's grace time is over, so that no reader is
+cut off. It can run beside a leader and beside sinks; a copy that was never listed is collected.
 
 Source: docs/spark-jobs.md, "Rewrite".
 """
@@ -135,13 +135,13 @@ def plan(
 def run(
     spark: SparkSession, work: RewritePlan, table: str, *, progress: units.Progress | None = None
 ) -> RewriteReport:
-    """Copy and swap, round by round.
+    """Copy and list, round by round.
 
     Args:
         spark: a session; its executors copy.
         work: what to do.
         table: directory of the results (Parquet), a row for each new ledger.
-        progress: told how many copies are listed.
+        progress: called with how many copies are listed.
     """
     began = time.monotonic()
     rounds = units.rounds(work.units, copied.per_round(spark))

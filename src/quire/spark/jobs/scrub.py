@@ -55,7 +55,7 @@ class ScrubUnit:
         bookie: whose.
         pieces: (ledger's record, share) by ascending ledger and entry.
         audit: compare lists only.
-        timeout_ms: how long a bookie may take for an answer.
+        timeout_ms: how long a bookie may take for a response.
         size: payload bytes, about.
     """
 
@@ -142,7 +142,7 @@ def plan(
         logs: only the ledgers of these logs.
         ledgers: only these ledgers (besides those of `logs`). Without either, all.
         audit: compare lists only.
-        timeout_ms: how long a bookie may take for an answer.
+        timeout_ms: how long a bookie may take for a response.
         unit_bytes: payload that a task reads.
 
     Raises:
@@ -183,7 +183,7 @@ def run(
         spark: a session; its executors read from the bookies.
         work: what to look at.
         table: directory of the results (Parquet); rows are appended.
-        progress: told how many units are done.
+        progress: called with how many units are done.
     """
     began = time.monotonic()
     before = units.done(spark, table)

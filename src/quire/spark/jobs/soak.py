@@ -222,7 +222,7 @@ def run(
         work: what to do.
         table: directory of the results (Parquet), a row for each unit.
         delete: delete the logs when nothing was found.
-        progress: told how many units are done.
+        progress: called with how many units are done.
     """
     began = time.monotonic()
     before = units.done(spark, table)
@@ -311,7 +311,7 @@ def _work(unit: SoakUnit) -> Iterator[Fields]:
     try:
         facts |= cluster.call(unit.uri, _write if unit.step == WRITE else verify, unit)
     except QuireError as error:
-        facts["error"] = f"{unit.name}: {error}"  # not "missing": who cannot read cannot tell
+        facts["error"] = f"{unit.name}: {error}"  # not "missing": without a read that is unknown
     yield facts | {"seconds": time.monotonic() - began}
 
 
@@ -326,7 +326,7 @@ async def _write(client: QuireClient, unit: SoakUnit) -> Fields:
         try:
             await _append(log, unit, facts)
         except QuireError:
-            # Whoever opens the log next finds out what became of the records under way.
+            # The next opening of the log settles the records under way.
             facts["reopened"] += 1
             if facts["reopened"] > ATTEMPTS_MAX:
                 raise

@@ -24,7 +24,7 @@ from quire.spark.schema import arrow_schema
 
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
-"""Told how many of how many units of work are done."""
+"""Called with how many of how many units of work are done."""
 
 
 class Unit(Protocol):
@@ -108,7 +108,7 @@ def worked(
         rounds: the units of each.
         work: does one unit and gives its rows.
         schema: the rows' columns besides `unit`.
-        progress: told how many units are done when the caller is through with a round's rows.
+        progress: called with how many units are done when the caller is through with a round's rows.
     """
     every = tuple(rounds)
     finished, total = 0, sum(map(len, every))
