@@ -6,6 +6,7 @@ Source: docs/simulation.md; docs/formats/history.md, "What is judged".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.errors import QuireError
+from quire.core.errors import MetadataUnknownError, QuireError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerState
 from quire.log.client import QuireClient
@@ -188,11 +189,18 @@ class _End:
         ledgers = [box.ledger_id for box in self.workload.boxes if box.ledger_id >= 0]
         if world.settings.mix.workload in {"log", "cancelled"}:
             await self._read_log()
-            ledgers = [int(ledger_id) async for ledger_id in client.ledgers()]
+            ledgers = await self._ledgers(client)
         for ledger_id in ledgers:
             await self._settle_ledger(ledger_id)
         if Kind.SILENCE in world.settings.mix.weights:
             await self._reach_all()
+
+    async def _ledgers(self, client: QuireClient) -> list[int]:
+        """All ledgers of the log; the store's response may be late even now, and the caller asks again."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(MetadataUnknownError):
+                return [int(ledger_id) async for ledger_id in client.ledgers()]
+        return [int(ledger_id) async for ledger_id in client.ledgers()]
 
     async def _reach_all(self) -> None:
         """Every client that ran through it gets a response of every bookie, over the connections that it has."""
