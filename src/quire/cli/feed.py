@@ -31,13 +31,22 @@ class Appender(Protocol):
         ...
 
 
-async def in_groups(records: Iterator[bytes]) -> AsyncIterator[list[bytes]]:
+async def in_groups(
+    records: Iterator[bytes], failed: asyncio.Future[BaseException] | None = None
+) -> AsyncIterator[list[bytes]]:
     """What `records` gives, in lists: as much as there is whenever the consumer is ready, nothing held back.
 
-    The iterator runs on a thread of its own, because a pipe may have nothing to say for hours.
+    The iterator runs on a thread of its own, because a pipe may have nothing to say for hours. That thread may still wait
+    for input when the process ends, so `records` must not hold what the interpreter closes then, as `sys.stdin` is.
+
+    Args:
+        records: what to group.
+        failed: its result is raised at once when it comes, whatever the input does.
     """
     loop = asyncio.get_running_loop()
     wake = asyncio.Event()
+    if failed is not None:
+        failed.add_done_callback(lambda _: wake.set())
     ready: deque[bytes] = deque()
     changed = threading.Condition()
     size = 0
@@ -69,6 +78,8 @@ async def in_groups(records: Iterator[bytes]) -> AsyncIterator[list[bytes]]:
         while True:
             await wake.wait()
             wake.clear()
+            if failed is not None and failed.done():
+                raise failed.result()
             over = ended
             with changed:
                 group = list(ready)
@@ -99,10 +110,14 @@ async def append_all(
 
     Returns:
         How many records, how many bytes, and the last id or offset (-1 without records).
+
+    Raises:
+        QuireError: an append failed; it is raised without waiting for the input.
     """
     count = size = 0
     last: asyncio.Future[int] | None = None
-    async for group in in_groups(records):
+    failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    async for group in in_groups(records, failed):
         for record in group:
             while True:
                 try:
@@ -112,7 +127,7 @@ async def append_all(
                     await writer.drain()
         if last is not None:
             group_size = sum(map(len, group))
-            last.add_done_callback(_Counted(progress, len(group), group_size))
+            last.add_done_callback(_Counted(progress, len(group), group_size, failed))
             count += len(group)
             size += group_size
     await writer.drain()
@@ -120,11 +135,18 @@ async def append_all(
 
 
 class _Counted:
-    """Advances a progress when a group's last append is acknowledged."""
+    """Advances a progress when a group's last append is acknowledged, and tells when it failed."""
 
-    def __init__(self, progress: ProgressLine, count: int, size: int) -> None:
-        self.progress, self.count, self.size = progress, count, size
+    def __init__(
+        self, progress: ProgressLine, count: int, size: int, failed: asyncio.Future[BaseException]
+    ) -> None:
+        self.progress, self.count, self.size, self.failed = progress, count, size, failed
 
     def __call__(self, future: asyncio.Future[int]) -> None:
-        if not future.cancelled() and future.exception() is None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
             self.progress.advance(self.count, self.size)
+        elif not self.failed.done():
+            self.failed.set_result(error)

@@ -46,8 +46,20 @@ def _records(paths: Sequence[Path], bytes_max: int, *, delimited: bool) -> Itera
     split = read_delimited if delimited else read_lines
     for path in paths or [Path("-")]:
         with ExitStack() as opened:
-            stream = sys.stdin.buffer if str(path) == "-" else opened.enter_context(path.open("rb"))
+            stream = standard_input() if str(path) == "-" else opened.enter_context(path.open("rb"))
             yield from split(stream, "standard input" if str(path) == "-" else str(path), bytes_max)
+
+
+def standard_input() -> BinaryIO:
+    """Standard input, read apart from `sys.stdin`.
+
+    A thread that waits in `sys.stdin.buffer` holds its lock; the interpreter, which closes it at the end, aborts then.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+    except (OSError, ValueError):
+        return sys.stdin.buffer  # not a file: a caller in this process put something else there
+    return open(descriptor, "rb", closefd=False)
 
 
 def read_lines(stream: BinaryIO, name: str, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
