@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from quire.cli.records import Given, size_of
 from quire.core.errors import WindowFullError
 
 if TYPE_CHECKING:
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 
     from quire.cli.output import ProgressLine
 
+R = TypeVar("R", bytes, bytes | Given)
+R_contra = TypeVar("R_contra", bytes, bytes | Given, contravariant=True)
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 """The reading thread runs at most so far ahead of the writer."""
 
 
-class Appender(Protocol):
+class Appender(Protocol[R_contra]):
     """What a ledger's and a log's writer have in common."""
 
-    def append_nowait(self, payload: bytes, /) -> asyncio.Future[int]:
+    def append_nowait(self, record: R_contra, /) -> asyncio.Future[int]:
         """Start one append; the future gives its id or offset."""
         ...
 
@@ -32,8 +35,8 @@ class Appender(Protocol):
 
 
 async def in_groups(
-    records: Iterator[bytes], failed: asyncio.Future[BaseException] | None = None
-) -> AsyncIterator[list[bytes]]:
+    records: Iterator[R], failed: asyncio.Future[BaseException] | None = None
+) -> AsyncIterator[list[R]]:
     """What `records` gives, in lists: as much as there is whenever the consumer is ready, nothing held back.
 
     The iterator runs on a thread of its own, because a pipe may have nothing to say for hours. That thread may still wait
@@ -47,7 +50,7 @@ async def in_groups(
     wake = asyncio.Event()
     if failed is not None:
         failed.add_done_callback(lambda _: wake.set())
-    ready: deque[bytes] = deque()
+    ready: deque[R] = deque()
     changed = threading.Condition()
     size = 0
     ended = False
@@ -66,7 +69,7 @@ async def in_groups(
                     if not ready:
                         loop.call_soon_threadsafe(wake.set)
                     ready.append(record)
-                    size += len(record) + 64
+                    size += size_of(record) + 64
         except BaseException as error:  # noqa: BLE001 -- raised again where the records are used
             failure = error
         ended = True
@@ -99,7 +102,7 @@ async def in_groups(
 
 
 async def append_all(
-    writer: Appender, records: Iterator[bytes], progress: ProgressLine
+    writer: Appender[R], records: Iterator[R], progress: ProgressLine
 ) -> tuple[int, int, int]:
     """Append every record and wait until all of them are acknowledged.
 
@@ -126,7 +129,7 @@ async def append_all(
                 except WindowFullError:
                     await writer.drain()
         if last is not None:
-            group_size = sum(map(len, group))
+            group_size = sum(map(size_of, group))
             last.add_done_callback(_Counted(progress, len(group), group_size, failed))
             count += len(group)
             size += group_size
