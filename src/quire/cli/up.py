@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, SecurityOption
+from quire.cli.options import FrameOption, JsonOption, SecurityOption
 from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 DirOption = Annotated[
     Path, typer.Option("--dir", help="Where everything lies; a second start continues with it.")
 ]
+OtherClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="URI",
+        help="Add the bookies to this cluster instead of making one; QUIRE_CLUSTER does not count here.",
+        show_default=False,
+    ),
+]
 
 
 def up(
@@ -29,7 +38,7 @@ def up(
         int | None,
         typer.Option(min=1, max=64, help="How many bookies [default: those in the directory, or 3]."),
     ] = None,
-    cluster: ClusterOption = None,
+    cluster: OtherClusterOption = None,
     port: Annotated[
         int | None,
         typer.Option(
