@@ -20,13 +20,38 @@ from quire.cli.options import (
 )
 from quire.cli.output import Output
 
+ListenOption = Annotated[str, typer.Option(help="host:port to listen on; port 0 takes any free one.")]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_ADVERTISE",
+        metavar="HOST:PORT",
+        help="What clients are told to connect to, port 0: the one it listens on; needed where --listen names every "
+        "address, as 0.0.0.0 does [default: what --listen says].",
+        show_default=False,
+    ),
+]
+UnknownOption = Annotated[
+    bool,
+    typer.Option(
+        "--unknown-is-error",
+        help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
+    ),
+]
+AdoptOption = Annotated[
+    bool,
+    typer.Option(
+        "--adopt",
+        help="The directory lost its cookie and is this bookie's: take the one that the cluster keeps.",
+    ),
+]
+
 
 def bookie(
     directory: Annotated[Path, typer.Option("--dir", help="Where its segments and its identity lie.")],
     cluster: ClusterOption = None,
-    listen: Annotated[
-        str, typer.Option(help="host:port to listen on; port 0 takes any free one.")
-    ] = "127.0.0.1:3181",
+    listen: ListenOption = "127.0.0.1:3181",
+    advertise: AdvertiseOption = None,
     name: Annotated[
         str | None, typer.Option(help="The stable part of its id [default: the directory's name].")
     ] = None,
@@ -37,20 +62,8 @@ def bookie(
     create: Annotated[
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
-    unknown_is_error: Annotated[
-        bool,
-        typer.Option(
-            "--unknown-is-error",
-            help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
-        ),
-    ] = False,
-    adopt: Annotated[
-        bool,
-        typer.Option(
-            "--adopt",
-            help="The directory lost its cookie and is this bookie's: take the one that the cluster keeps.",
-        ),
-    ] = False,
+    unknown_is_error: UnknownOption = False,
+    adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
@@ -72,6 +85,7 @@ def bookie(
         directory=directory,
         host=host,
         port=port,
+        advertise=None if advertise is None else host_and_port(advertise, "--advertise"),
         name=stable,
         unknown_is_error=unknown_is_error,
         adopt=adopt,
