@@ -69,7 +69,7 @@ def bookie(
     """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
     from quire.bookie.config import BookieConfig
     from quire.cli.serve import Ready, serve, set_up_logging
-    from quire.env.real import RealFiles
+    from quire.env.real import RealFiles, require_linux
 
     out = Output(as_json=as_json)
     uri = cluster_uri(cluster)
@@ -93,6 +93,7 @@ def bookie(
         garbage_seconds=collect_every,
         tombstone_seconds=tombstones_for,
     )
+    require_linux()
     RealFiles().make_directory(directory)
     run(serve(config, uri, create=create, until_eof=False, on_ready=ready, security=security))
     out.note("Stopped cleanly.")

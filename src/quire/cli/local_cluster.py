@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from quire.cli.failures import BookieStartError, PortInUseError
 from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError, WrongDirectoryError
 from quire.env.private import check_owner, close_folder, open_private
-from quire.env.real import RealFiles
+from quire.env.real import RealFiles, require_linux
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -162,12 +162,14 @@ class LocalCluster:
         """Start every bookie and wait until all of them serve.
 
         Raises:
+            MisuseError: this is not Linux.
             DirectoryInUseError: another process runs this directory's cluster.
             WrongDirectoryError: another user made the directory where everybody may make one, or it is another cluster's,
                 or lies in a bookie's.
             PortInUseError: a port that was asked for is taken.
             BookieStartError: a bookie did not come up; the others are stopped again.
         """
+        require_linux()
         self._check_directory()
         self._take_lock()
         try:

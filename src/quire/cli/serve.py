@@ -24,7 +24,7 @@ from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
 from quire.core.errors import MisuseError
 from quire.env.cyclic_garbage import ShortCollections
-from quire.env.real import raise_descriptors_max
+from quire.env.real import raise_descriptors_max, require_linux
 from quire.metadata.connect import open_store
 from quire.net.security import BookieSecurity
 from quire.storage.owned_directory import close_directory
@@ -63,11 +63,12 @@ async def serve(
         security: the file that says what is asked of clients; SIGHUP reads again what it names.
 
     Raises:
-        MisuseError: that file, or one that it names, is not what it should be.
+        MisuseError: that file, or one that it names, is not what it should be; or this is not Linux.
         PortInUseError: another program has the port.
         WrongDirectoryError: another user made the directory where everybody may make one.
         IdentityReplacedError: another process has the bookie's identity.
     """
+    require_linux()
     raise_descriptors_max()
     stop = asyncio.Event()
     ShortCollections().start()
