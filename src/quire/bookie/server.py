@@ -355,7 +355,8 @@ class BookieServer:
                 connection.give_up(f"the client did not read its responses for {unread_max:g} s")
 
     async def _announce(self, *, writable: bool) -> bool:
-        log.warning("bookie %s is now %s", self.bookie_id, "writable" if writable else "read-only")
+        why = "" if writable else "".join(f": {one.what}" for one in self.attention.reasons())
+        log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", why)
         assert self._registration is not None
         try:
             await self._registration.set_writable(writable)

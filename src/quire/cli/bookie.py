@@ -13,6 +13,7 @@ from quire.cli.options import (
     FrameOption,
     JsonOption,
     SecurityOption,
+    SegmentOption,
     TombstonesOption,
     cluster_uri,
     host_and_port,
@@ -57,6 +58,7 @@ def bookie(
     ] = None,
     security: SecurityOption = None,
     frame_bytes_max: FrameOption = None,
+    segment_bytes: SegmentOption = None,
     collect_every: CollectOption = 60.0,
     tombstones_for: TombstonesOption = 3600.0,
     create: Annotated[
@@ -68,7 +70,7 @@ def bookie(
 ) -> None:
     """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
     from quire.bookie.config import BookieConfig
-    from quire.cli.serve import Ready, serve, set_up_logging
+    from quire.cli.serve import Ready, serve, set_up_logging, storage_for
     from quire.env.real import RealFiles, require_linux
 
     out = Output(as_json=as_json)
@@ -90,6 +92,7 @@ def bookie(
         unknown_is_error=unknown_is_error,
         adopt=adopt,
         frame_bytes_max=frame_bytes_max,
+        storage=storage_for(directory, segment_bytes, frame_bytes_max),
         garbage_seconds=collect_every,
         tombstone_seconds=tombstones_for,
     )

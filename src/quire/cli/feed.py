@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from quire.cli.records import Given, size_of
+from quire.cli.records import GivenRecord, size_of
 from quire.core.errors import WindowFullError
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from quire.cli.output import ProgressLine
 
-R = TypeVar("R", bytes, bytes | Given)
-R_contra = TypeVar("R_contra", bytes, bytes | Given, contravariant=True)
+R = TypeVar("R", bytes, bytes | GivenRecord)
+R_contra = TypeVar("R_contra", bytes, bytes | GivenRecord, contravariant=True)
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 """The reading thread runs at most so far ahead of the writer."""
 

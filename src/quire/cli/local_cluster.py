@@ -109,6 +109,7 @@ class LocalCluster:
         port: the first bookie's port (the others count up); None keeps the former ports or takes free ones.
         security: the file that says what bookies ask of clients.
         frame_bytes_max: the longest frame that they take; None: the defaults.
+        segment_bytes: the size of their segments; None: what suits the disk.
     """
 
     def __init__(
@@ -120,9 +121,11 @@ class LocalCluster:
         port: int | None = None,
         security: Path | None = None,
         frame_bytes_max: int | None = None,
+        segment_bytes: int | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self.frame_bytes_max = frame_bytes_max
+        self.segment_bytes = segment_bytes
         self.security = security
         self.uri = cluster or f"sqlite:{self.directory / METADATA_FILE}"
         self._joined = not _is_own(self.uri, self.directory)
@@ -345,6 +348,8 @@ class LocalCluster:
             command += ["--security", str(self.security.absolute())]
         if self.frame_bytes_max is not None:
             command += ["--frame-bytes-max", str(self.frame_bytes_max)]
+        if self.segment_bytes is not None:
+            command += ["--segment-bytes", str(self.segment_bytes)]
         bookie.first_line = b""
         with open_private(bookie.log, "ab") as log:
             # Its own process group: Ctrl-C in the terminal reaches the parent, which stops the bookies in order.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from quire.cli.output import Output, payload_facts
 from quire.cli.records import (
-    Given,
+    GivenRecord,
     bytes_max_of,
     input_name,
     look_for,
@@ -91,7 +91,7 @@ def form_of(form: Form | None, *, delimited: bool, as_json: bool = False) -> For
 
 def read_log_records(
     paths: Sequence[Path], form: Form, *, frame_bytes_max: int | None = None
-) -> Iterator[bytes | Given]:
+) -> Iterator[bytes | GivenRecord]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
     Args:
@@ -107,14 +107,14 @@ def read_log_records(
     return _records(paths, form, bytes_max_of(frame_bytes_max))
 
 
-def _records(paths: Sequence[Path], form: Form, bytes_max: int) -> Iterator[bytes | Given]:
+def _records(paths: Sequence[Path], form: Form, bytes_max: int) -> Iterator[bytes | GivenRecord]:
     split = {Form.LINES: read_lines, Form.DELIMITED: read_marked, Form.JSON: read_json}[form]
     for path in paths or [Path("-")]:
         with ExitStack() as opened:
             yield from split(open_input(path, opened), input_name(path), bytes_max)
 
 
-def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes | Given]:
+def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes | GivenRecord]:
     """The length-delimited records of `stream`, with keys, headers and tombstones."""
     number = 0
     while head := stream.read(_LENGTH.size):
@@ -134,7 +134,7 @@ def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes |
             raise MisuseError(text, path=name) from error
 
 
-def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[Given]:
+def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[GivenRecord]:
     """The records of JSON lines, as `log read --json` writes them."""
     for number, line in enumerate(
         read_lines(stream, name, bytes_max * _JSON_GROWTH + _JSON_ROOM),
@@ -150,7 +150,7 @@ def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[Given]:
             raise MisuseError(text, path=name) from error
 
 
-def _of_facts(facts: Any) -> Given:
+def _of_facts(facts: Any) -> GivenRecord:
     if not isinstance(facts, dict):
         raise TypeError("it is not an object")
     if unknown := sorted(facts.keys() - _TAKEN - _PASSED_OVER):
@@ -166,7 +166,7 @@ def _of_facts(facts: Any) -> Given:
             raise TypeError("a header is an object with `name`, and `value` or `value_base64`")
         header["name"].encode()  # a lone surrogate is not text
         headers.append((header["name"], _payload(header, "value")))
-    return Given(_payload(facts, "value"), _payload(facts, "key"), tuple(headers), time_ms)
+    return GivenRecord(_payload(facts, "value"), _payload(facts, "key"), tuple(headers), time_ms)
 
 
 def _payload(facts: dict[str, Any], name: str) -> bytes | None:
@@ -181,7 +181,7 @@ def _payload(facts: dict[str, Any], name: str) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _decode(body: bytes) -> Given:
+def _decode(body: bytes) -> GivenRecord:
     flags, place = body[0], 1
     if flags > _KEY | _VALUE:
         raise ValueError(f"unknown flags {flags}")
@@ -207,7 +207,7 @@ def _decode(body: bytes) -> Given:
     rest = taken(len(body) - place)
     if rest and not flags & _VALUE:
         raise ValueError("a tombstone has a value")
-    return Given(rest if flags & _VALUE else None, key, tuple(headers))
+    return GivenRecord(rest if flags & _VALUE else None, key, tuple(headers))
 
 
 class LogAppender:
@@ -216,9 +216,9 @@ class LogAppender:
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
 
-    def append_nowait(self, record: bytes | Given, /) -> asyncio.Future[int]:
+    def append_nowait(self, record: bytes | GivenRecord, /) -> asyncio.Future[int]:
         """Start one append; the future gives its offset."""
-        if isinstance(record, Given):
+        if isinstance(record, GivenRecord):
             return self._writer.append_nowait(*record)
         return self._writer.append_nowait(record)
 

@@ -48,6 +48,17 @@ FrameOption = Annotated[
         show_default=False,
     ),
 ]
+SegmentOption = Annotated[
+    int | None,
+    typer.Option(
+        "--segment-bytes",
+        envvar="QUIRE_SEGMENT_BYTES",
+        metavar="BYTES",
+        help="The size of the files in which bookies keep entries; a bookie needs four of them, and an entry must fit one "
+        "[default: 67108864, and less on a disk below 2 GiB].",
+        show_default=False,
+    ),
+]
 CollectOption = Annotated[
     float,
     typer.Option(

@@ -42,7 +42,7 @@ def read_records(
     return _records(paths, bytes_max_of(frame_bytes_max), delimited=delimited)
 
 
-class Given(NamedTuple):
+class GivenRecord(NamedTuple):
     """A log's record that may be more than a value."""
 
     value: bytes | None
@@ -51,7 +51,7 @@ class Given(NamedTuple):
     timestamp_ms: int | None = None
 
 
-def size_of(record: bytes | Given) -> int:
+def size_of(record: bytes | GivenRecord) -> int:
     """The bytes of a record's value, key and headers."""
     if isinstance(record, bytes):
         return len(record)

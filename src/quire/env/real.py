@@ -50,6 +50,13 @@ def require_linux() -> None:
         raise MisuseError(msg)
 
 
+def disk_bytes(directory: Path) -> int:
+    """The size of the disk that a directory lies on, or will lie on."""
+    there = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())
+    found = os.statvfs(there)
+    return found.f_blocks * found.f_frsize
+
+
 class RealClock:
     """The machine's clocks."""
 

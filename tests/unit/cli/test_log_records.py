@@ -17,7 +17,7 @@ from quire.cli.local_cluster import LocalCluster
 from quire.cli.log_records import Form, print_records, read_json, read_log_records, read_marked
 from quire.cli.main import app
 from quire.cli.output import Output
-from quire.cli.records import Given
+from quire.cli.records import GivenRecord
 from quire.core.errors import MisuseError
 from quire.core.ids import LedgerId
 from quire.log.records import Record
@@ -29,11 +29,11 @@ BYTES = (
     st.none() | st.binary(max_size=60) | st.text(max_size=10).map(lambda text: text.encode("utf-8", "ignore"))
 )
 GIVEN = st.builds(
-    Given, BYTES, BYTES, st.lists(st.tuples(NAMES, BYTES), max_size=3).map(tuple), st.integers(0, 2**40)
+    GivenRecord, BYTES, BYTES, st.lists(st.tuples(NAMES, BYTES), max_size=3).map(tuple), st.integers(0, 2**40)
 )
 
 
-def record_of(one: Given, offset: int = 0) -> Record:
+def record_of(one: GivenRecord, offset: int = 0) -> Record:
     return Record(offset, one.timestamp_ms or 0, one.key, one.value, one.headers, LedgerId(1), 0, 0)
 
 
@@ -47,7 +47,7 @@ class Standard:
         return False
 
 
-def printed(records: list[Given], form: Form, monkeypatch: pytest.MonkeyPatch) -> bytes:
+def printed(records: list[GivenRecord], form: Form, monkeypatch: pytest.MonkeyPatch) -> bytes:
     standard = Standard()
 
     async def each():
@@ -60,12 +60,12 @@ def printed(records: list[Given], form: Form, monkeypatch: pytest.MonkeyPatch) -
     return standard.buffer.getvalue()
 
 
-def everything(records: list[bytes | Given]) -> list[Given]:
-    return [Given(record) if isinstance(record, bytes) else record for record in records]
+def everything(records: list[bytes | GivenRecord]) -> list[GivenRecord]:
+    return [GivenRecord(record) if isinstance(record, bytes) else record for record in records]
 
 
 @given(st.lists(GIVEN, max_size=5))
-def test_each_form_that_has_everything_comes_back(records: list[Given]) -> None:
+def test_each_form_that_has_everything_comes_back(records: list[GivenRecord]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         lines = io.BytesIO(printed(records, Form.JSON, patch))
         marked = io.BytesIO(printed(records, Form.DELIMITED, patch))
@@ -128,7 +128,7 @@ def call(uri: str, *arguments: str, given: bytes = b"") -> Result:
     return done
 
 
-def some(count: int) -> list[Given]:
+def some(count: int) -> list[GivenRecord]:
     """Records of every kind; a few are as long as the API takes without being asked."""
     chance = random.Random(33)
     records = []
@@ -136,13 +136,13 @@ def some(count: int) -> list[Given]:
         value = chance.choice([None, b"", b"text %d" % number, chance.randbytes(30), b"two\nlines"])
         key = chance.choice([None, b"", b"key %d" % number, chance.randbytes(9)])
         headers = chance.choice([(), (("a", b"b"),), (("a", None), ("a", b"\xff"), ("", b""))])
-        records.append(Given(value, key, headers, 1_700_000_000_000 + chance.randrange(1000)))
-    records[1] = Given(chance.randbytes(4 * MIB), b"long", (), 1_700_000_000_000)
-    records[2] = Given(b"x" * 4 * MIB, None, (("h", b"v"),), 1_700_000_000_000)
+        records.append(GivenRecord(value, key, headers, 1_700_000_000_000 + chance.randrange(1000)))
+    records[1] = GivenRecord(chance.randbytes(4 * MIB), b"long", (), 1_700_000_000_000)
+    records[2] = GivenRecord(b"x" * 4 * MIB, None, (("h", b"v"),), 1_700_000_000_000)
     return records
 
 
-async def write(uri: str, name: str, records: list[Given]) -> None:
+async def write(uri: str, name: str, records: list[GivenRecord]) -> None:
     async with quire.connect(uri) as client:
         await client.log(name).create()
         async with await client.log(name).open_writer() as writer:
@@ -151,10 +151,10 @@ async def write(uri: str, name: str, records: list[Given]) -> None:
             await writer.append_many(values, keys=keys, headers=headers, timestamps_ms=plain)
 
 
-async def stored(uri: str, name: str) -> list[Given]:
+async def stored(uri: str, name: str) -> list[GivenRecord]:
     async with quire.connect(uri) as client:
         return [
-            Given(one.value, one.key, one.headers, one.timestamp_ms)
+            GivenRecord(one.value, one.key, one.headers, one.timestamp_ms)
             async for one in client.log(name).read(start=0)
         ]
 
@@ -176,7 +176,13 @@ def test_reading_into_appending_keeps_everything(cluster: LocalCluster) -> None:
 
 
 def test_lines_keep_values_and_say_what_they_leave_out(cluster: LocalCluster) -> None:
-    records = [Given(b""), Given(b"y" * 4 * MIB), Given(None, b"gone"), Given(b"v", b"k"), Given(b"")]
+    records = [
+        GivenRecord(b""),
+        GivenRecord(b"y" * 4 * MIB),
+        GivenRecord(None, b"gone"),
+        GivenRecord(b"v", b"k"),
+        GivenRecord(b""),
+    ]
     asyncio.run(write(cluster.uri, "lines", records))
     read = call(cluster.uri, "read", "lines")
     assert read.stdout_bytes == b"\n" + b"y" * 4 * MIB + b"\nv\n\n"
