@@ -110,6 +110,10 @@ class Attention:
         """All states that there are now."""
         return [*self._of_the_disk(), *self._of_the_store(), *self._of_the_process()]
 
+    def reasons(self) -> list[Condition]:
+        """Why it takes no new entries."""
+        return [one for one in self.conditions() if one.kind == kinds.READ_ONLY]
+
     # --- the states ----------------------------------------------------------------------------------------------
 
     def _of_the_disk(self) -> Iterator[Condition]:
@@ -120,13 +124,11 @@ class Attention:
             ends = "check the disk, then restart the bookie"
             yield Condition(kinds.READ_ONLY, storage.failure.message, ends, "failed")
         elif storage.full:
-            what = "the disk is full; new entries are refused, stored entries stay readable"
-            yield Condition(
-                kinds.READ_ONLY,
-                what,
-                "delete ledgers or add disk space; the bookie continues by itself",
-                "full",
-            )
+            what = f"{storage.why_full}; new entries are refused, stored entries stay readable"
+            ends = "delete ledgers or add disk space, or start the bookie with smaller segments (--segment-bytes)"
+            if storage.short:
+                ends = "raise the limit of descriptors (ulimit -n)"
+            yield Condition(kinds.READ_ONLY, what, f"{ends}; the bookie continues by itself", "full")
         if self.searching():
             what = (
                 "the bookie does not know yet which ledgers it may have lost, and reads the "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from quire.core.errors import MisuseError
 from quire.net.security import BookieSecurity
 from quire.storage.config import StorageConfig
 from quire.storage.segment import footer_room
@@ -17,6 +18,11 @@ GARBAGE_SECONDS: Final = 60.0
 TOMBSTONE_SECONDS: Final = 3600.0
 
 
+def is_wildcard(host: str) -> bool:
+    """Whether a host means "every address of this machine", as in `0.0.0.0:3181`."""
+    return (not host.strip("[]").strip("0.:") and host != ".") or host == "*"
+
+
 @dataclass(frozen=True, slots=True)
 class BookieConfig:
     """Where a bookie lives and what it may use.
@@ -24,7 +30,9 @@ class BookieConfig:
     Args:
         directory: its disk; a new or wiped one is a new bookie.
         name: the readable half of its id; the incarnation of the directory is added.
-        host, port: where it listens and what it announces; port 0 takes a free one.
+        host, port: where it listens; port 0 takes a free one.
+        advertise: (host, port) that clients are told, port 0: the one where it listens. None: where it listens, which
+            must be an address that clients can reach then.
         storage: the disk's settings.
         frame_bytes_max: longest frame of V2 and V3 that it takes, length field included, 64 KiB to what one segment
             and `receive_budget_bytes` hold; our own protocol's may be 32 KiB longer. None: 5 MiB + 10 KiB (5,253,120)
@@ -55,6 +63,7 @@ class BookieConfig:
     name: str = "bookie"
     host: str = "127.0.0.1"
     port: int = 0
+    advertise: tuple[str, int] | None = None
     storage: StorageConfig = field(default_factory=StorageConfig)
     frame_bytes_max: int | None = None
     receive_budget_bytes: int = 64 * 1024 * 1024
@@ -79,6 +88,13 @@ class BookieConfig:
         Raises:
             MisuseError: naming the setting, its value and its limits.
         """
+        host = self.host if self.advertise is None else self.advertise[0]
+        if is_wildcard(host):
+            msg = (
+                f"{host!r} stands for every address of a machine, and clients cannot connect to it: give the address "
+                "that they are to use with --advertise HOST:PORT (BookieConfig.advertise, QUIRE_ADVERTISE)"
+            )
+            raise MisuseError(msg, host=host)
         segment = footer_room(self.storage.segment_bytes) - GROUP_HEADER_BYTES - NATIVE_ROOM
         budget = self.receive_budget_bytes - NATIVE_ROOM
         check_frame_bytes_max(

@@ -152,6 +152,12 @@ class BookieServer:
         """Where it listens: (host, port)."""
         return self._address
 
+    @property
+    def announced(self) -> tuple[str, int]:
+        """What clients are told: (host, port)."""
+        host, port = self.config.advertise or self._address
+        return host, port or self._address[1]
+
     async def start(self) -> None:
         """Bring the bookie up; when this returns it is registered and serves.
 
@@ -199,6 +205,8 @@ class BookieServer:
         for task in self._tasks:
             self.attention.watch(task)
         log.info("bookie %s serves on %s:%d", self.bookie_id, *self._address)
+        if self.announced != self._address:
+            log.info("bookie %s is announced as %s:%d", self.bookie_id, *self.announced)
         self.attention.look()
 
     def _open_disk(self, identity: Identity, stored: BootState | None, *, served: bool) -> LedgerStorage:
@@ -297,7 +305,7 @@ class BookieServer:
         self._address = (host, self._server.sockets[0].getsockname()[1])
 
     async def _register(self) -> None:
-        host, port = self._address
+        host, port = self.announced
         features = native_hello.feature_names(native_hello.OFFERED)
         properties = {
             service.NATIVE_PROPERTY: service.native_property(port, native_hello.VERSION),
@@ -347,7 +355,8 @@ class BookieServer:
                 connection.give_up(f"the client did not read its responses for {unread_max:g} s")
 
     async def _announce(self, *, writable: bool) -> bool:
-        log.warning("bookie %s is now %s", self.bookie_id, "writable" if writable else "read-only")
+        why = "" if writable else "".join(f": {one.what}" for one in self.attention.reasons())
+        log.warning("bookie %s is now %s%s", self.bookie_id, "writable" if writable else "read-only", why)
         assert self._registration is not None
         try:
             await self._registration.set_writable(writable)

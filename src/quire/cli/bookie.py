@@ -13,6 +13,7 @@ from quire.cli.options import (
     FrameOption,
     JsonOption,
     SecurityOption,
+    SegmentOption,
     TombstonesOption,
     cluster_uri,
     host_and_port,
@@ -20,43 +21,57 @@ from quire.cli.options import (
 )
 from quire.cli.output import Output
 
+ListenOption = Annotated[str, typer.Option(help="host:port to listen on; port 0 takes any free one.")]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_ADVERTISE",
+        metavar="HOST:PORT",
+        help="What clients are told to connect to, port 0: the one it listens on; needed where --listen names every "
+        "address, as 0.0.0.0 does [default: what --listen says].",
+        show_default=False,
+    ),
+]
+UnknownOption = Annotated[
+    bool,
+    typer.Option(
+        "--unknown-is-error",
+        help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
+    ),
+]
+AdoptOption = Annotated[
+    bool,
+    typer.Option(
+        "--adopt",
+        help="The directory lost its cookie and is this bookie's: take the one that the cluster keeps.",
+    ),
+]
+
 
 def bookie(
     directory: Annotated[Path, typer.Option("--dir", help="Where its segments and its identity lie.")],
     cluster: ClusterOption = None,
-    listen: Annotated[
-        str, typer.Option(help="host:port to listen on; port 0 takes any free one.")
-    ] = "127.0.0.1:3181",
+    listen: ListenOption = "127.0.0.1:3181",
+    advertise: AdvertiseOption = None,
     name: Annotated[
         str | None, typer.Option(help="The stable part of its id [default: the directory's name].")
     ] = None,
     security: SecurityOption = None,
     frame_bytes_max: FrameOption = None,
+    segment_bytes: SegmentOption = None,
     collect_every: CollectOption = 60.0,
     tombstones_for: TombstonesOption = 3600.0,
     create: Annotated[
         bool, typer.Option("--create", help="Make the cluster's metadata store if it does not exist.")
     ] = False,
-    unknown_is_error: Annotated[
-        bool,
-        typer.Option(
-            "--unknown-is-error",
-            help="Tell V3 clients 501, not 507, of what may have been lost: for Java clients too old to know 507.",
-        ),
-    ] = False,
-    adopt: Annotated[
-        bool,
-        typer.Option(
-            "--adopt",
-            help="The directory lost its cookie and is this bookie's: take the one that the cluster keeps.",
-        ),
-    ] = False,
+    unknown_is_error: UnknownOption = False,
+    adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run one bookie in the foreground. Ctrl-C stops it cleanly; SIGHUP reads certificates and users again."""
     from quire.bookie.config import BookieConfig
-    from quire.cli.serve import Ready, serve, set_up_logging
-    from quire.env.real import RealFiles
+    from quire.cli.serve import Ready, serve, set_up_logging, storage_for
+    from quire.env.real import RealFiles, require_linux
 
     out = Output(as_json=as_json)
     uri = cluster_uri(cluster)
@@ -72,13 +87,16 @@ def bookie(
         directory=directory,
         host=host,
         port=port,
+        advertise=None if advertise is None else host_and_port(advertise, "--advertise"),
         name=stable,
         unknown_is_error=unknown_is_error,
         adopt=adopt,
         frame_bytes_max=frame_bytes_max,
+        storage=storage_for(directory, segment_bytes, frame_bytes_max),
         garbage_seconds=collect_every,
         tombstone_seconds=tombstones_for,
     )
+    require_linux()
     RealFiles().make_directory(directory)
     run(serve(config, uri, create=create, until_eof=False, on_ready=ready, security=security))
     out.note("Stopped cleanly.")

@@ -2,7 +2,7 @@
 
 Holds no event loop and imports neither the client nor the bookie: the parent process stays small.
 
-A directory holds `metadata.db`, `bookies.json` (names and ports, so that a second start continues), `lock`, and
+A directory holds `metadata.db`, `bookies.json` (names, ports, another cluster that they joined: a second start continues), `lock`, and
 for each bookie `bookie-N/` with its data and `bookie-N.log` with what it said.
 """
 
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire.cli.failures import BookieStartError, PortInUseError
-from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError
+from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError, WrongDirectoryError
 from quire.env.private import check_owner, close_folder, open_private
-from quire.env.real import RealFiles
+from quire.env.real import RealFiles, require_linux
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -109,6 +109,7 @@ class LocalCluster:
         port: the first bookie's port (the others count up); None keeps the former ports or takes free ones.
         security: the file that says what bookies ask of clients.
         frame_bytes_max: the longest frame that they take; None: the defaults.
+        segment_bytes: the size of their segments; None: what suits the disk.
     """
 
     def __init__(
@@ -120,12 +121,17 @@ class LocalCluster:
         port: int | None = None,
         security: Path | None = None,
         frame_bytes_max: int | None = None,
+        segment_bytes: int | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self.frame_bytes_max = frame_bytes_max
+        self.segment_bytes = segment_bytes
         self.security = security
         self.uri = cluster or f"sqlite:{self.directory / METADATA_FILE}"
+        self._joined = not _is_own(self.uri, self.directory)
+        self._former = ""
         known = self._remembered()
+        self._made = bool(known)
         count = bookies or len(known) or DEFAULT_BOOKIES
         if count < len(known):
             text = (
@@ -159,11 +165,15 @@ class LocalCluster:
         """Start every bookie and wait until all of them serve.
 
         Raises:
+            MisuseError: this is not Linux.
             DirectoryInUseError: another process runs this directory's cluster.
-        WrongDirectoryError: another user made the directory where everybody may make one.
+            WrongDirectoryError: another user made the directory where everybody may make one, or it is another cluster's,
+                or lies in a bookie's.
             PortInUseError: a port that was asked for is taken.
             BookieStartError: a bookie did not come up; the others are stopped again.
         """
+        require_linux()
+        self._check_directory()
         self._take_lock()
         try:
             for bookie in self.bookies:
@@ -270,6 +280,27 @@ class LocalCluster:
         name = f"bookie-{number}"
         return LocalBookie(name, self.directory / name, self.directory / f"{name}.log", port)
 
+    def _check_directory(self) -> None:
+        """Refuse a directory whose bookies are of another cluster, and one that lies in a bookie's."""
+        own = self.directory / METADATA_FILE
+        if self._made and self._joined and own.exists():
+            text = (
+                f"{self.directory} holds a cluster of its own ({METADATA_FILE}); its bookies cannot join {self.uri}: leave "
+                "--cluster out, or choose another --dir."
+            )
+            raise WrongDirectoryError(text, path=str(self.directory))
+        if self._made and not self._joined and self._former:
+            text = (
+                f"The bookies of {self.directory} belong to the cluster {self._former}: give --cluster {self._former}, or "
+                "choose another --dir."
+            )
+            raise WrongDirectoryError(text, path=str(self.directory))
+        real = self.directory.resolve()
+        for folder in (real, *real.parents):
+            if is_a_bookies(folder):
+                text = f"{self.directory} is in {folder}, a bookie's own directory: choose another --dir."
+                raise WrongDirectoryError(text, path=str(folder))
+
     def _take_lock(self) -> None:
         RealFiles().make_directory(self.directory)
         check_owner(self.directory)
@@ -317,6 +348,8 @@ class LocalCluster:
             command += ["--security", str(self.security.absolute())]
         if self.frame_bytes_max is not None:
             command += ["--frame-bytes-max", str(self.frame_bytes_max)]
+        if self.segment_bytes is not None:
+            command += ["--segment-bytes", str(self.segment_bytes)]
         bookie.first_line = b""
         with open_private(bookie.log, "ab") as log:
             # Its own process group: Ctrl-C in the terminal reaches the parent, which stops the bookies in order.
@@ -372,6 +405,7 @@ class LocalCluster:
         path = self.directory / "bookies.json"
         try:
             facts = json.loads(path.read_text("utf-8"))
+            self._former = str(facts.get("cluster") or "")
             return {str(item["name"]): int(item["port"]) for item in facts["bookies"]}
         except FileNotFoundError:
             return {}
@@ -383,7 +417,11 @@ class LocalCluster:
             raise CorruptMetadataError(text, path=str(path)) from error
 
     def _remember(self) -> None:
-        facts = {"bookies": [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies]}
+        # A cluster of its own is not named: the directory may be moved.
+        facts = {
+            "bookies": [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies],
+            "cluster": self.uri if self._joined else None,
+        }
         path = self.directory / "bookies.json"
         new = path.with_suffix(".new")
         with open_private(new, "w", encoding="utf-8") as stream:
@@ -391,6 +429,22 @@ class LocalCluster:
             stream.flush()
             os.fsync(stream.fileno())
         new.replace(path)
+
+
+def _is_own(uri: str, directory: Path) -> bool:
+    """Whether a URI names the metadata store that lies in the cluster's directory."""
+    scheme, _, path = uri.partition(":")
+    return scheme == "sqlite" and Path(path).resolve() == (directory / METADATA_FILE).resolve()
+
+
+def is_a_bookies(folder: Path) -> bool:
+    """Whether a directory is a bookie's: it has a bookie's cookie."""
+    from quire.storage.identity import COOKIE_FILE, decode_cookie
+
+    try:
+        return "bookieHost" in decode_cookie((folder / COOKIE_FILE).read_bytes())
+    except (OSError, ValueError):
+        return False
 
 
 def _is_ours(name: str) -> bool:

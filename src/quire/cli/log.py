@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from quire.cli.log_records import (
+    Form,
+    LogAppender,
+    form_of,
+    print_records,
+    read_log_records,
+)
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, MinPresentOption, cluster_uri, run
-from quire.cli.output import Output, human_bytes, payload_facts
+from quire.cli.output import Output, human_bytes
 from quire.core.errors import MisuseError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 app = typer.Typer(
     help="Logs: create, append, read, tail, list, show, roll, truncate, cursors, place, collect."
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
+FormOption = Annotated[
+    Form | None,
+    typer.Option(
+        "--format",
+        help="How records are written: lines (values alone), or delimited or json, which have keys, headers and tombstones "
+        "too [default: lines].",
+        show_default=False,
+    ),
+]
 DelimitedOption = Annotated[
-    bool, typer.Option("--delimited", help="Records with a 4-byte big-endian length before each, not lines.")
+    bool,
+    typer.Option(
+        "--delimited", help="A 4-byte big-endian length before each record, as --format delimited has it."
+    ),
 ]
 
 
@@ -66,18 +81,20 @@ def append(
     ] = None,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
+    form: FormOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Become the log's writer, append each line (or length-delimited record), step down.
+    """Become the log's writer, append each record of the input, step down.
 
-    A writer that was there is fenced: it can confirm nothing more.
+    A writer that was there is fenced: it can confirm nothing more. What `log read` prints can be appended to another log
+    in the same --format; keys, headers and tombstones need delimited or json.
     """
     from quire.cli.feed import append_all
-    from quire.cli.records import read_records
 
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
+    wanted = form_of(form, delimited=delimited)
+    records = read_log_records(files or [], wanted, frame_bytes_max=frame_bytes_max)
 
     async def work() -> None:
         import quire
@@ -87,7 +104,7 @@ def append(
             await client.log(name).open_writer() as writer,
         ):
             with out.progress(f"log {name}", unit="records") as progress:
-                count, size, last = await append_all(writer, records, progress)
+                count, size, last = await append_all(LogAppender(writer), records, progress)
                 rate = count / max(progress.seconds, 1e-9)
         first = last - count + 1 if count else None
         facts = {
@@ -128,10 +145,15 @@ def read(
     ] = False,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
+    form: FormOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print records: each value and a line feed, or length-delimited, or one JSON object per line."""
+    """Print records: each value and a line feed, or length-delimited, or one JSON object per line.
+
+    Lines have values alone; the other forms have keys, headers and tombstones, and `log append --format` takes them.
+    """
+    wanted = form_of(form, delimited=delimited, as_json=as_json)
     if follow and end is not None:
         raise MisuseError("--follow has no end: leave --end out.")
     if follow and recover:
@@ -145,7 +167,7 @@ def read(
             log = client.log(name)
             begin = start if start is not None else (await log.describe()).start_offset
             records = log.tail(start=begin) if follow else log.read(start=begin, end=end, recover=recover)
-            await print_records(out, records, delimited=delimited, at_once=follow)
+            await print_records(out, records, wanted, at_once=follow)
 
     run(work())
 
@@ -158,10 +180,12 @@ def tail(
     ] = 10,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
+    form: FormOption = None,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the last records and then each new one, until Ctrl-C."""
+    wanted = form_of(form, delimited=delimited, as_json=as_json)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
@@ -171,7 +195,7 @@ def tail(
             log = client.log(name)
             about = await log.describe()
             begin = max(about.start_offset, about.end_offset - count)
-            await print_records(out, log.tail(start=begin), delimited=delimited, at_once=True)
+            await print_records(out, log.tail(start=begin), wanted, at_once=True)
 
     run(work())
 
@@ -380,30 +404,6 @@ def collect(
                 await asyncio.sleep(every)
 
     run(work())
-
-
-async def print_records(out: Output, records: AsyncIterator[Any], *, delimited: bool, at_once: bool) -> None:
-    """Print what an iterator of records gives; `at_once` flushes after each."""
-    from quire.cli.records import write_record
-
-    stdout = sys.stdout.buffer
-    async for record in records:
-        if out.as_json:
-            facts = {
-                "offset": record.offset,
-                "timestamp_ms": record.timestamp_ms,
-                **payload_facts("key", record.key),
-                **payload_facts("value", record.value),
-                "ledger_id": record.ledger_id,
-                "entry_id": record.entry_id,
-                "index": record.index,
-            }
-            out.result(facts, "")
-            continue
-        write_record(stdout, record.value, delimited=delimited)
-        if at_once:
-            stdout.flush()
-    stdout.flush()
 
 
 def _shown(about: Any) -> dict[str, object]:

@@ -48,6 +48,17 @@ FrameOption = Annotated[
         show_default=False,
     ),
 ]
+SegmentOption = Annotated[
+    int | None,
+    typer.Option(
+        "--segment-bytes",
+        envvar="QUIRE_SEGMENT_BYTES",
+        metavar="BYTES",
+        help="The size of the files in which bookies keep entries; a bookie needs four of them, and an entry must fit one "
+        "[default: 67108864, and less on a disk below 2 GiB].",
+        show_default=False,
+    ),
+]
 CollectOption = Annotated[
     float,
     typer.Option(
@@ -149,16 +160,20 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-def host_and_port(listen: str) -> tuple[str, int]:
-    """Split `host:port`; a port alone means the loopback address.
+def host_and_port(listen: str, option: str = "--listen") -> tuple[str, int]:
+    """Split `host:port`; a port alone means the loopback address, where one listens.
+
+    Args:
+        listen: the text.
+        option: whose value it is.
 
     Raises:
         MisuseError: it is neither.
     """
     host, colon, port = listen.rpartition(":")
-    if not colon:
+    if not colon and option == "--listen":
         host = "127.0.0.1"
     if not port.isdigit() or int(port) > 65535 or not host:
-        text = f"--listen takes host:port with a port of 0..65535 (0: any free one), not {listen!r}."
+        text = f"{option} takes host:port with a port of 0..65535, not {listen!r}."
         raise MisuseError(text)
     return host.strip("[]"), int(port)

@@ -9,15 +9,17 @@ import struct
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-RECORD_BYTES_MAX: Final = 1024 * 1024
-"""A longer record is refused, unless a limit of frames is given: then the client says what fits one."""
+RECORD_BYTES_MAX: Final = 5 * 1024 * 1024 + 10 * 1024
+"""A longer record is refused, unless a limit of frames is given; the client says what fits a frame. (Frames are as long by
+default.)
+"""
 
 _LENGTH: Final = struct.Struct(">I")
 
@@ -36,18 +38,66 @@ def read_records(
         FileNotFoundError: one of them is not there.
         MisuseError: while it is read: a record is too long, or the last one is cut short.
     """
+    look_for(paths)
+    return _records(paths, bytes_max_of(frame_bytes_max), delimited=delimited)
+
+
+class GivenRecord(NamedTuple):
+    """A log's record that may be more than a value."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+
+
+def size_of(record: bytes | GivenRecord) -> int:
+    """The bytes of a record's value, key and headers."""
+    if isinstance(record, bytes):
+        return len(record)
+    size = len(record.value or b"") + len(record.key or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
+
+
+def look_for(paths: Sequence[Path]) -> None:
+    """Raise FileNotFoundError if one of the files is not there."""
     for path in paths:
         if str(path) != "-":
             path.stat()
-    return _records(paths, max(RECORD_BYTES_MAX, frame_bytes_max or 0), delimited=delimited)
+
+
+def bytes_max_of(frame_bytes_max: int | None) -> int:
+    """The longest record that is read, for a limit of frames."""
+    return max(RECORD_BYTES_MAX, frame_bytes_max or 0)
 
 
 def _records(paths: Sequence[Path], bytes_max: int, *, delimited: bool) -> Iterator[bytes]:
     split = read_delimited if delimited else read_lines
     for path in paths or [Path("-")]:
         with ExitStack() as opened:
-            stream = sys.stdin.buffer if str(path) == "-" else opened.enter_context(path.open("rb"))
-            yield from split(stream, "standard input" if str(path) == "-" else str(path), bytes_max)
+            yield from split(open_input(path, opened), input_name(path), bytes_max)
+
+
+def input_name(path: Path) -> str:
+    """What an input is called in sentences."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def open_input(path: Path, opened: ExitStack) -> BinaryIO:
+    """Open an input; `opened` closes a file."""
+    return standard_input() if str(path) == "-" else opened.enter_context(path.open("rb"))
+
+
+def standard_input() -> BinaryIO:
+    """Standard input, read apart from `sys.stdin`.
+
+    A thread that waits in `sys.stdin.buffer` holds its lock; the interpreter, which closes it at the end, aborts then.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+    except (OSError, ValueError):
+        return sys.stdin.buffer  # not a file: a caller in this process put something else there
+    return open(descriptor, "rb", closefd=False)
 
 
 def read_lines(stream: BinaryIO, name: str, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[bytes]:
@@ -66,17 +116,32 @@ def read_delimited(stream: BinaryIO, name: str, bytes_max: int = RECORD_BYTES_MA
     while header := stream.read(_LENGTH.size):
         number += 1
         size = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else -1
-        if size > bytes_max:
-            text = (
-                f"Record {number} of {name} announces {size} bytes, more than {bytes_max}: "
-                "are these records with a 4-byte big-endian length before each? --frame-bytes-max takes longer ones."
-            )
-            raise MisuseError(text, path=name)
-        record = stream.read(size) if size >= 0 else b""
-        if len(record) != size:
-            text = f"Record {number} of {name} is cut short; the file is not whole."
-            raise MisuseError(text, path=name)
-        yield record
+        yield read_exactly(stream, size, number, name, bytes_max)
+
+
+def read_exactly(stream: BinaryIO, size: int, number: int, name: str, bytes_max: int) -> bytes:
+    """The bytes of one length-delimited record.
+
+    Args:
+        stream: where they come from; what lies before them is read.
+        size: how many; -1: the length itself was cut short.
+        number, name: which record, of what, for sentences.
+        bytes_max: more are refused.
+
+    Raises:
+        MisuseError: there are fewer, or too many.
+    """
+    if size > bytes_max:
+        text = (
+            f"Record {number} of {name} announces {size} bytes, more than {bytes_max}: "
+            "are these records with a 4-byte big-endian length before each? --frame-bytes-max takes longer ones."
+        )
+        raise MisuseError(text, path=name)
+    record = stream.read(size) if size >= 0 else b""
+    if len(record) != size:
+        text = f"Record {number} of {name} is cut short; the file is not whole."
+        raise MisuseError(text, path=name)
+    return record
 
 
 def write_record(stream: BinaryIO, payload: bytes | memoryview, *, delimited: bool) -> None:

@@ -24,9 +24,10 @@ from quire.bookie.server import BookieServer
 from quire.cli.failures import PortInUseError, report
 from quire.core.errors import MisuseError
 from quire.env.cyclic_garbage import ShortCollections
-from quire.env.real import raise_descriptors_max
+from quire.env.real import disk_bytes, raise_descriptors_max, require_linux
 from quire.metadata.connect import open_store
 from quire.net.security import BookieSecurity
+from quire.storage.config import SEGMENT_BYTES, StorageConfig, fitting_segment_bytes
 from quire.storage.owned_directory import close_directory
 
 if TYPE_CHECKING:
@@ -63,11 +64,12 @@ async def serve(
         security: the file that says what is asked of clients; SIGHUP reads again what it names.
 
     Raises:
-        MisuseError: that file, or one that it names, is not what it should be.
+        MisuseError: that file, or one that it names, is not what it should be; or this is not Linux.
         PortInUseError: another program has the port.
         WrongDirectoryError: another user made the directory where everybody may make one.
         IdentityReplacedError: another process has the bookie's identity.
     """
+    require_linux()
     raise_descriptors_max()
     stop = asyncio.Event()
     ShortCollections().start()
@@ -104,6 +106,32 @@ async def serve(
             raise server.vigil.error
     finally:
         await store.close()
+
+
+def storage_for(
+    directory: Path, segment_bytes: int | None, frame_bytes_max: int | None = None
+) -> StorageConfig:
+    """The disk's settings: segments of the size that is asked for, or of one that suits the disk.
+
+    Args:
+        directory: the bookie's.
+        segment_bytes: what was asked for; None: what suits the disk.
+        frame_bytes_max: the longest frame that was asked for.
+
+    Raises:
+        MisuseError: that is no size of a segment.
+    """
+    if segment_bytes is not None:
+        return StorageConfig(segment_bytes=segment_bytes)
+    disk = disk_bytes(directory)
+    fitting = fitting_segment_bytes(disk, frame_bytes_max)
+    if fitting < SEGMENT_BYTES:
+        text = (
+            "the disk of %s has only %d bytes: segments of %d bytes are used, and a longer entry is refused "
+            "(--segment-bytes sets another size)"
+        )
+        logging.getLogger(__name__).info(text, directory, disk, fitting)
+    return StorageConfig(segment_bytes=fitting)
 
 
 def port_in_use(host: str, port: int) -> str:
@@ -151,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--security", type=Path)
     parser.add_argument("--frame-bytes-max", type=int)
+    parser.add_argument("--segment-bytes", type=int)
     every = os.environ.get("QUIRE_COLLECT_EVERY", GARBAGE_SECONDS)
     parser.add_argument("--collect-every", type=float, default=every)
     refuse = os.environ.get("QUIRE_TOMBSTONES_FOR", TOMBSTONE_SECONDS)
@@ -170,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             port=options.port,
             name=options.name,
             frame_bytes_max=options.frame_bytes_max,
+            storage=storage_for(options.dir, options.segment_bytes, options.frame_bytes_max),
             garbage_seconds=options.collect_every,
             tombstone_seconds=options.tombstones_for,
         )

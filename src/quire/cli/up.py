@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.cli.options import ClusterOption, FrameOption, JsonOption, SecurityOption
+from quire.cli.options import FrameOption, JsonOption, SecurityOption, SegmentOption
 from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 DirOption = Annotated[
     Path, typer.Option("--dir", help="Where everything lies; a second start continues with it.")
 ]
+OtherClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="URI",
+        help="Add the bookies to this cluster instead of making one; QUIRE_CLUSTER does not count here.",
+        show_default=False,
+    ),
+]
 
 
 def up(
@@ -29,7 +38,7 @@ def up(
         int | None,
         typer.Option(min=1, max=64, help="How many bookies [default: those in the directory, or 3]."),
     ] = None,
-    cluster: ClusterOption = None,
+    cluster: OtherClusterOption = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -38,6 +47,7 @@ def up(
     ] = None,
     security: SecurityOption = None,
     frame_bytes_max: FrameOption = None,
+    segment_bytes: SegmentOption = None,
     console: Annotated[int | None, typer.Option(help="Port of the web console (not built yet).")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,7 +58,13 @@ def up(
     out = Output(as_json=as_json)
     with signal_pipe() as stop:
         local = LocalCluster(
-            directory, bookies, cluster=cluster, port=port, security=security, frame_bytes_max=frame_bytes_max
+            directory,
+            bookies,
+            cluster=cluster,
+            port=port,
+            security=security,
+            frame_bytes_max=frame_bytes_max,
+            segment_bytes=segment_bytes,
         )
         try:
             local.start()
@@ -91,6 +107,8 @@ def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
         again += f" --security {local.security}"
     if local.frame_bytes_max is not None:
         again += f" --frame-bytes-max {local.frame_bytes_max}"
+    if local.segment_bytes is not None:
+        again += f" --segment-bytes {local.segment_bytes}"
     lines = bookie.last_lines()
     facts = {
         "event": "bookie_died",

@@ -126,6 +126,10 @@ class BookieClient(Inquiries):
         """The bookies that take new entries, by the last list seen, in a fixed order."""
         return sorted(bookie for bookie, info in self._known.items() if info.writable)
 
+    def read_only(self) -> list[BookieId]:
+        """The bookies that are registered and take no new entries."""
+        return sorted(bookie for bookie, info in self._known.items() if not info.writable)
+
     def is_registered(self, bookie: BookieId) -> bool:
         """Whether a bookie is in the last list seen, writable or read-only."""
         return bookie in self._known

@@ -5,13 +5,22 @@ Source: docs/decisions/004-absent-slots.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
+from typing import Final
 
 from quire.client.bookies import BookieClient
+from quire.core.answers import Answer
+from quire.core.conditions import READ_ONLY
+from quire.core.errors import NotEnoughBookiesError
 from quire.core.ids import BookieId
 from quire.core.placement import Placement, RandomSource, Shape, place_ledger
 from quire.core.quorum import check_min_present, check_quorums
 from quire.core.rules import RULES, Rules
+
+WHY_TIMEOUT_MS: Final = 1000
+"""So long a read-only bookie may take to say why."""
+WHY_CHARACTERS_MAX: Final = 300
 
 
 def shape_of(
@@ -49,4 +58,24 @@ async def place(
     away: list[BookieId] = []
     if len(bookies.writable()) < shape.ensemble_size:
         away = await bookies.away()
-    return place_ledger(shape, bookies.writable(), away, chance, quarantined=quarantined, rules=rules)
+    try:
+        return place_ledger(shape, bookies.writable(), away, chance, quarantined=quarantined, rules=rules)
+    except NotEnoughBookiesError as error:
+        if not (read_only := bookies.read_only()):
+            raise
+        reasons = await asyncio.gather(*(_why_read_only(bookies, bookie) for bookie in read_only))
+        named = ", ".join(f"{bookie} ({why})" for bookie, why in zip(read_only, reasons, strict=True))
+        msg = f"{error.message}. Read-only: {named}"
+        raise NotEnoughBookiesError(msg, **error.ids) from error
+
+
+async def _why_read_only(bookies: BookieClient, bookie: BookieId) -> str:
+    """What a bookie says of why it takes no new entries, as far as it is text."""
+    answer, says = await bookies.info(bookie, timeout_ms=WHY_TIMEOUT_MS)
+    if answer is not Answer.OK:
+        return f"it does not say why: {answer.name.lower()}"
+    told = says.get("conditions")
+    for one in told if isinstance(told, list) else ():
+        if isinstance(one, dict) and one.get("kind") == READ_ONLY and isinstance(one.get("what"), str):
+            return "".join(char if char.isprintable() else "?" for char in one["what"][:WHY_CHARACTERS_MAX])
+    return "it does not say why"

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from quire.core.errors import MisuseError
 from quire.env.interfaces import Buffer, Done, FileStamp
 from quire.env.private import FILE_MODE, FOLDER_MODE, file_mode
 
@@ -32,6 +33,28 @@ or copied on write (btrfs, zfs)."""
 
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def require_linux() -> None:
+    """Refuse a system on which no bookie's disk works.
+
+    Raises:
+        MisuseError: it lacks system calls that bookies write and read with.
+    """
+    missing = [name for name in ("O_DIRECT", "posix_fallocate", "posix_fadvise") if not hasattr(os, name)]
+    if missing:
+        msg = (
+            f"Bookies run only on Linux; this system, {os.uname().sysname}, lacks {', '.join(missing)}: run bookies on Linux, "
+            "in a virtual machine or a container if need be"
+        )
+        raise MisuseError(msg)
+
+
+def disk_bytes(directory: Path) -> int:
+    """The size of the disk that a directory lies on, or will lie on."""
+    there = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())
+    found = os.statvfs(there)
+    return found.f_blocks * found.f_frsize
 
 
 class RealClock:

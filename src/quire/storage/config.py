@@ -11,12 +11,38 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
+SEGMENT_BYTES = 64 * MIB
+SEGMENTS_OF_A_DISK = 32
+"""A disk is to hold so many segments at least: a bookie with no entry needs four, and several bookies may share a disk."""
+
+
+def fitting_segment_bytes(disk_bytes: int, frame_bytes_max: int | None = None) -> int:
+    """The size of segments for a disk: 64 MiB, or less where the disk is small.
+
+    Args:
+        disk_bytes: the size of the disk.
+        frame_bytes_max: the longest frame that was asked for; it must fit a segment.
+
+    Returns:
+        A power of two, 1 MiB to 64 MiB.
+    """
+    size = SEGMENT_BYTES
+    while (
+        size > MIB
+        and size * SEGMENTS_OF_A_DISK > disk_bytes
+        and size // 2 > (frame_bytes_max or 0) + MIB // 2
+    ):
+        size //= 2
+    return size
+
+
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
     """The disk's settings; sizes in bytes.
 
     Attributes:
-        segment_bytes: size of new segments; a multiple of 4096, 128 KiB to 16 GiB. A run must fit into one.
+        segment_bytes: size of new segments; a multiple of 4096, 128 KiB to 16 GiB. A run must fit into one; a longer
+            entry is refused.
         group_bytes_max: a group is written when it has come to this, even if more waits.
         inline_bytes_max: when nothing is being written, up to this much is written at once on the loop.
         inline_items_max: so many puts at most are written on the loop; more of them show a stream, which the worker
@@ -31,7 +57,7 @@ class StorageConfig:
         damages_max: damages kept in the report; more are counted only.
     """
 
-    segment_bytes: int = 64 * MIB
+    segment_bytes: int = SEGMENT_BYTES
     group_bytes_max: int = 2 * MIB
     inline_bytes_max: int = 64 * KIB
     inline_items_max: int = 8

@@ -603,6 +603,19 @@ class LedgerStorage:
         return self._journal.full
 
     @property
+    def short(self) -> bool:
+        """There is no space because no descriptor is left, not because the disk is full."""
+        return self._journal.full and self._files.short
+
+    @property
+    def why_full(self) -> str:
+        """Why there is no space for new adds, if there is none."""
+        place, size = self._files.directory, self._config.segment_bytes
+        if self._files.short:
+            return f"no file descriptor is left to create a file in {place}"
+        return f"the disk is full: {place} has no room for another segment of {size} bytes"
+
+    @property
     def limbo(self) -> Collection[int]:
         """The ledgers, not deleted, of which something may be lost; in the order in which that was found."""
         return self._states.limbo

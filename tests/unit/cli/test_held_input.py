@@ -1,0 +1,145 @@
+"""Appending commands at a terminal that stays open: whatever ends them, the documented exit code arrives."""
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from quire.cli.local_cluster import LocalCluster
+from quire.cli.main import app
+from support.waiting import until
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
+        yield local
+
+
+class Terminal:
+    """One command at a pseudo-terminal of its own, which holds its input open."""
+
+    def __init__(self, uri: str, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "quire.cli.main", *arguments],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"QUIRE_CLUSTER": uri},
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def type(self, text: bytes) -> None:
+        os.write(self._ours, text)
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the process: its exit code, and what it said on stderr."""
+        _out, err = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, err.decode()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+        os.close(self._ours)
+
+
+@contextlib.contextmanager
+def at_a_terminal(uri: str, *arguments: str) -> Iterator[Terminal]:
+    terminal = Terminal(uri, *arguments)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def call(uri: str, *arguments: str) -> bytes:
+    done = CliRunner(env={"QUIRE_CLUSTER": uri}).invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.stdout_bytes
+
+
+def ledgers(uri: str) -> set[bytes]:
+    return set(call(uri, "ledger", "list", "--json").splitlines())
+
+
+def typed(terminal: Terminal, uri: str, *reading: str) -> None:
+    """Type a line and wait until it is stored."""
+    terminal.type(b"first\n")
+    until(lambda: call(uri, *reading) == b"first\n", "the line at its place")
+
+
+def test_ctrl_c_at_a_log(cluster: LocalCluster) -> None:
+    call(cluster.uri, "log", "create", "stopped")
+    with at_a_terminal(cluster.uri, "log", "append", "stopped") as terminal:
+        typed(terminal, cluster.uri, "log", "read", "stopped")
+        terminal.process.send_signal(signal.SIGINT)
+        code, said = terminal.end()
+    assert (code, said) == (130, "Interrupted.\n")
+    assert call(cluster.uri, "log", "read", "stopped") == b"first\n"
+
+
+def test_a_log_that_another_writer_took_over(cluster: LocalCluster) -> None:
+    call(cluster.uri, "log", "create", "taken")
+    with at_a_terminal(cluster.uri, "log", "append", "taken") as terminal:
+        typed(terminal, cluster.uri, "log", "read", "taken")
+        call(cluster.uri, "log", "roll", "taken")
+        terminal.type(b"second\n")  # the terminal stays open: nothing more is typed
+        code, said = terminal.end()
+    assert code in {1, 3}, said
+    assert "Fatal" not in said
+    assert "Traceback" not in said
+
+
+def one_ledger(uri: str, before: set[bytes]) -> str:
+    import json
+
+    new = until(lambda: ledgers(uri) - before, "the ledger")
+    return str(json.loads(new.pop())["ledger_id"])
+
+
+def test_ctrl_c_at_a_ledger_and_its_recovery_by_another(cluster: LocalCluster) -> None:
+    uri = cluster.uri
+    for ending in ("interrupted", "fenced"):
+        before = ledgers(uri)
+        with at_a_terminal(uri, "ledger", "append") as terminal:
+            ledger = one_ledger(uri, before)
+            typed(terminal, uri, "ledger", "read", ledger)
+            if ending == "interrupted":
+                terminal.process.send_signal(signal.SIGINT)
+            else:
+                call(uri, "ledger", "recover", ledger)
+                terminal.type(b"second\n")
+            code, said = terminal.end()
+        assert code == (130 if ending == "interrupted" else 3), said
+        assert f"`quire ledger recover {ledger}` closes it" in said
+        assert "Fatal" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["ledger", "log"])
+def test_a_lost_quorum(tmp_path: Path, command: str) -> None:
+    with LocalCluster(tmp_path / "c", 3) as local:
+        call(local.uri, "log", "create", "lost")
+        before = ledgers(local.uri)
+        arguments = ("ledger", "append") if command == "ledger" else ("log", "append", "lost")
+        with at_a_terminal(local.uri, *arguments) as terminal:
+            reading = ("log", "read", "lost") if command == "log" else None
+            typed(terminal, local.uri, *(reading or ("ledger", "read", one_ledger(local.uri, before))))
+            local.kill(0)
+            local.kill(1)
+            terminal.type(b"second\n")
+            code, said = terminal.end()
+        assert code == 3, said
+        assert "Fatal" not in said

@@ -1,0 +1,195 @@
+"""What `quire log read` prints goes back through `quire log append`: values, keys, headers and tombstones, byte for byte."""
+
+import asyncio
+import io
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+import quire
+from quire.cli.local_cluster import LocalCluster
+from quire.cli.log_records import Form, print_records, read_json, read_log_records, read_marked
+from quire.cli.main import app
+from quire.cli.output import Output
+from quire.cli.records import GivenRecord
+from quire.core.errors import MisuseError
+from quire.core.ids import LedgerId
+from quire.log.records import Record
+from support.rounds import rounds
+
+MIB = 1024 * 1024
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+BYTES = (
+    st.none() | st.binary(max_size=60) | st.text(max_size=10).map(lambda text: text.encode("utf-8", "ignore"))
+)
+GIVEN = st.builds(
+    GivenRecord, BYTES, BYTES, st.lists(st.tuples(NAMES, BYTES), max_size=3).map(tuple), st.integers(0, 2**40)
+)
+
+
+def record_of(one: GivenRecord, offset: int = 0) -> Record:
+    return Record(offset, one.timestamp_ms or 0, one.key, one.value, one.headers, LedgerId(1), 0, 0)
+
+
+class Standard:
+    """What standard output is made of."""
+
+    def __init__(self) -> None:
+        self.buffer = io.BytesIO()
+
+    def isatty(self) -> bool:
+        return False
+
+
+def printed(records: list[GivenRecord], form: Form, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    standard = Standard()
+
+    async def each():
+        for record in records:
+            yield record_of(record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", standard)
+        asyncio.run(print_records(Output(as_json=False), each(), form, at_once=False))
+    return standard.buffer.getvalue()
+
+
+def everything(records: list[bytes | GivenRecord]) -> list[GivenRecord]:
+    return [GivenRecord(record) if isinstance(record, bytes) else record for record in records]
+
+
+@given(st.lists(GIVEN, max_size=5))
+def test_each_form_that_has_everything_comes_back(records: list[GivenRecord]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        lines = io.BytesIO(printed(records, Form.JSON, patch))
+        marked = io.BytesIO(printed(records, Form.DELIMITED, patch))
+    assert list(read_json(lines, "x", MIB)) == records
+    assert everything(list(read_marked(marked, "x", MIB))) == [
+        record._replace(timestamp_ms=None) for record in records
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"text",
+        b"[1]",
+        b"{}",
+        b'{"key": "only"}',
+        b'{"vale": "x", "value": "y"}',
+        b'{"value": 5}',
+        b'{"value": "x", "value_base64": "eA=="}',
+        b'{"value_base64": "?"}',
+        b'{"value": "\\ud800"}',
+        b'{"value": "x", "headers": [["a", "b"]]}',
+        b'{"value": "x", "headers": 7}',
+        b'{"value": "x", "headers": [{"name": "\\ud800"}]}',
+        b'{"value": "x", "timestamp_ms": 1.5}',
+    ],
+)
+def test_a_json_line_that_is_no_record_is_named(line: bytes) -> None:
+    with pytest.raises(MisuseError, match="Line 2 of input is no record"):
+        list(read_json(io.BytesIO(b'{"value": "first"}\n' + line + b"\n"), "input", MIB))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\x04", b"\x02", b"\x01\0\0\0\x09short", b"\0\0\0\0\0value", b"\x02\0\0\0\x01" + b"\xff" * 4],
+)
+def test_a_marked_record_that_is_damaged_is_named(body: bytes) -> None:
+    data = b"\0\0\0\x01x" + (len(body) | 1 << 31).to_bytes(4, "big") + body
+    with pytest.raises(MisuseError, match="Record 2 of input is damaged"):
+        list(read_marked(io.BytesIO(data), "input", MIB))
+
+
+def test_two_forms_at_once_are_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["log", "read", "x", "--format", "json", "--delimited"])
+    assert done.exit_code == 2
+    assert "records cannot be delimited and json at once" in done.stderr
+    with pytest.raises(FileNotFoundError):
+        read_log_records([tmp_path / "none"], Form.JSON)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
+        yield local
+
+
+def call(uri: str, *arguments: str, given: bytes = b"") -> Result:
+    done = CliRunner(env={"QUIRE_CLUSTER": uri}).invoke(app, ["log", *arguments], input=given)
+    assert done.exit_code == 0, done.output[-1000:]
+    return done
+
+
+def some(count: int) -> list[GivenRecord]:
+    """Records of every kind; a few are as long as the API takes without being asked."""
+    chance = random.Random(33)
+    records = []
+    for number in range(count):
+        value = chance.choice([None, b"", b"text %d" % number, chance.randbytes(30), b"two\nlines"])
+        key = chance.choice([None, b"", b"key %d" % number, chance.randbytes(9)])
+        headers = chance.choice([(), (("a", b"b"),), (("a", None), ("a", b"\xff"), ("", b""))])
+        records.append(GivenRecord(value, key, headers, 1_700_000_000_000 + chance.randrange(1000)))
+    records[1] = GivenRecord(chance.randbytes(4 * MIB), b"long", (), 1_700_000_000_000)
+    records[2] = GivenRecord(b"x" * 4 * MIB, None, (("h", b"v"),), 1_700_000_000_000)
+    return records
+
+
+async def write(uri: str, name: str, records: list[GivenRecord]) -> None:
+    async with quire.connect(uri) as client:
+        await client.log(name).create()
+        async with await client.log(name).open_writer() as writer:
+            values, keys, headers, times = zip(*records, strict=True)
+            plain = [time_ms if time_ms is not None else 0 for time_ms in times]
+            await writer.append_many(values, keys=keys, headers=headers, timestamps_ms=plain)
+
+
+async def stored(uri: str, name: str) -> list[GivenRecord]:
+    async with quire.connect(uri) as client:
+        return [
+            GivenRecord(one.value, one.key, one.headers, one.timestamp_ms)
+            async for one in client.log(name).read(start=0)
+        ]
+
+
+def test_reading_into_appending_keeps_everything(cluster: LocalCluster) -> None:
+    records = some(rounds(1000, 10_000))
+    asyncio.run(write(cluster.uri, "all", records))
+    assert asyncio.run(stored(cluster.uri, "all")) == records
+    for form in ("delimited", "json"):
+        call(cluster.uri, "create", form)
+        data = call(cluster.uri, "read", "all", "--format", form)
+        assert data.stderr == ""
+        call(cluster.uri, "append", form, "--format", form, given=data.stdout_bytes)
+        copies = asyncio.run(stored(cluster.uri, form))
+        if form == "delimited":
+            assert [one[:3] for one in copies] == [one[:3] for one in records]
+        else:
+            assert copies == records
+
+
+def test_lines_keep_values_and_say_what_they_leave_out(cluster: LocalCluster) -> None:
+    records = [
+        GivenRecord(b""),
+        GivenRecord(b"y" * 4 * MIB),
+        GivenRecord(None, b"gone"),
+        GivenRecord(b"v", b"k"),
+        GivenRecord(b""),
+    ]
+    asyncio.run(write(cluster.uri, "lines", records))
+    read = call(cluster.uri, "read", "lines")
+    assert read.stdout_bytes == b"\n" + b"y" * 4 * MIB + b"\nv\n\n"
+    assert "1 tombstones are left out, and 1 records have keys" in read.stderr
+    call(cluster.uri, "create", "again")
+    call(cluster.uri, "append", "again", given=read.stdout_bytes)
+    assert call(cluster.uri, "read", "again").stdout_bytes == read.stdout_bytes
+    as_json = call(cluster.uri, "read", "lines", "--json", "--start", "2").stdout.splitlines()
+    assert [json.loads(line)["value"] for line in as_json] == [None, "v", ""]
+    assert json.loads(as_json[0])["headers"] == []

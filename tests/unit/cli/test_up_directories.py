@@ -1,0 +1,80 @@
+"""`quire up` and directories that are somebody else's, and an exported QUIRE_CLUSTER."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from quire.cli.local_cluster import LocalCluster
+from quire.cli.main import app
+from quire.core.errors import WrongDirectoryError
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), 1) as local:
+        yield local
+
+
+def bookies(uri: str) -> list[str]:
+    done = CliRunner().invoke(app, ["cluster", "bookies", "--cluster", uri, "--json"])
+    return [json.loads(line)["id"] for line in done.stdout.splitlines()]
+
+
+def up(directory: Path, *arguments: str, **environment: str) -> tuple[str, str]:
+    """Start `quire up`, and stop it when it is ready: the first line, and what it said on stderr."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(directory), "--json", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | environment,
+        text=True,
+    )
+    assert running.stdout is not None
+    line = running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    _out, err = running.communicate(timeout=WAIT_S)
+    return line, err
+
+
+def test_an_exported_cluster_gets_no_more_bookies(first: LocalCluster, tmp_path: Path) -> None:
+    line, _err = up(tmp_path / "other", "--bookies", "1", QUIRE_CLUSTER=first.uri)
+    assert json.loads(line)["cluster"] == f"sqlite:{tmp_path / 'other' / 'metadata.db'}"
+    assert bookies(first.uri) == [first.bookies[0].id]
+
+
+def test_a_directory_in_a_bookies_is_refused(first: LocalCluster) -> None:
+    folder = first.bookies[0].directory
+    for directory in (folder, folder / "below" / "it"):
+        with pytest.raises(WrongDirectoryError, match="a bookie's own directory: choose another --dir"):
+            LocalCluster(directory, 1).start()
+        assert not (directory / "lock").exists()
+
+
+def test_bookies_stay_in_the_cluster_that_they_joined(first: LocalCluster, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "joined", 1, cluster=first.uri):
+        assert len(bookies(first.uri)) == 2
+    with pytest.raises(WrongDirectoryError, match=f"belong to the cluster {first.uri}: give --cluster"):
+        LocalCluster(tmp_path / "joined").start()
+    assert not (tmp_path / "joined" / "metadata.db").exists()
+    with LocalCluster(tmp_path / "joined", cluster=first.uri) as again:
+        assert len(again.bookies) == 1
+
+
+def test_a_cluster_of_its_own_does_not_join_another(first: LocalCluster, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "own", 1):
+        pass
+    with pytest.raises(WrongDirectoryError, match="holds a cluster of its own"):
+        LocalCluster(tmp_path / "own", cluster=first.uri).start()
+    (tmp_path / "own").rename(tmp_path / "moved")
+    own = f"sqlite:{tmp_path / 'moved' / 'metadata.db'}"
+    with LocalCluster(tmp_path / "moved", cluster=own) as again:
+        assert bookies(own) == [again.bookies[0].id]
