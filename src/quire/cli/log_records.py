@@ -255,9 +255,13 @@ async def print_records(out: Output, records: AsyncIterator[Record], form: Form,
     finally:
         if tombstones or (others and not sys.stdout.isatty()):
             out.note(
-                f"Lines hold values alone: {tombstones:,} tombstones are left out, and {others:,} records have keys, "
-                "headers or line feeds. --format json or --format delimited has everything."
+                f"Lines hold values alone. Left out: {_many(tombstones, 'tombstone')}. With keys, headers or line "
+                f"feeds: {_many(others, 'record')}. --format json or --format delimited has everything."
             )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def _facts(record: Record) -> dict[str, object]:

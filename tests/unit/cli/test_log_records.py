@@ -186,7 +186,7 @@ def test_lines_keep_values_and_say_what_they_leave_out(cluster: LocalCluster) ->
     asyncio.run(write(cluster.uri, "lines", records))
     read = call(cluster.uri, "read", "lines")
     assert read.stdout_bytes == b"\n" + b"y" * 4 * MIB + b"\nv\n\n"
-    assert "1 tombstones are left out, and 1 records have keys" in read.stderr
+    assert "Left out: 1 tombstone. With keys, headers or line feeds: 1 record." in read.stderr
     call(cluster.uri, "create", "again")
     call(cluster.uri, "append", "again", given=read.stdout_bytes)
     assert call(cluster.uri, "read", "again").stdout_bytes == read.stdout_bytes
