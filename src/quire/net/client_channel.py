@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
 """How much may wait in the transport; the rest waits in the channel's own queue."""
-SILENT = "it took requests and answered nothing: the connection was silent"
+SILENT = "the bookie received requests and sent no response: the connection was silent"
 
 Shape: TypeAlias = Callable[[int, int], "bytes | None"]
 """Makes a request's body from the version and the features that the hello settled; None: the bookie cannot do that."""
