@@ -20,7 +20,6 @@ import base64
 import json
 import struct
 import sys
-from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -29,11 +28,10 @@ from quire.cli.output import Output, payload_facts
 from quire.cli.records import (
     GivenRecord,
     bytes_max_of,
-    input_name,
     look_for,
-    open_input,
     read_exactly,
     read_lines,
+    split_inputs,
     write_record,
 )
 from quire.core.errors import MisuseError
@@ -104,14 +102,8 @@ def read_log_records(
         MisuseError: while it is read: something is no record.
     """
     look_for(paths)
-    return _records(paths, form, bytes_max_of(frame_bytes_max))
-
-
-def _records(paths: Sequence[Path], form: Form, bytes_max: int) -> Iterator[bytes | GivenRecord]:
     split = {Form.LINES: read_lines, Form.DELIMITED: read_marked, Form.JSON: read_json}[form]
-    for path in paths or [Path("-")]:
-        with ExitStack() as opened:
-            yield from split(open_input(path, opened), input_name(path), bytes_max)
+    return split_inputs(paths, split, bytes_max_of(frame_bytes_max))
 
 
 def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes | GivenRecord]:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import struct
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 RECORD_BYTES_MAX: Final = 5 * 1024 * 1024 + 10 * 1024
 """A longer record is refused, unless a limit of frames is given; the client says what fits a frame. (Frames are as long by
 default.)
 """
 
+R = TypeVar("R")
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -39,7 +39,7 @@ def read_records(
         MisuseError: while it is read: a record is too long, or the last one is cut short.
     """
     look_for(paths)
-    return _records(paths, bytes_max_of(frame_bytes_max), delimited=delimited)
+    return split_inputs(paths, read_delimited if delimited else read_lines, bytes_max_of(frame_bytes_max))
 
 
 class GivenRecord(NamedTuple):
@@ -71,21 +71,22 @@ def bytes_max_of(frame_bytes_max: int | None) -> int:
     return max(RECORD_BYTES_MAX, frame_bytes_max or 0)
 
 
-def _records(paths: Sequence[Path], bytes_max: int, *, delimited: bool) -> Iterator[bytes]:
-    split = read_delimited if delimited else read_lines
+def split_inputs(
+    paths: Sequence[Path], split: Callable[[BinaryIO, str, int], Iterator[R]], bytes_max: int
+) -> Iterator[R]:
+    """The records of each input in turn.
+
+    Args:
+        paths: what to read; none, or `-`: stdin.
+        split: the records of a stream, from its name and the longest record.
+        bytes_max: the longest record.
+    """
     for path in paths or [Path("-")]:
-        with ExitStack() as opened:
-            yield from split(open_input(path, opened), input_name(path), bytes_max)
-
-
-def input_name(path: Path) -> str:
-    """What an input is called in sentences."""
-    return "standard input" if str(path) == "-" else str(path)
-
-
-def open_input(path: Path, opened: ExitStack) -> BinaryIO:
-    """Open an input; `opened` closes a file."""
-    return standard_input() if str(path) == "-" else opened.enter_context(path.open("rb"))
+        if str(path) == "-":
+            yield from split(standard_input(), "standard input", bytes_max)
+        else:
+            with path.open("rb") as stream:
+                yield from split(stream, str(path), bytes_max)
 
 
 def standard_input() -> BinaryIO:

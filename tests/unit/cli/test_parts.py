@@ -22,6 +22,7 @@ from quire.core.errors import (
     NoSuchLedgerError,
     WindowFullError,
 )
+from quire.wire import bookkeeper
 
 
 @given(st.lists(st.binary(max_size=50)))
@@ -47,6 +48,11 @@ def test_files_are_read_in_order_and_the_last_line_feed_may_be_missing(tmp_path:
     (tmp_path / "b").write_bytes(b"4\n")
     records = read_records([tmp_path / "a", tmp_path / "b"], delimited=False)
     assert list(records) == [b"1", b"2\r", b"", b"3", b"4"]
+
+
+def test_a_record_may_be_as_long_as_a_frame():
+    """The number stands twice: the commands start without the codecs."""
+    assert RECORD_BYTES_MAX == bookkeeper.FRAME_BYTES_MAX
 
 
 @pytest.mark.parametrize("data", [b"\0\0", b"\0\0\0\x05four", (RECORD_BYTES_MAX + 1).to_bytes(4, "big")])
