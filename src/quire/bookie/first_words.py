@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from quire.bookie.introductions import Again
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads, Told
-from quire.bookie.waiters import FIRST_WORDS_MAX, Asker, LateRefusalError, Waiter
+from quire.bookie.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateRefusalError, Waiter
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import NO_KEY
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
@@ -124,7 +124,7 @@ class FirstWords:
             OK: `waiter.stored(tag, …)` is called later, with `LateRefusalError` where it is refused. READ_ONLY: too much
             waits already.
         """
-        asker = waiter if isinstance(waiter, Asker) else Asker()
+        asker = waiter if isinstance(waiter, Asker) else NO_ASKER
         decide = partial(self._add, request, run, waiter, tag)
         kept = self.wait(request.ledger_id, decide, asker, len(request.body))
         return Answer.OK if kept else Answer.READ_ONLY

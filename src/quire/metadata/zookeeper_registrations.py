@@ -106,17 +106,17 @@ class ZookeeperRegistrations:
                     return await self._nodes.create(path, value, EPHEMERAL | SEQUENTIAL)
                 except MetadataUnknownError:
                     unknown = True
+            raise MetadataUnknownError(
+                f"the outcome of registering {path} is unknown; if it was made, it is removed again"
+            )
         except BaseException:
-            self._remove_lost_number(path, unknown=unknown)
+            if unknown:
+                self._remove_lost_number(path)
             raise
-        self._remove_lost_number(path, unknown=True)
-        raise MetadataUnknownError(
-            f"the outcome of registering {path} is unknown; if it was made, it is removed again"
-        )
 
-    def _remove_lost_number(self, path: str, *, unknown: bool) -> None:
-        """Remove what nobody holds: the session lives on, and would keep it for as long."""
-        if unknown and path not in self._cleaners:
+    def _remove_lost_number(self, path: str) -> None:
+        """Remove what has no holder: the session lives on, and would keep it for as long."""
+        if path not in self._cleaners:
             cleaner = asyncio.get_running_loop().create_task(
                 self._until_no_lost_number(path), name=f"remove a lost registration {path}"
             )
