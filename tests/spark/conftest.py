@@ -4,12 +4,14 @@ The bookies run on a thread of the test's process; Spark's workers reach them ov
 """
 
 import contextlib
+import os
 
 import pytest
 
 import quire
 from quire.bookie.server import BookieServer
 from quire.log.config import LogConfig
+from quire.spark import cluster as drivers
 from quire.spark.local import session
 from support.local_bookies import LocalBookies
 
@@ -90,7 +92,12 @@ class LocalCluster(LocalBookies):
         self._background.run(stop_and_start)
 
     def stop(self):
+        # The driver's own client of this cluster would warn into another test's log when the folder is removed.
+        of_the_driver = drivers._clients.pop((os.getpid(), self.uri), None)
+
         async def stop():
+            if of_the_driver is not None:
+                await of_the_driver.close()
             await self.client.close()
             for bookie in self.bookies:
                 await bookie.stop()
