@@ -1,12 +1,13 @@
 """Random schedules of faults around a stream: every row once, or an error that says why not.
 
 `make test` plays a small one in the session of all tests; `make full` plays two hundred with processes of their own that
-are killed and stopped.
+are killed and stopped, and goes on where it was cut off if `QUIRE_SPARK_SCHEDULES` names a file.
 """
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
+import json
 import os
 import random
 import signal
@@ -130,39 +131,45 @@ SPECULATION = {
 ATTEMPTS = {"spark.task.maxFailures": "4", "spark.network.timeout": "3600s"}
 
 
+def played_before():
+    """The schedules that an earlier run kept in the file of QUIRE_SPARK_SCHEDULES, and that file's path."""
+    kept = Path(os.environ.get("QUIRE_SPARK_SCHEDULES", os.devnull))
+    lines = kept.read_text().splitlines() if kept.is_file() else []
+    return kept, [Schedule(**json.loads(line)) for line in lines]
+
+
 @pytest.mark.slow
-def test_random_schedules_end_with_every_row_once_or_an_error_that_says_why_not(tmp_path):
-    total = rounds(3, 200)
+@pytest.mark.parametrize("speculates", [False, True])
+def test_random_schedules_end_with_every_row_once_or_an_error_that_says_why_not(tmp_path, speculates):
+    total = rounds(2, 100)
     faults = tuple(os.environ.get("QUIRE_FAULTS", ",".join(FAULTS)).split(","))
-    with SinkCluster(tmp_path) as cluster:
+    kept, played = played_before()
+    first = SEED + speculates * total
+    done = {each.seed for each in played}
+    with SinkCluster(tmp_path) as cluster, kept.open("a") as file:
         path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
-        drivers = {
-            speculates: SparkDriverProcess(
-                ["-m", "support.spark_streams"],
-                tmp_path / f"driver-{speculates}.log",
-                {"PYTHONPATH": path.rstrip(os.pathsep)},
-                cluster=cluster.uri,
-                # Spark speculates only where executors are processes; there they are what is killed.
-                master="local-cluster[2,1,1024]" if speculates else "local[2,4]",
-                settings=ATTEMPTS | (SPECULATION if speculates else {}),
-            )
-            for speculates in (False, True)
-        }
-        played = []
-        for speculates, seeds in itertools.groupby(
-            range(SEED, SEED + total), key=lambda seed: (seed - SEED) * 2 > total
-        ):
-            for seed in seeds:
-                player = Player(
-                    Processes(cluster), lambda fate, driver=drivers[speculates]: driver.ask(**fate), tmp_path
-                )
-                this = player.play(schedule_of(seed, faults))
-                assert this.wrong == [], this
-                played.append(this)
-            drivers[speculates].end()
+        driver = SparkDriverProcess(
+            ["-m", "support.spark_streams"],
+            tmp_path / "driver.log",
+            {"PYTHONPATH": path.rstrip(os.pathsep)},
+            cluster=cluster.uri,
+            # Spark speculates only where executors are processes; there they are what is killed.
+            master="local-cluster[2,1,1024]" if speculates else "local[2,4]",
+            settings=ATTEMPTS | (SPECULATION if speculates else {}),
+        )
+        for seed in sorted(set(range(first, first + total)) - done):
+            player = Player(Processes(cluster), lambda fate: driver.ask(**fate), tmp_path)
+            this = player.play(schedule_of(seed, faults))
+            assert this.wrong == [], this
+            played.append(this)
+            file.write(json.dumps(dataclasses.asdict(this)) + "\n")
+            file.flush()
+        driver.end()
+    played = [this for this in played if first <= this.seed < first + total]
     happened = Counter(event.fault for each in played for event in each.events)
     figures = {
         "schedules": len(played),
+        "speculation": speculates,
         "kinds": {kind: sum(each.kind == kind for each in played) for kind in KINDS},
         "faults": dict(sorted(happened.items())),
         "struck": sum(each.struck for each in played),
@@ -172,4 +179,4 @@ def test_random_schedules_end_with_every_row_once_or_an_error_that_says_why_not(
         "missing": 0,
     }
     assert not FULL or all(happened[fault] for fault in FAULTS)
-    keep_figures("spark_schedules", figures, seed=SEED)
+    keep_figures(f"spark_schedules{'_with_speculation' * speculates}", figures, seed=first)

@@ -72,6 +72,10 @@ class Schedule:
     lost: str = ""
     wrong: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Take events as they are kept in a file."""
+        self.events = [event if isinstance(event, Event) else Event(**event) for event in self.events]
+
 
 def schedule_of(seed: int, faults: tuple[str, ...] = FAULTS, steps: int = 3) -> Schedule:
     """A schedule by chance; the kinds follow each other as seeds are counted up."""
