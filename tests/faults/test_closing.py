@@ -19,8 +19,8 @@ from faults.harness import cluster, run
 from quire.cli.local_cluster import LocalBookie, LocalCluster
 from quire.client.access import LedgerAccess
 from quire.client.client import Client
-from quire.client.shares import gaps, shares
 from quire.core.answers import Answer
+from quire.core.shares import gaps, shares
 
 pytestmark = pytest.mark.faults
 

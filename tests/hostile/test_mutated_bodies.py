@@ -17,11 +17,12 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ledger_metadata import DigestType
+from quire.core.shares import HeldInterval
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Kind
 from quire.wire.native_bodies import LacItem
-from quire.wire.run import SCHEME_TERMS, HeldInterval, RunPlace, RunView, checksum, encode_run
+from quire.wire.run import SCHEME_TERMS, RunPlace, RunView, checksum, encode_run
 from support.hostile_frames import ABSURD
 from support.hostile_worlds import ACCESS, LEDGER, a_run
 from support.rounds import keep_figures, rounds

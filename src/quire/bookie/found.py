@@ -9,10 +9,11 @@ from typing import Any
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.rules import Rules
+from quire.core.shares import HeldInterval
 from quire.storage.reading import RangeHeld
 from quire.wire.entry import Buffer
 from quire.wire.native_bodies import WHOLE_LIST
-from quire.wire.run import HeldInterval, RunPlace
+from quire.wire.run import RunPlace
 
 
 @dataclass(slots=True)

@@ -24,16 +24,16 @@ from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.rules import RULES, Rules
+from quire.core.shares import HeldInterval
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Flag, Request
-from quire.wire.run import HeldInterval, RunView
+from quire.wire.run import RunView
 
 EVERY_LAC = 1 << 63
 """Above each LAC: all waiting polls look again."""
 MACHINES_KEPT = 1024
-"""How many ledgers' machines are kept for certain: the newest. Up to as many more, and those that storage knows less
-than, are kept as well."""
+"""So many of the newest machines are kept, at most as many more, and those that storage knows less than."""
 LACS_UNSAVED_MAX = 1024
 """So many explicit LACs wait for the next group of something else, not more: each group stays small."""
 

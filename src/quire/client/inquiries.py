@@ -14,10 +14,10 @@ from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
+from quire.core.shares import HeldInterval
 from quire.net.client_channel import Shape
 from quire.wire import native_info
 from quire.wire.native import AnswerFrame, Kind
-from quire.wire.run import HeldInterval
 
 log = logging.getLogger(__name__)
 

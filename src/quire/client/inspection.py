@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
-from quire.client.shares import BookieShare, Interval, gaps, shares
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import LedgerNotes
+from quire.core.shares import BookieShare, HeldInterval, gaps, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,9 @@ async def held_shares(
     return [_held(share, notes, *told[share.bookie]) for share in wanted]
 
 
-def _held(share: BookieShare, notes: LedgerNotes, answer: Answer, intervals: Sequence[Interval]) -> HeldShare:
+def _held(
+    share: BookieShare, notes: LedgerNotes, answer: Answer, intervals: Sequence[HeldInterval]
+) -> HeldShare:
     known = answer in (Answer.OK, Answer.NO_LEDGER)
     missing = tuple(gaps(share, intervals)) if known else ()
     return HeldShare(share, answer, missing, tuple(_holes_in(share, notes)))

@@ -17,7 +17,6 @@ from quire.client.copying import copies
 from quire.client.range_read import open_runs
 from quire.client.reader import LedgerReader
 from quire.client.replies import ReadReply
-from quire.client.shares import Interval, not_held, shares
 from quire.core.answers import Answer
 from quire.core.errors import QuireError, RefusedError
 from quire.core.ids import BookieId
@@ -25,6 +24,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot, write_set
 from quire.core.reader import told_through
 from quire.core.rules import RULES
+from quire.core.shares import HeldInterval, not_held, shares
 from quire.wire.entry import Entry
 from quire.wire.run import ids_in
 
@@ -368,7 +368,7 @@ def _doubt_lsn(info: dict[str, Any]) -> int:
 
 
 def lacking(
-    record: LedgerMetadata, bookie: BookieId, intervals: Sequence[Interval]
+    record: LedgerMetadata, bookie: BookieId, intervals: Sequence[HeldInterval]
 ) -> Iterator[tuple[int, int, int]]:
     """The ranges (first, last, residues) of which a bookie should hold its share and does not hold all of it.
 

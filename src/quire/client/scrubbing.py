@@ -21,11 +21,11 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.range_read import open_runs
 from quire.client.replies import ReadReply
-from quire.client.shares import BookieShare, Interval, not_held
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.reader import told_through
+from quire.core.shares import BookieShare, HeldInterval, not_held
 from quire.wire.entries import Entries
 
 WINDOW_BYTES = 4 << 20
@@ -213,7 +213,7 @@ def majority(contents: dict[BookieId, int]) -> list[BookieId]:
     return [bookie for bookie, content in contents.items() if number == next_number or content != most]
 
 
-def _too_much(mine: Sequence[BookieShare], held: Sequence[Interval]) -> list[Finding]:
+def _too_much(mine: Sequence[BookieShare], held: Sequence[HeldInterval]) -> list[Finding]:
     """Stretches of held entries that lie in no share of the bookie."""
     found: list[Finding] = []
     for low, high, *_ in held:

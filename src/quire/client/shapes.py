@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
+from quire.core.shares import HeldInterval
 from quire.net.client_channel import Shape
 from quire.wire import native_bodies, native_hello, native_info
 from quire.wire.native import AnswerFrame
 from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS, WHOLE_LIST
-from quire.wire.run import HeldInterval
 
 LISTED_MAX: Final = 1 << 19
 """Intervals of one ledger that are listed; more are an error, so that memory stays bounded."""

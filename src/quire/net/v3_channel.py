@@ -7,6 +7,7 @@ from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
+from quire.core.shares import HeldInterval
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, PlainAsked, RangeAsked
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.client_channel import ChannelContext
@@ -17,7 +18,6 @@ from quire.wire import bookkeeper, native_bodies, native_hello, native_info, v3
 from quire.wire.entry import Buffer, explicit_lac_of
 from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-from quire.wire.run import HeldInterval
 
 _OF_A_POLL: Final = -2
 """Stands where other requests have an entry id."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from quire.core.shares import HeldInterval
 from quire.storage.findings import Damage
-from quire.wire.run import HeldInterval
 
 
 class Damages:

@@ -22,6 +22,7 @@ from quire.core.descriptors import is_shortage
 from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.core.rules import RULES, Rules
+from quire.core.shares import HeldInterval
 from quire.env.interfaces import Chance, Clock, Files, Worker
 from quire.storage.boot import BootFile
 from quire.storage.config import StorageConfig
@@ -57,7 +58,7 @@ from quire.storage.states import States, facts_of
 from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
-from quire.wire.run import HeldInterval, RunView, count_ids
+from quire.wire.run import RunView, count_ids
 
 ROOM_FOR_LISTS = 2048
 """Left free in a start's group for the list of segments. Ledgers that do not fit in are put in limbo all together."""

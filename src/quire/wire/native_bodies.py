@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ENSEMBLE_MAX, ID_MAX, NO_ENTRY
+from quire.core.shares import HeldInterval
 from quire.wire.entry import Buffer
 from quire.wire.layout import Layout
 from quire.wire.native import FRAME_BYTES_MAX
@@ -35,7 +36,7 @@ from quire.wire.native_layouts import (
     TRUNCATE_FIELDS,
 )
 from quire.wire.parts import BodyParts, answer_of, encode_text
-from quire.wire.run import SCHEME_PLAIN, HeldInterval, RunPlace, RunView
+from quire.wire.run import SCHEME_PLAIN, RunPlace, RunView
 
 ANY_TERM: Final = 2**64 - 1
 """The origin term of a READ that names none."""

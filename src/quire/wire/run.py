@@ -74,16 +74,6 @@ class RunPlace(NamedTuple):
     origin_term: int = 0
 
 
-class HeldInterval(NamedTuple):
-    """Ids first..last, those of some classes (id mod `period`), of which a bookie holds the entries of one term."""
-
-    first: int
-    last: int
-    period: int
-    residues: int
-    origin_term: int = 0
-
-
 def checksum(body: Buffer) -> int:
     """The checksum of a whole body, as frames and records carry it."""
     return crc32c(body)

@@ -11,12 +11,13 @@ import pytest
 from quire.bookie.polls import POLLS_MAX
 from quire.core.answers import Answer
 from quire.core.ids import ID_MAX
+from quire.core.shares import HeldInterval
 from quire.wire import bookkeeper, native, native_bodies, native_hello, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 from quire.wire.native_hello import VERSION
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
-from quire.wire.run import HeldInterval, checksum
+from quire.wire.run import checksum
 from support.hostile_inputs import frames_of
 from support.hostile_worlds import ACCESS, ENTRIES, GOOD, LEDGER, StillBookie, a_run
 

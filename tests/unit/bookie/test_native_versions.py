@@ -11,12 +11,13 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.doubt import Doubt
 from quire.core.ledger_metadata import DigestType
+from quire.core.shares import HeldInterval
 from quire.wire import native, native_bodies, native_hello, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
 from quire.wire.native_hello import Hello, HelloAnswer
-from quire.wire.run import SCHEME_TERMS, HeldInterval, checksum, encode_run
+from quire.wire.run import SCHEME_TERMS, checksum, encode_run
 from support.hostile_worlds import ACCESS, ENTRIES, GOOD, LEDGER, StillBookie, a_run
 
 HMAC = EntryDigest(DigestType.HMAC, b"secret")

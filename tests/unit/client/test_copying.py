@@ -12,8 +12,9 @@ from quire.client.repair import lacking
 from quire.core.ids import EntryId, LedgerId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.quorum import residues_of_slot, write_set
+from quire.core.shares import HeldInterval
 from quire.wire.entry import Entry, EntryDigest
-from quire.wire.run import HeldInterval, RunView, checksum
+from quire.wire.run import RunView, checksum
 
 ACCESS = LedgerAccess(LedgerId(5), b"k" * 20, 1, EntryDigest(DigestType.CRC32C, b""))
 

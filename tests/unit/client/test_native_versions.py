@@ -12,13 +12,14 @@ from quire.client import shapes
 from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
+from quire.core.shares import HeldInterval
 from quire.net.channel import Channel
 from quire.net.client_channel import ChannelContext
 from quire.net.framing import ReceiveBudget, Scratch
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Kind
 from quire.wire.native_hello import HelloAnswer
-from quire.wire.run import SCHEME_TERMS, HeldInterval, encode_run
+from quire.wire.run import SCHEME_TERMS, encode_run
 from support.hostile_inputs import frames_of
 from support.hostile_worlds import ACCESS, GOOD, LEDGER, NATIVE, SECOND, Line, StillClient, feed, item_of
 from support.many_lacs import write_lacs

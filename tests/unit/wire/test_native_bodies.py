@@ -14,10 +14,11 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import ID_MAX
 from quire.core.ledger_metadata import DigestType
+from quire.core.shares import HeldInterval
 from quire.wire import native, native_bodies, native_info
 from quire.wire.entry import EntryDigest
 from quire.wire.native_bodies import ANY_TERM, WHOLE_LIST, LacItem
-from quire.wire.run import SCHEME_TERMS, HeldInterval, RunPlace, encode_run
+from quire.wire.run import SCHEME_TERMS, RunPlace, encode_run
 
 IDS = st.integers(0, ID_MAX)
 TERMS = st.integers(0, ANY_TERM)

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
+from quire.core.shares import HeldInterval
 from quire.wire import native_bodies, native_hello
 from quire.wire.native_hello import Hello, HelloAnswer
-from quire.wire.run import HeldInterval, RunPlace
+from quire.wire.run import RunPlace
 
 U64 = st.integers(0, 2**64 - 1)
 OF_THE_FIRST_REVISIONS = {

@@ -25,9 +25,9 @@ from pyspark.sql.functions import col, collect_set, count_distinct
 from pyspark.sql.functions import sum as total
 
 from quire.client.scrubbing import CopyVerdict, Finding, ReplicaCheck, WindowCheck, majority, windows
-from quire.client.shares import BookieShare, shares
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.shares import BookieShare, shares
 from quire.spark import cluster
 from quire.spark.jobs import command, units
 from quire.spark.jobs.units import Row as Fields

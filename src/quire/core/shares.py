@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple
 
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
-from quire.wire.run import HeldInterval
 
-Interval: TypeAlias = HeldInterval
-"""What a bookie lists of the entries that it holds."""
+
+class HeldInterval(NamedTuple):
+    """Ids first..last, those of some classes (id mod `period`), of which a bookie holds the entries of one term."""
+
+    first: int
+    last: int
+    period: int
+    residues: int
+    origin_term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def shares(record: LedgerMetadata, last_entry: int | None = None) -> Iterator[Bo
             yield BookieShare(bookie, fragment.first_entry, last, size, residues)
 
 
-def not_held(share: BookieShare, held: Sequence[Interval]) -> list[int]:
+def not_held(share: BookieShare, held: Sequence[HeldInterval]) -> list[int]:
     """The ids of a share that no interval holds."""
     near = [each for each in held if each.first <= share.last and each.last >= share.first]
     if any(each.first <= share.first and each.last >= share.last and each.period == 1 for each in near):
@@ -92,7 +98,7 @@ def not_held(share: BookieShare, held: Sequence[Interval]) -> list[int]:
     return [entry_id for entry_id in share.ids() if entry_id not in there]
 
 
-def gaps(share: BookieShare, held: Sequence[Interval]) -> list[BookieShare]:
+def gaps(share: BookieShare, held: Sequence[HeldInterval]) -> list[BookieShare]:
     """The parts of a share that no interval holds, by first id; the work goes with the intervals, not the entries.
 
     Intervals are whole, or have the share's period.
@@ -115,7 +121,7 @@ def gaps(share: BookieShare, held: Sequence[Interval]) -> list[BookieShare]:
     return sorted(found, key=lambda part: (part.first, part.residues))
 
 
-def _between(share: BookieShare, held: Sequence[Interval]) -> Iterator[tuple[int, int]]:
+def _between(share: BookieShare, held: Sequence[HeldInterval]) -> Iterator[tuple[int, int]]:
     """The stretches of a share that lie between intervals."""
     following = share.first
     for each in sorted(held, key=lambda interval: interval.first):
