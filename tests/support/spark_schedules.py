@@ -187,13 +187,20 @@ class Player:
                 break
         self._this.wrong.append(f"a whole checkpoint does not end: {error}")
 
-    def _standing(self, checkpoint: Path | None = None) -> str:
-        """The error that restarts do not end, "" when one did."""
+    def _standing(self, checkpoint: Path | None = None, says: tuple[str, ...] = REFUSALS) -> str:
+        """The error that restarts do not end, "" when one did. It stands when it says the same a few times.
+
+        Any other one may be of a machine that is too busy to start Spark's workers in time: restarts must end it.
+        """
         error: str | None = None
-        for _ in range(STANDING):
+        standing = 0
+        for _ in range(LIVES_MAX):
             error = self._once(checkpoint)
             if error == "":
                 return ""
+            standing += error is not None and any(text in error for text in says)
+            if standing == STANDING:
+                break
         return error or "the driver is gone"
 
     # --- faults ------------------------------------------------------------------------------------------------
@@ -217,7 +224,7 @@ class Player:
         left = self._cluster.damage(row, event.count)
         if left:
             return
-        error = self._standing()
+        error = self._standing(says=("",))
         if error == "":
             self._this.wrong.append(f"{row!r} is damaged everywhere, and nothing says so")
         self._this.lost = error
