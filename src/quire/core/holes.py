@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from quire.core.ids import BookieId
+from quire.core.ids import ID_MAX, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
 from quire.core.quorum import residues_of_slot
@@ -77,6 +77,33 @@ def with_holes(notes: LedgerNotes, record: LedgerMetadata, holes: Iterable[Hole]
         for bookie, some in sorted(_few(merged).items())
     )
     return notes if after == notes.holes else replace(notes, holes=after)
+
+
+def without_holes(notes: LedgerNotes, whole: Iterable[BookieId], record: LedgerMetadata) -> LedgerNotes:
+    """The notes of a ledger after a repair: without holes of bookies that have everything, or that it names nowhere.
+
+    Args:
+        notes: what stands with the record now.
+        whole: bookies that lack nothing of what decided fragments give them; other fragments' holes stay.
+        record: the ledger's record after the repair.
+
+    Returns:
+        The same notes if there is nothing to take out.
+    """
+    named = {bookie for fragment in record.fragments for bookie in fragment.ensemble}
+    undecided = record.last_entry_of_fragment(len(record.fragments) - 1) is None
+    open_from = int(record.last_fragment.first_entry) if undecided else ID_MAX + 1
+    complete = set(whole)
+    kept = []
+    for hole in notes.holes:
+        if hole.bookie not in named:
+            continue
+        ranges = hole.ranges
+        if hole.bookie in complete:
+            ranges = tuple(each for each in ranges if each.last >= open_from)
+        if ranges:
+            kept.append(hole if ranges == hole.ranges else replace(hole, ranges=ranges))
+    return notes if tuple(kept) == notes.holes else replace(notes, holes=tuple(kept))
 
 
 def _named_ranges(record: LedgerMetadata, hole: Hole) -> Iterator[EntryRange]:

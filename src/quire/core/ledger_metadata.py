@@ -219,6 +219,42 @@ class LedgerMetadata:
         kept = self.fragments[:-1] if first_entry == last.first_entry else self.fragments
         return replace(self, fragments=(*kept, fragment), creation_token=0).checked()
 
+    def with_replaced(
+        self, index: int, first_entry: int, changes: Mapping[BookieId, BookieId]
+    ) -> LedgerMetadata:
+        """The record once other bookies hold what some of a decided fragment's should.
+
+        First ids, number of fragments, state and last entry stay.
+
+        Args:
+            index: the fragment's place.
+            first_entry: where it begins, as the caller knows it.
+            changes: by the bookie that goes, the one that takes its slot.
+
+        Raises:
+            MisuseError: the fragment moved or is not decided, a bookie that goes is not in it, or one would be in it
+                twice.
+
+        Source: docs/protocol/repair.md, "Publishing".
+        """
+        if not 0 <= index < len(self.fragments) or self.fragments[index].first_entry != first_entry:
+            msg = f"ledger {self.ledger_id} has no fragment {index} that begins at {first_entry}: read the record again"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        if self.last_entry_of_fragment(index) is None:
+            msg = f"ledger {self.ledger_id}: its last fragment, from {first_entry}, is not decided and changes with its writer only"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        before = self.fragments[index].ensemble
+        after = tuple(changes.get(bookie, bookie) for bookie in before)
+        if missing := sorted(set(changes) - set(before)):
+            msg = f"ledger {self.ledger_id}: fragment {first_entry} does not name {', '.join(missing)}"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        if len(set(after)) < len(after):
+            msg = f"ledger {self.ledger_id}: fragment {first_entry} would name a bookie twice: {', '.join(after)}"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        fragments = list(self.fragments)
+        fragments[index] = Fragment(EntryId(first_entry), after)
+        return replace(self, fragments=tuple(fragments), creation_token=0).checked()
+
     def in_recovery(self) -> LedgerMetadata:
         """The record once a recoverer has announced itself. From OPEN only.
 

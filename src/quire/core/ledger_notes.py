@@ -33,6 +33,16 @@ class EntryRange(NamedTuple):
         """Whether an entry is one of them."""
         return self.first <= entry_id <= self.last and bool(self.residues >> entry_id % self.period & 1)
 
+    def size(self) -> int:
+        """How many entries it has."""
+        rounds, rest = divmod(self.last - self.first + 1, self.period)
+        tail = sum(self.residues >> (self.first + place) % self.period & 1 for place in range(rest))
+        return rounds * self.residues.bit_count() + tail
+
+    def overlaps(self, other: EntryRange) -> bool:
+        """Whether some entry between both ends of one lies between those of the other."""
+        return self.first <= other.last and other.first <= self.last
+
     def flaw(self) -> str | None:
         """What makes it impossible, if anything does."""
         if not 0 <= self.first <= self.last <= ID_MAX:

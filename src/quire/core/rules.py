@@ -320,6 +320,39 @@ def drop_covers(through: int, newest: int) -> bool:
     return newest <= through
 
 
+# --- repair -------------------------------------------------------------------------------------------------------
+
+
+def fragment_is_decided(record: LedgerMetadata, index: int) -> bool:
+    """Its end stands: the ledger is closed, or another fragment follows. No LAC is asked, which may be unknown."""
+    return record.last_entry_of_fragment(index) is not None
+
+
+def may_touch(*, decided: bool) -> bool:
+    """Only its writer, or a recovery, knows what an undecided fragment will hold: neither copies nor swaps there."""
+    return decided
+
+
+def may_publish(*, missing: int) -> bool:
+    """A bookie comes into the record when it holds every entry of its share that there is, and never before."""
+    return missing == 0
+
+
+def counts_as_missing(answer: Answer) -> bool:
+    """Only a list that was given, or a conclusive negative, says what a bookie lacks; silence says nothing."""
+    return answer is Answer.OK or counts_as_negative(answer)
+
+
+def is_lost(*, holders: int, silent: int) -> bool:
+    """Every member of the write set was heard, and none has the entry. A list from limbo counts: it is not there now."""
+    return holders == 0 and silent == 0
+
+
+def copy_priority(copies: int, first: int) -> tuple[int, int]:
+    """What has the fewest copies left is copied first, and of equals what comes first."""
+    return copies, first
+
+
 # --- log ----------------------------------------------------------------------------------------------------------
 
 
@@ -391,6 +424,12 @@ class Rules:
     order_counts: Callable[..., bool] = order_counts
     look_allows_drop: Callable[..., bool] = look_allows_drop
     drop_covers: Callable[[int, int], bool] = drop_covers
+    fragment_is_decided: Callable[[LedgerMetadata, int], bool] = fragment_is_decided
+    may_touch: Callable[..., bool] = may_touch
+    may_publish: Callable[..., bool] = may_publish
+    counts_as_missing: Callable[[Answer], bool] = counts_as_missing
+    is_lost: Callable[..., bool] = is_lost
+    copy_priority: Callable[[int, int], tuple[int, int]] = copy_priority
     ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence
     may_roll: Callable[[int], bool] = may_roll
     may_serve: Callable[..., bool] = may_serve

@@ -1,0 +1,189 @@
+"""Which copies of a ledger's entries are missing, what each can be copied from, and why the others cannot be.
+
+It compares what bookies list with what the record gives them. The work goes with the intervals of the lists, not with
+the entries.
+
+Source: docs/protocol/repair.md, "What is missing".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import EntryRange
+from quire.core.quorum import write_set
+from quire.core.replica import Replica, Stretch, has_class
+
+
+@dataclass(slots=True)
+class MissingCopy:
+    """A piece of a ledger that one bookie lacks and others have.
+
+    Attributes:
+        residues: the classes of entries, as bits.
+        copies: how many other bookies have all of it.
+        sources: those, and behind them such as have a part.
+    """
+
+    residues: int = 0
+    copies: int = 0
+    sources: dict[BookieId, None] = field(default_factory=dict)
+
+
+class MissingCopies:
+    """What is missing of one ledger; `look` at each fragment in turn.
+
+    Args:
+        record: the ledger's record.
+        lists: what each bookie has that said so.
+        gone: bookies that are gone for good.
+        refusing: bookies that do not take copies.
+        loss_is_accepted: what only gone bookies may have keeps nobody out of the record.
+        piece_entries: the most ids of one piece.
+        is_lost: the judgement that an entry is nowhere.
+
+    Attributes:
+        copies: what can be copied, by (bookie, first, last).
+        missing: how many entries a bookie lacks in a fragment that are not given up, by (fragment, bookie).
+        lost: entries of which every bookie of the write set says that it has none.
+        gone_only: entries that only bookies may have that are gone.
+        unheard: entries of which nothing can be said, since a bookie said nothing.
+    """
+
+    __slots__ = (
+        "_gone",
+        "_is_lost",
+        "_lists",
+        "_loss_is_accepted",
+        "_period",
+        "_piece_entries",
+        "_record",
+        "_refusing",
+        "copies",
+        "gone_only",
+        "lost",
+        "missing",
+        "unheard",
+    )
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        lists: Mapping[BookieId, Replica],
+        *,
+        gone: Collection[BookieId],
+        refusing: Collection[BookieId],
+        loss_is_accepted: bool,
+        piece_entries: int,
+        is_lost: Callable[..., bool],
+    ) -> None:
+        self._record, self._lists = record, lists
+        self._gone, self._refusing, self._loss_is_accepted = gone, refusing, loss_is_accepted
+        self._piece_entries, self._is_lost = piece_entries, is_lost
+        self._period = period_of(record)
+        self.copies: dict[tuple[BookieId, int, int], MissingCopy] = {}
+        self.missing: defaultdict[tuple[int, BookieId], int] = defaultdict(int)
+        self.lost: set[EntryRange] = set()
+        self.gone_only: set[EntryRange] = set()
+        self.unheard: set[EntryRange] = set()
+
+    def is_whole(self, bookie: BookieId) -> bool:
+        """Whether a bookie lacks nothing that may come back, in the fragments that were looked at."""
+        return not any(count for (_, lacking), count in self.missing.items() if lacking == bookie)
+
+    def look(self, index: int, first: int, last: int, targets: Mapping[BookieId, BookieId]) -> None:
+        """Find what is missing of one fragment.
+
+        Args:
+            index: its place.
+            first: its first entry; `last` is its last one, and there is one.
+            targets: by bookie that is gone, the one that is to take its place.
+        """
+        ensemble = self._record.fragments[index].ensemble
+        for residue in range(self._period):
+            if not has_class(first, last, self._period, residue):
+                continue
+            members: Sequence[BookieId] = ensemble
+            if self._period > 1:
+                members = [
+                    ensemble[slot] for slot in write_set(residue, len(ensemble), self._record.write_quorum)
+                ]
+            for member in members:
+                holder = targets.get(member, member)
+                if holder in self._lists:
+                    for stretch in self._lists[holder].lacks(residue, first, last):
+                        self._note(index, holder, members, residue, stretch)
+
+    def _note(
+        self, index: int, holder: BookieId, members: Sequence[BookieId], residue: int, stretch: Stretch
+    ) -> None:
+        """A bookie lacks the entries of a class in a stretch: what can be copied, and why the rest cannot."""
+        unheld = [stretch]
+        others = {bookie: held for bookie, held in self._lists.items() if bookie != holder}
+        for held in others.values():
+            unheld = [part for some in unheld for part in held.lacks(residue, *some)]
+        for first, last in unheld:
+            entries = EntryRange(first, last, self._period, 1 << residue)
+            if self._keeps_waiting(members, entries):
+                self.missing[index, holder] += entries.size()
+        for first, last in _between(stretch, unheld):
+            self.missing[index, holder] += EntryRange(first, last, self._period, 1 << residue).size()
+            if holder not in self._refusing:
+                for piece in _pieces(first, last, self._piece_entries):
+                    if has_class(*piece, self._period, residue):
+                        self._note_copy(holder, residue, piece, others)
+
+    def _note_copy(
+        self, holder: BookieId, residue: int, piece: Stretch, others: Mapping[BookieId, Replica]
+    ) -> None:
+        whole, part = [], []
+        for bookie, held in others.items():
+            lacking = held.lacks(residue, *piece)
+            if not lacking:
+                whole.append(bookie)
+            elif lacking != [piece]:
+                part.append(bookie)
+        copy = self.copies.setdefault((holder, *piece), MissingCopy(copies=len(whole)))
+        copy.residues |= 1 << residue
+        copy.copies = min(copy.copies, len(whole))
+        copy.sources |= dict.fromkeys([*whole, *part])
+
+    def _keeps_waiting(self, members: Sequence[BookieId], entries: EntryRange) -> bool:
+        """Nobody that was heard has these: say why, and whether who lacks them is not whole for that."""
+        silent = [bookie for bookie in members if bookie not in self._lists]
+        if self._is_lost(holders=0, silent=len(silent)):
+            self.lost.add(entries)
+            return False
+        if all(bookie in self._gone for bookie in silent):
+            self.gone_only.add(entries)
+            return not self._loss_is_accepted
+        self.unheard.add(entries)
+        return True
+
+
+def period_of(record: LedgerMetadata) -> int:
+    """How many classes of entries a ledger has: one where each bookie of an ensemble stores every entry."""
+    return 1 if record.write_quorum == record.ensemble_size else record.ensemble_size
+
+
+def _between(stretch: Stretch, holes: Sequence[Stretch]) -> Iterator[Stretch]:
+    """What is left of a stretch without some parts of it, which go up."""
+    following = stretch[0]
+    for first, last in holes:
+        if first > following:
+            yield following, first - 1
+        following = last + 1
+    if following <= stretch[1]:
+        yield following, stretch[1]
+
+
+def _pieces(first: int, last: int, entries: int) -> Iterator[Stretch]:
+    """A stretch in parts that end where ids are multiples of `entries`: those of all classes are cut alike."""
+    while first <= last:
+        end = min(last, (first // entries + 1) * entries - 1)
+        yield first, end
+        first = end + 1

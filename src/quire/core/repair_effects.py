@@ -1,0 +1,153 @@
+"""What a repair asks of its driver, how it ends, and within what limits it works. Effects are data.
+
+Source: docs/protocol/repair.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
+
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import EntryRange, LedgerNotes
+
+
+class RepairStatus(Enum):
+    """Where a repair is."""
+
+    IDLE = "idle"
+    READING = "reading"
+    LISTING = "listing"
+    COPYING = "copying"
+    VERIFYING = "verifying"
+    SWAPPING = "swapping"
+    CLEARING = "clearing"
+    ENDED = "ended"
+
+
+class RepairOutcome(Enum):
+    """How a repair ended."""
+
+    WHOLE = "whole"
+    """Every decided fragment is on bookies that are there, and each has its share."""
+    QUIET = "quiet"
+    """Nothing more can be done: what is left is lost, or only bookies that are gone have it."""
+    INCOMPLETE = "incomplete"
+    """Something is left that another repair may do; the report says what."""
+    DELETED = "deleted"
+
+
+# --- effects ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Read the ledger's record and its notes, linearizably; answer `record_read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListReplica:
+    """Ask a bookie what it holds of the ledger, and whether it is in limbo; answer `listed`."""
+
+    bookie: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """Copy entries to a bookie, with the ledger's token and as background work; answer `copied`.
+
+    Attributes:
+        bookie: where to.
+        entries: which.
+        sources: the bookies that list all of them, and after these others that list some.
+    """
+
+    bookie: BookieId
+    entries: EntryRange
+    sources: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRepaired:
+    """Replace the record at `version` by compare-and-swap; answer `swapped`, `conflicted` or `unknown`."""
+
+    record: LedgerMetadata
+    notes: LedgerNotes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClearLimbo:
+    """Tell a bookie that what it had lost is there again; answer `limbo_cleared`."""
+
+    bookie: BookieId
+    doubt_lsn: int
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair did and what it left.
+
+    Attributes:
+        replaced: by the first entry of a fragment, the bookie that left it and the one that took its slot.
+        copied: entries that were stored somewhere.
+        cleared: bookies whose limbo ended.
+        lost: entries that every bookie of their write set says not to have, or has damaged.
+        gone_only: entries that only bookies may have that are gone.
+        unheard: entries of which nothing can be said yet, since a bookie did not respond.
+        refused: bookies that did not list, did not take copies, or did not end their limbo, with why; another may have
+            taken their part.
+        left: what stands in the way of more, by bookie that the record names.
+        undecided: bookies that are gone and that a fragment names whose end is not decided.
+        stopped: why the repair gave up before its end, if it did.
+    """
+
+    replaced: list[tuple[int, BookieId, BookieId]] = field(default_factory=list)
+    copied: int = 0
+    cleared: list[BookieId] = field(default_factory=list)
+    lost: tuple[EntryRange, ...] = ()
+    gone_only: tuple[EntryRange, ...] = ()
+    unheard: tuple[EntryRange, ...] = ()
+    refused: dict[BookieId, str] = field(default_factory=dict)
+    left: dict[BookieId, str] = field(default_factory=dict)
+    undecided: tuple[BookieId, ...] = ()
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairEnded:
+    """It is over."""
+
+    outcome: RepairOutcome
+    report: RepairReport
+
+
+RepairEffect: TypeAlias = ReadRecord | ListReplica | CopyRange | WriteRepaired | ClearLimbo | RepairEnded
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLimits:
+    """How much a repair does at once, and how often it begins again.
+
+    Attributes:
+        piece_entries: entries of one `CopyRange`; what is under way when a repair is cut off is copied again.
+        pieces_max: so many are under way at once.
+        rounds_max: so often the record may have changed, or what was copied may be missing again.
+    """
+
+    piece_entries: int = 2048
+    pieces_max: int = 4
+    rounds_max: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A person's word that a ledger is to be kept without what only bookies have that are gone."""
+
+    accepted_ms: int
+    accepted_by: str
+
+
+LIMITS: Final = RepairLimits()

@@ -1,0 +1,68 @@
+"""What a repair writes: the record with other bookies in decided fragments, and the losses that a person accepted.
+
+Source: docs/protocol/repair.md, "Publishing".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import AcceptedLoss, EntryRange, LedgerNotes
+from quire.core.repair_effects import Loss
+
+
+class SlotReplacement(NamedTuple):
+    """A slot of a fragment that another bookie is ready to take."""
+
+    fragment: int
+    old: BookieId
+    new: BookieId
+
+
+def with_replacements(record: LedgerMetadata, ready: Iterable[SlotReplacement]) -> LedgerMetadata:
+    """The record with all these at once."""
+    by_fragment: defaultdict[int, dict[BookieId, BookieId]] = defaultdict(dict)
+    for index, old, new in ready:
+        by_fragment[index][old] = new
+    for index, changes in by_fragment.items():
+        record = record.with_replaced(index, int(record.fragments[index].first_entry), changes)
+    return record
+
+
+def with_accepted(
+    notes: LedgerNotes,
+    record: LedgerMetadata,
+    ready: Sequence[SlotReplacement],
+    gone_only: Iterable[EntryRange],
+    word: Loss,
+) -> LedgerNotes:
+    """The notes with the loss that goes into the record together with these replacements, if there is one.
+
+    Args:
+        notes: as they stand.
+        record: the ledger's record before the replacements.
+        ready: bookies that are gone leave these fragments.
+        gone_only: entries that only such bookies may have.
+        word: who accepted that they are lost.
+    """
+    bounds = [
+        (int(record.fragments[index].first_entry), record.last_entry_of_fragment(index))
+        for index in {each.fragment for each in ready}
+    ]
+    ranges = tuple(
+        sorted(
+            each
+            for each in gone_only
+            if any(last is not None and first <= each.first and each.last <= last for first, last in bounds)
+        )
+    )
+    if not ranges:
+        return notes
+    gone = tuple(sorted({each.old for each in ready}))
+    loss = AcceptedLoss(ranges, word.accepted_ms, word.accepted_by, gone)
+    return replace(notes, losses=(*notes.losses, loss))

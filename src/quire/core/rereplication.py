@@ -1,0 +1,457 @@
+"""Repair of one ledger: what its record promises is put on the disks of bookies that are there.
+
+Three things are one: a bookie that is gone is *replaced* in each decided fragment, a bookie that lacks entries or knows
+them to be damaged is *filled*, and the limbo of a bookie that was filled is *ended*. A decided fragment is one whose end
+stands; of any other only its writer, or a recovery, knows what it will hold, and it is left alone.
+
+    IDLE -> READING -> LISTING -> COPYING -> VERIFYING -> SWAPPING -> LISTING ... -> CLEARING -> ENDED
+
+Copies come first, the record after them. A conflict begins again with the record as it is: what was chosen for the old
+one is forgotten. One machine for each ledger; the driver is `autorecovery/repair.py`.
+
+Source: docs/protocol/repair.md; BookKeeper protocol, "Ensembles".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from quire.core.answers import Answer
+from quire.core.errors import MisuseError
+from quire.core.holes import without_holes
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
+from quire.core.missing_copies import MissingCopies, period_of
+from quire.core.repair_effects import (
+    LIMITS,
+    ClearLimbo,
+    CopyRange,
+    ListReplica,
+    Loss,
+    ReadRecord,
+    RepairEffect,
+    RepairEnded,
+    RepairLimits,
+    RepairOutcome,
+    RepairReport,
+    RepairStatus,
+    WriteRepaired,
+)
+from quire.core.repair_plan import RepairPlan
+from quire.core.repair_record import SlotReplacement, with_accepted, with_replacements
+from quire.core.replica import Replica, ReplicaList
+from quire.core.rules import RULES, Rules
+
+
+class RepairMachine:
+    """Repairs one ledger, once. Use a new machine for the next repair.
+
+    Args:
+        gone: bookies that are gone for good; silence alone does not make a bookie gone.
+        candidates: bookies that may take a slot, the best first: there, writable, above their floor of free space.
+        accepted: who accepted that entries are lost which only bookies have that are gone; None: nobody did.
+        sources: bookies outside the record that may have entries of an accepted loss.
+    """
+
+    __slots__ = (
+        "_accepted",
+        "_candidates",
+        "_damaged",
+        "_failed",
+        "_found",
+        "_gone",
+        "_limits",
+        "_plan",
+        "_rounds",
+        "_rules",
+        "_sources",
+        "out",
+        "report",
+        "status",
+    )
+
+    def __init__(
+        self,
+        gone: Collection[BookieId],
+        candidates: Sequence[BookieId],
+        *,
+        accepted: Loss | None = None,
+        sources: Sequence[BookieId] = (),
+        limits: RepairLimits = LIMITS,
+        rules: Rules = RULES,
+    ) -> None:
+        self._gone = frozenset(gone)
+        self._candidates = tuple(candidates)
+        self._accepted, self._sources = accepted, tuple(sources)
+        self._limits, self._rules = limits, rules
+        self.status = RepairStatus.IDLE
+        self.out: list[RepairEffect] = []
+        self.report = RepairReport()
+        self._plan: RepairPlan | None = None
+        self._found: MissingCopies | None = None
+        self._rounds = 0
+        self._failed: dict[BookieId, str] = {}
+        # What could not be read although it was listed; a later list of the same bookie says nothing else.
+        self._damaged: defaultdict[BookieId, list[EntryRange]] = defaultdict(list)
+
+    @property
+    def plan(self) -> RepairPlan:
+        """What is known and chosen; there is one from the first record on."""
+        assert self._plan is not None, "no record was read"
+        return self._plan
+
+    @property
+    def found(self) -> MissingCopies:
+        """What the lists of this plan come to."""
+        assert self._found is not None, "no list was compared"
+        return self._found
+
+    # --- inputs ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin. Effects: ReadRecord."""
+        self._expect(RepairStatus.IDLE)
+        self._read()
+
+    def bookies_changed(self, gone: Collection[BookieId], candidates: Sequence[BookieId]) -> None:
+        """Other bookies are gone, or may take slots. Nothing new is copied for the old choice."""
+        if self.status is RepairStatus.ENDED:
+            return
+        if self._plan is not None and frozenset(gone) != self._gone:
+            self._plan.is_stale = True
+            self._plan.queue.clear()
+        self._gone, self._candidates = frozenset(gone), tuple(candidates)
+
+    def record_read(self, record: LedgerMetadata | None, version: int, notes: LedgerNotes = NO_NOTES) -> None:
+        """The record as it is now; None: the ledger was deleted.
+
+        Effects:
+            ListReplica for each bookie that is concerned; or ClearLimbo, when the record is the one that was filled; or
+            RepairEnded.
+        """
+        if self.status is not RepairStatus.READING:
+            return
+        if record is None:
+            self._end(RepairOutcome.DELETED)
+            return
+        before = self._plan
+        if before is not None and not before.is_fresh and (record, notes) == (before.record, before.notes):
+            before.is_fresh, before.version = True, version
+            self._settle()
+            return
+        self._plan = RepairPlan(self._rules, record, notes, version)
+        self._choose()
+
+    def listed(self, bookie: BookieId, told: ReplicaList) -> None:
+        """What a bookie holds, or why it did not say.
+
+        Effects, after the last list: CopyRange, WriteRepaired, ClearLimbo or RepairEnded; ListReplica of another target.
+        """
+        if self.status not in {RepairStatus.LISTING, RepairStatus.VERIFYING}:
+            return
+        plan = self.plan
+        if bookie not in plan.awaited:
+            return
+        plan.awaited.discard(bookie)
+        plan.filled.discard(bookie)
+        plan.lists[bookie] = Replica(told, period_of(plan.record)).without(self._damaged[bookie])
+        if not self.plan.heard(bookie):
+            self._failed[bookie] = f"it did not list its entries: {told.answer.name}"
+        if not plan.awaited:
+            self._choose()
+
+    def copied(
+        self,
+        piece: CopyRange,
+        answer: Answer,
+        damaged: Mapping[BookieId, Sequence[EntryRange]] | None = None,
+        count: int = 0,
+    ) -> None:
+        """How a copy went.
+
+        Args:
+            piece: which.
+            answer: OK: what its sources could give is on the disk of the bookie; else why that bookie refused, or did
+                not respond.
+            damaged: entries that a source listed and could not give: damaged, or not there any more.
+            count: how many entries were stored; all of them, and damage that was known there is mended.
+
+        Effects, after the last copy: ListReplica for each bookie that was copied to.
+        """
+        if self.status is not RepairStatus.COPYING or piece not in self.plan.under_way:
+            return
+        plan = self.plan
+        plan.under_way.discard(piece)
+        plan.filled.add(piece.bookie)
+        plan.is_fresh = False
+        self.report.copied += count
+        if answer is Answer.OK and count == piece.entries.size():
+            self._damaged[piece.bookie] = [
+                each for each in self._damaged[piece.bookie] if not piece.entries.overlaps(each)
+            ]
+        for source, ranges in (damaged or {}).items():
+            self._damaged[source] += ranges
+            if source in plan.lists:
+                plan.lists[source] = plan.lists[source].without(ranges)
+        if answer is not Answer.OK:
+            self._failed[piece.bookie] = f"it did not take copies: {answer.name}"
+            plan.queue = [each for each in plan.queue if each.bookie != piece.bookie]
+        self._send_copies()
+        if not plan.under_way:
+            self.status = RepairStatus.VERIFYING
+            self._list(plan.filled)
+
+    def swapped(self, version: int) -> None:
+        """The record is written. Effects: ListReplica for the bookies that came in: a collector may have been there."""
+        if self.status is not RepairStatus.SWAPPING:
+            return
+        plan, written = self.plan, self.plan.written
+        assert written is not None, "a swap without what was written"
+        came = set()
+        for index, changes in plan.targets.items():
+            fragment = written.record.fragments[index]
+            for old, new in changes.items():
+                if new in fragment.ensemble:
+                    self.report.replaced.append((int(fragment.first_entry), old, new))
+                    came.add(new)
+        lists = {bookie: told for bookie, told in plan.lists.items() if bookie not in came}
+        self._plan = RepairPlan(self._rules, written.record, written.notes, version, lists=lists)
+        self._choose()
+
+    def conflicted(self) -> None:
+        """Another client changed the record. Effects: ReadRecord; everything is chosen again."""
+        if self.status is RepairStatus.SWAPPING:
+            self._again()
+
+    def unknown(self) -> None:
+        """The outcome of the write is not known. Effects: ReadRecord, which shows it."""
+        self.conflicted()
+
+    def limbo_cleared(self, bookie: BookieId, answer: Answer) -> None:
+        """Whether a bookie ended its limbo. Effects, after the last: RepairEnded."""
+        if self.status is not RepairStatus.CLEARING or bookie not in self.plan.awaited:
+            return
+        self.plan.awaited.discard(bookie)
+        if answer is Answer.OK:
+            self.report.cleared.append(bookie)
+        else:
+            self._failed[bookie] = f"it did not end its limbo: {answer.name}"
+        if not self.plan.awaited:
+            self._finish()
+
+    # --- reading and listing --------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        self.status = RepairStatus.READING
+        self.out.append(ReadRecord())
+
+    def _again(self) -> None:
+        """Begin with the record as it is now: whatever was chosen for another one is forgotten."""
+        self._plan = None
+        if self._one_more_round("the record changed each time"):
+            self._read()
+
+    def _one_more_round(self, why: str) -> bool:
+        self._rounds += 1
+        if self._rounds > self._limits.rounds_max:
+            self.report.stopped = why
+            self._finish()
+            return False
+        return True
+
+    def _list(self, bookies: Iterable[BookieId]) -> None:
+        self.plan.awaited = set(bookies)
+        self.out += [ListReplica(bookie) for bookie in sorted(self.plan.awaited)]
+
+    def _choose(self) -> None:
+        """Choose a target for each slot without a bookie, and ask for the lists that are not there."""
+        plan = self.plan
+        if plan.is_stale:
+            self._again()
+            return
+        record, decided = plan.record, self.plan.decided()
+        self.report.undecided = tuple(
+            bookie
+            for index, fragment in enumerate(record.fragments)
+            for bookie in fragment.ensemble
+            if index not in decided and bookie in self._gone
+        )
+        for index in decided:
+            self._choose_in(index, record.fragments[index].ensemble)
+        members = {
+            bookie
+            for index in decided
+            for bookie in record.fragments[index].ensemble
+            if bookie not in self._gone and self.plan.bounds(index)[1] >= self.plan.bounds(index)[0]
+        }
+        wanted = (members | self.plan.new_bookies() | set(self._sources)) - set(plan.lists)
+        if wanted:
+            self.status = RepairStatus.LISTING
+            self._list(wanted)
+        else:
+            self._judge()
+
+    def _choose_in(self, index: int, ensemble: Sequence[BookieId]) -> None:
+        chosen = self.plan.targets.setdefault(index, {})
+        for bookie in ensemble:
+            if bookie not in self._gone or chosen.get(bookie, bookie) not in {bookie, *self._failed}:
+                continue
+            chosen.pop(bookie, None)
+            taken = {*ensemble, *chosen.values(), *self._failed, *self._gone}
+            target = next((each for each in self._candidates if each not in taken), None)
+            if target is not None:
+                chosen[bookie] = target
+
+    # --- what is missing ------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Every list is there: publish what is whole, copy what is not, or settle."""
+        plan = self.plan
+        self._look()
+        found = self.found
+        ready = [
+            SlotReplacement(index, old, new)
+            for index, changes in plan.targets.items()
+            for old, new in changes.items()
+            if self._may_publish(index, new)
+        ]
+        chosen = sum(map(len, plan.targets.values()))
+        if (len(ready) < chosen and found.copies) or (found.copies and not ready):
+            self._copy()
+        elif not self._publish(ready):
+            if found.copies:
+                self._copy()
+            else:
+                self._settle()
+
+    def _look(self) -> None:
+        """Find what is missing in every fragment that may be touched."""
+        plan, report = self.plan, self.report
+        self._found = found = MissingCopies(
+            plan.record,
+            {bookie: replica for bookie, replica in plan.lists.items() if self.plan.heard(bookie)},
+            gone=self._gone,
+            refusing=self._failed,
+            loss_is_accepted=self._accepted is not None,
+            piece_entries=self._limits.piece_entries,
+            is_lost=self._rules.is_lost,
+        )
+        for index in self.plan.decided():
+            first, last = self.plan.bounds(index)
+            if first <= last:
+                found.look(index, first, last, plan.targets.get(index, {}))
+        report.lost, report.gone_only, report.unheard = (
+            tuple(sorted(some)) for some in (found.lost, found.gone_only, found.unheard)
+        )
+
+    def _may_publish(self, index: int, target: BookieId) -> bool:
+        missing = self.found.missing[index, target]
+        return self.plan.heard(target) and self._rules.may_publish(missing=missing)
+
+    # --- copying --------------------------------------------------------------------------------------------------
+
+    def _copy(self) -> None:
+        if not self._one_more_round("what was copied was missing again each time"):
+            return
+        plan = self.plan
+        self.status = RepairStatus.COPYING
+        period = period_of(plan.record)
+        pieces = [
+            (
+                copy.copies,
+                CopyRange(bookie, EntryRange(first, last, period, copy.residues), tuple(copy.sources)),
+            )
+            for (bookie, first, last), copy in self.found.copies.items()
+        ]
+        pieces.sort(
+            key=lambda each: (*self._rules.copy_priority(each[0], each[1].entries.first), each[1].bookie)
+        )
+        plan.queue = [piece for _, piece in pieces]
+        self._send_copies()
+
+    def _send_copies(self) -> None:
+        plan = self.plan
+        while plan.queue and len(plan.under_way) < self._limits.pieces_max:
+            piece = plan.queue.pop(0)
+            plan.under_way.add(piece)
+            self.out.append(piece)
+
+    # --- the record -----------------------------------------------------------------------------------------------
+
+    def _publish(self, ready: Sequence[SlotReplacement]) -> bool:
+        """Write the record with what is whole, and without notes of holes that are filled; False: it says all that."""
+        plan, found = self.plan, self.found
+        whole = {bookie for bookie in plan.lists if self.plan.heard(bookie) and found.is_whole(bookie)}
+        record = with_replacements(plan.record, ready)
+        notes = without_holes(plan.notes, whole, record)
+        if self._accepted is not None:
+            notes = with_accepted(notes, plan.record, ready, found.gone_only, self._accepted)
+        if (record, notes) == (plan.record, plan.notes):
+            return False
+        plan.written = WriteRepaired(record, notes, plan.version)
+        self.status = RepairStatus.SWAPPING
+        self.out.append(plan.written)
+        return True
+
+    # --- limbo and the end ----------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Nothing is left to copy or to publish: end the limbo of bookies that are whole."""
+        plan = self.plan
+        whole = [
+            bookie
+            for bookie, replica in plan.lists.items()
+            if replica.told.limbo and self.plan.heard(bookie) and self.found.is_whole(bookie)
+        ]
+        ending = [bookie for bookie in whole if self._rules.may_end_doubt(plan.record, plan.record, bookie)]
+        if not ending:
+            self._finish()
+        elif not plan.is_fresh:
+            self._read()
+        else:
+            self.status = RepairStatus.CLEARING
+            plan.awaited = set(ending)
+            self.out += [ClearLimbo(bookie, plan.lists[bookie].told.doubt_lsn) for bookie in sorted(ending)]
+
+    def _finish(self) -> None:
+        report = self.report
+        report.refused = dict(self._failed)
+        if self._plan is not None:
+            report.left = dict(self._left())
+        if report.stopped or report.left or report.unheard:
+            self._end(RepairOutcome.INCOMPLETE)
+        else:
+            quiet = report.lost or report.gone_only
+            self._end(RepairOutcome.QUIET if quiet else RepairOutcome.WHOLE)
+
+    def _left(self) -> Iterator[tuple[BookieId, str]]:
+        """What stands in the way of more, by bookie that decided fragments name."""
+        plan = self.plan
+        for index in self.plan.decided():
+            for bookie in plan.record.fragments[index].ensemble:
+                replica = plan.lists.get(bookie)
+                if bookie in self._gone:
+                    if bookie not in plan.targets.get(index, {}):
+                        yield bookie, "it is gone, and no other bookie can take its place"
+                elif bookie in self._failed:
+                    yield bookie, self._failed[bookie]
+                elif replica is not None and replica.told.limbo and bookie not in self.report.cleared:
+                    yield bookie, self._why_in_limbo(bookie)
+
+    def _why_in_limbo(self, bookie: BookieId) -> str:
+        if not self.found.is_whole(bookie):
+            return "it stays in limbo: it lacks entries that cannot be copied now"
+        if not self._rules.may_end_doubt(self.plan.record, self.plan.record, bookie):
+            return "it stays in limbo: a fragment whose end is not decided names it"
+        return "it did not end its limbo"
+
+    def _end(self, outcome: RepairOutcome) -> None:
+        self.status = RepairStatus.ENDED
+        self.out.append(RepairEnded(outcome, self.report))
+
+    def _expect(self, status: RepairStatus) -> None:
+        if self.status is not status:
+            msg = f"a repair runs once: it is {self.status.value}, not {status.value}; use a new machine"
+            raise MisuseError(msg)
