@@ -219,7 +219,8 @@ class Connection(ClientConnection):
         if self.is_newcomer and requests and "_serve" not in self.__dict__:
             self.has_asked()
         limit = self._server.config.answer_bytes_max
-        turn, left = Slice(self._server.clock, TURN_NS), REQUESTS_A_LOOK
+        turn = Slice(self._server.clock, TURN_NS) if len(requests) > REQUESTS_A_LOOK else None
+        left = REQUESTS_A_LOOK
         try:
             while requests and self.not_read_since is None and not self._server.holding:
                 if self.waiting_bytes > WAITING_BYTES_MAX or self.first_words >= FIRST_WORDS_MAX:
@@ -229,7 +230,7 @@ class Connection(ClientConnection):
                     self.send_answers()
                 left -= 1
                 if not left:
-                    if turn.over and requests:
+                    if turn is not None and turn.over and requests:
                         asyncio.get_running_loop().call_soon(self._next_turn)
                         break
                     left = REQUESTS_A_LOOK
@@ -246,11 +247,9 @@ class Connection(ClientConnection):
             self.resume_reading()
 
     def _serve(self, frame: memoryview) -> None:
-        request = native.decode_request(frame)
-        if not request.is_intact():
-            self._answer(request, Answer.DAMAGED_IN_TRANSIT)
-        elif request.term or not request.is_possible():
-            self._answer(request, Answer.BAD_REQUEST)
+        request, problem = native.receive_request(frame)
+        if problem is not Answer.OK:
+            self._answer(request, problem)
         else:
             if self._server.vigil.holding and _must_wait(request):
                 self._held.append(frame)
@@ -284,8 +283,7 @@ class Connection(ClientConnection):
         if request.ledger_id < 0 or not request.key:
             self._answer(request, Answer.BAD_REQUEST)
             return
-        run = RunView.parse(request.body)
-        run.check_identity()
+        run = RunView.parse_sent(request.body)
         if has_terms(run):
             self._answer(request, Answer.BAD_REQUEST)
             return

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from quire.client.channels import AnyChannel
 from quire.net.channel import Channel
-from quire.wire.native import AnswerFrame
 from quire.wire.native_hello import LACS
 
+R = TypeVar("R")
 
-class Reply:
+
+class Reply(Generic[R]):
     """Turns one channel response into a future's result."""
 
     __slots__ = ("future",)
 
     def __init__(self) -> None:
-        self.future: asyncio.Future[AnswerFrame] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
-    def answered(self, tag: object, frame: AnswerFrame) -> None:  # noqa: ARG002 - one request, no tag
+    def answered(self, tag: object, response: R) -> None:  # noqa: ARG002 - one request, no tag
         """What the channel says."""
         if not self.future.done():
-            self.future.set_result(frame)
+            self.future.set_result(response)
 
 
 @dataclass(slots=True)

@@ -1,29 +1,27 @@
 """One connection to one bookie that speaks V2 or V3; to its callers it is a channel like ours.
 
-What it is asked are the native protocol's requests, and so are the responses that it gives: runs go out as entries,
-ranges come back as runs. Frames wait here, not in the transport, once its buffer is full.
+Runs go out as entries, ranges come back as runs. Frames wait here, not in the transport, once its buffer is full.
 
 Source: `docs/formats/bookkeeper-protocol.md`; `wire/v2.py`; `wire/v3.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, RunAsked
 from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel, Shape
+from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel
 from quire.net.opening import BookKeeperOpening
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
-from quire.wire import native, native_bodies, native_hello
+from quire.wire import native_bodies
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import BOOKKEEPER_ROOM
-from quire.wire.native import Flag, Kind
+from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
 
 
 class BookKeeperChannel(ClientChannel, BookKeeperFrames):
@@ -36,11 +34,9 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
 
     Attributes:
         was_ready: it has been open for requests, and the bookie has answered.
-        version: how the responses made here are laid out: as native ones of version 1, which know as little of terms.
     """
 
     is_v2: bool
-    version = native_hello.VERSION_MIN
 
     def __init__(
         self,
@@ -81,10 +77,8 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
 
     def ask_otherwise(
         self,
-        kind: Kind,
+        request: Any,
         asked: Callable[[type[PendingRequest]], PendingRequest],
-        body: Sequence[Buffer],
-        key: bytes,
     ) -> bool:
         """Send a request of another kind, which `asked` notes; False if the protocol has none for it."""
         raise NotImplementedError
@@ -107,80 +101,43 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send(
-        self,
-        kind: Kind,
-        body: Sequence[Buffer],
-        sink: AnswerSink,
-        tag: object,
-        *,
-        deadline: float,
-        body_crc: int | None = None,  # noqa: ARG002 - the native channel's signature
-        ledger_id: int = -1,
-        digest_type: int = 0,
-        flags: int = 0,
-        token: int = 0,  # noqa: ARG002 - BookKeeper has no tokens
-        key: bytes = b"",
-        term: int = 0,  # noqa: ARG002 - nor terms
-        lac: int = NO_ENTRY,  # noqa: ARG002 - each entry's header has it
-    ) -> bool:
-        """Send what a native request asks for; `sink.answered(tag, …)` is called once, in a later loop turn.
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, *, deadline: float) -> bool:
+        """Send what a request asks for; `sink.answered(tag, …)` is called once, in a later loop turn.
 
         Returns:
             Whether all of it has gone to the transport; else it waits here and counts as unsent.
         """
         asked: PendingRequest
         before = len(self._waiting)
-        recovery = bool(flags & Flag.RECOVERY)
-        fence_key = key if flags & Flag.FENCE else b""
-        if kind is Kind.ADD:
-            frames = self.frames_of(body[0], key, recovery=recovery)
-            if len(frames.data) > self._sent_bytes_max and len(frames.ids) == 1:
-                self._refuse_to_send(len(frames.data), sink, tag)
-                return True
-            asked = RunAsked(self, sink, tag, deadline, frames)
-            self._asked[asked] = None
-            self.runs.expect(asked)
-            self.write(asked, frames.data)
-        elif kind is Kind.READ:
-            first, last, bytes_max, _ = native_bodies.decode_read(body[0], version=self.version)
-            asked = RangeAsked(
-                self, sink, tag, deadline, ledger_id, first, last, bytes_max,
-                digest_type=digest_type, key=fence_key, recovery=recovery,
-            )  # fmt: skip
-            self._asked[asked] = None
-            self.begin_range(asked)
-        elif kind is Kind.READ_LAC and fence_key:
-            asked = LacAsked(self, sink, tag, deadline, ledger_id)
-            self._asked[asked] = None
-            self.ask_last(asked, fence_key)
-        else:
-
-            def make(of: type[PendingRequest]) -> PendingRequest:
-                asked = of(self, sink, tag, deadline, ledger_id)
+        wanted: Any = request
+        match wanted:
+            case AddRun(ledger, body, _, _, recovery):
+                frames = self.frames_of(body, ledger.key, recovery=recovery)
+                if len(frames.data) > self._sent_bytes_max and len(frames.ids) == 1:
+                    self._refuse_to_send(len(frames.data), request, sink, tag)
+                    return True
+                asked = RunAsked(self, wanted, sink, tag, deadline, frames)
                 self._asked[asked] = None
-                return asked
+                self.runs.expect(asked)
+                self.write(asked, frames.data)
+            case ReadRange(origin_term=native_bodies.ANY_TERM):
+                asked = RangeAsked(self, wanted, sink, tag, deadline)
+                self._asked[asked] = None
+                self.begin_range(asked)
+            case ReadLac(ledger, True) if ledger.key:
+                asked = LacAsked(self, request, sink, tag, deadline)
+                self._asked[asked] = None
+                self.ask_last(asked, ledger.key)
+            case _:
 
-            if not self.ask_otherwise(kind, make, body, key):
-                self._refuse_here(kind, sink, tag, ledger_id)
+                def make(of: type[PendingRequest]) -> PendingRequest:
+                    asked = of(self, request, sink, tag, deadline)
+                    self._asked[asked] = None
+                    return asked
+
+                if not self.ask_otherwise(request, make):
+                    self._refuse(request, sink, tag)
         return len(self._waiting) == before
-
-    def ask(
-        self, kind: Kind, shape: Shape, sink: AnswerSink, tag: object, *, deadline: float, **header: Any
-    ) -> None:
-        """Send a request as the native channel's `ask` does; there are no features."""
-        body = shape(self.version, 0)
-        if body is None:
-            self._refuse_here(kind, sink, tag, header["ledger_id"])
-        else:
-            self.send(kind, (body,), sink, tag, deadline=deadline, **header)
-
-    def _refuse_here(self, kind: Kind, sink: AnswerSink, tag: object, ledger_id: int) -> None:
-        """The protocol has no frames for it."""
-        answer = native.AnswerFrame(
-            kind, 0, Answer.BAD_REQUEST, 0, ledger_id, 0, NO_ENTRY, 0, memoryview(b"")
-        )
-        asyncio.get_running_loop().call_soon(sink.answered, tag, answer)
 
     def write(self, asked: PendingRequest, data: bytes) -> None:
         """Give frames to the transport, or let them wait until it takes them."""
@@ -211,7 +168,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         return [asked for asked in self._asked if asked.deadline <= now]
 
     def _timed_out(self, request: PendingRequest) -> None:
-        request.finish(Answer.TIMED_OUT)
+        request.refuse(Answer.TIMED_OUT)
 
     # --- the connection ------------------------------------------------------------------------------------------
 
@@ -251,7 +208,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
             return
         self._over(reason)
         for asked in list(self._asked):
-            asked.finish(Answer.UNREACHABLE)
+            asked.refuse(Answer.UNREACHABLE)
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._paused and self._ready:

@@ -7,28 +7,26 @@ full: so they can be forgotten when their ledger gives the bookie up.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from crc32c import crc32c
 
 from quire.core.answers import Answer
-from quire.core.ids import NO_ENTRY, BookieId
-from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel, Shape, made_here, unreachable
+from quire.core.ids import BookieId
+from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel
 from quire.net.ends import has_one_address
 from quire.net.opening import WANTS_A_NAME, NativeOpening
 from quire.net.security import ClientKeys
 from quire.wire import native, native_hello
 from quire.wire.entry import Buffer
+from quire.wire.native_requests import encode, encode_add, response_to
+from quire.wire.requests import AddRun, AnyRequest, Authenticate
 
 log = logging.getLogger(__name__)
 
 SIGN_OF_LIFE = 0
 """The number of a request whose response has no content. No other open request has it."""
-_Outstanding = tuple[AnswerSink, object, float]
+_Outstanding = tuple[AnswerSink, object, float, AnyRequest]
 
 
 class Channel(ClientChannel):
@@ -57,7 +55,6 @@ class Channel(ClientChannel):
     ) -> None:
         longest = context.limits.native
         super().__init__(meant, context, ended, sent_bytes_max=longest, taken_bytes_max=longest)
-        self._body_bytes_max = longest - native.REQUEST_BYTES
         self._cluster_instance = cluster_instance
         self._opening: NativeOpening | None = None
         self.version = 0
@@ -70,108 +67,61 @@ class Channel(ClientChannel):
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send(
-        self,
-        kind: native.Kind,
-        body: Sequence[Buffer],
-        sink: AnswerSink,
-        tag: object,
-        *,
-        deadline: float,
-        body_crc: int | None = None,
-        ledger_id: int = -1,
-        digest_type: int = 0,
-        flags: int = 0,
-        token: int = 0,
-        key: bytes = b"",
-        term: int = 0,
-        lac: int = NO_ENTRY,
-    ) -> bool:
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, *, deadline: float) -> bool:
         """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
 
-        One that no frame holds is not sent, and completes with BAD_REQUEST.
+        A run that no frame holds is not sent, nor is what the bookie cannot do: they complete with BAD_REQUEST.
 
         Args:
-            body: the body's buffers, kept by reference until sent.
             deadline: loop time after which the response is TIMED_OUT.
-            body_crc: the body's checksum where the caller has it already.
 
         Returns:
             Whether it has gone to the transport; else it waits here and counts as unsent.
         """
-        size = sum(map(len, body))
-        if size > self._body_bytes_max:
-            self._refuse_to_send(size + native.REQUEST_BYTES, sink, tag)
-            return True
+        frame: Sequence[Buffer] | None = None
+        size = native.REQUEST_BYTES
+        if isinstance(request, AddRun):
+            size += len(request.body)
+            if size > self._sent_bytes_max:
+                self._refuse_to_send(size, request, sink, tag)
+                return True
+            frame = encode_add(request, self._next_number)
         number = self._next_number
         self._next_number = number + 1 & 0xFFFFFFFF or 1
-        if body_crc is None:
-            body_crc = 0
-            for part in body:
-                body_crc = crc32c(part, body_crc)
-        header = native.encode_request(
-            kind,
-            number,
-            size,
-            body_crc,
-            ledger_id=ledger_id,
-            digest_type=digest_type,
-            flags=flags,
-            token=token,
-            key=key,
-            term=term,
-            lac=lac,
-        )
-        self._outstanding[number] = (sink, tag, deadline)
-        parts = [header, *body]
+        self._outstanding[number] = (sink, tag, deadline, request)
         if self._ready and not self._paused and not self._waiting:
-            assert self.transport is not None
-            self.transport.writelines(parts)
+            self._write(number, frame)
             return True
-        self._wait((number, parts, size + len(header), sink))
+        self._wait((number, frame, size, sink))
         return False
 
-    def ask(
-        self,
-        kind: native.Kind,
-        shape: Shape,
-        sink: AnswerSink,
-        tag: object,
-        *,
-        deadline: float,
-        **header: Any,
-    ) -> None:
-        """Send a request whose body depends on what the bookie speaks; the rest as in `send`.
-
-        A bookie that cannot do it is not asked: the response is BAD_REQUEST, made here.
-        """
-        number = self._next_number
-        self._next_number = number + 1 & 0xFFFFFFFF or 1
-
-        def make() -> list[Buffer] | None:
-            body = shape(self.version, self.features)
-            if body is None:
-                return None
-            return [native.encode_request(kind, number, len(body), crc32c(body), **header), body]
-
-        self._outstanding[number] = (sink, tag, deadline)
-        self._wait((number, make, native.REQUEST_BYTES, sink))
-        self._send_waiting()
+    def _write(self, number: int, frame: Sequence[Buffer] | None) -> None:
+        """Give a request to the transport; only now is it known how the bookie wants it."""
+        if frame is None:
+            sink, tag, _, request = self._outstanding[number]
+            frame = encode(request, number, self.version, self.features)
+            if frame is None:
+                del self._outstanding[number]
+                self._refuse(request, sink, tag)
+                return
+        assert self.transport is not None
+        self.transport.writelines(frame)
 
     def drop(self, sink: AnswerSink) -> None:
         """Forget this sink's requests: those not sent never will be, and no response reaches it any more."""
         self._no_longer_waits(sink)
-        for number in [number for number, (owner, _, _) in self._outstanding.items() if owner is sink]:
+        for number in [number for number, (owner, *_) in self._outstanding.items() if owner is sink]:
             self._silence.given_up(int(1000 * self._outstanding.pop(number)[2]))
 
     def _late(self, now: float) -> Sequence[int]:
-        return [number for number, (_, _, deadline) in self._outstanding.items() if deadline <= now]
+        return [number for number, (_, _, deadline, _) in self._outstanding.items() if deadline <= now]
 
     def _timed_out(self, request: int) -> None:
         # A response may make its owner drop the rest of what it asked.
         outstanding = self._outstanding.pop(request, None)
         if outstanding is not None:
-            outstanding[0].answered(outstanding[1], made_here(Answer.TIMED_OUT))
+            sink, tag, _, asked = outstanding
+            sink.answered(tag, asked.refused(Answer.TIMED_OUT))
 
     def _ask_for_a_sign(self) -> None:
         """Ask what every bookie answers at once, however slow its disk is: the LAC of a ledger that cannot be."""
@@ -230,11 +180,10 @@ class Channel(ClientChannel):
         self._greeted = False
         super().begin_over(keys)
 
-    def ask_at_once(self, kind: native.Kind, body: bytes, sink: AnswerSink) -> None:
+    def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
         """Send a request of the opening, before all others; its number is 0."""
-        assert self.transport is not None
-        self._outstanding[0] = (sink, None, math.inf)
-        self.transport.write(native.encode_request(kind, 0, len(body), crc32c(body)) + body)
+        self._outstanding[0] = (sink, None, math.inf, request)
+        self._write(0, None)
 
     def opened(self) -> None:
         self.was_ready = True
@@ -246,27 +195,18 @@ class Channel(ClientChannel):
         answer = native.decode_answer(frame)
         outstanding = self._outstanding.pop(answer.number, None)
         if outstanding is not None:
-            outstanding[0].answered(outstanding[1], answer)
+            sink, tag, _, request = outstanding
+            sink.answered(tag, response_to(request, answer, self.version))
 
     def end(self, reason: str) -> None:
         if self.closed:
             return
         outstanding, self._outstanding = self._outstanding, {}
         self._over(reason)
-        for sink, tag, _ in outstanding.values():
-            sink.answered(tag, unreachable)
+        for sink, tag, _, request in outstanding.values():
+            sink.answered(tag, request.refused(Answer.UNREACHABLE))
 
     def _send_waiting(self) -> None:
         while self._waiting and not self._paused and self._ready:
-            number, parts, _, _ = self._next_waiting()
-            made = parts if isinstance(parts, list) else parts()
-            if made is None:
-                self._refuse_here(number)
-                continue
-            assert self.transport is not None
-            self.transport.writelines(made)
-
-    def _refuse_here(self, number: int) -> None:
-        """The bookie cannot do what was to be asked."""
-        sink, tag, _ = self._outstanding.pop(number)
-        asyncio.get_running_loop().call_soon(sink.answered, tag, made_here(Answer.BAD_REQUEST))
+            number, frame, _, _ = self._next_waiting()
+            self._write(number, frame)

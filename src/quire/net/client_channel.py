@@ -12,14 +12,14 @@ from typing import Any, Protocol, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
-from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ids import BookieId
 from quire.core.silence import Silence, SilenceMachine
 from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
 from quire.net.opening import why_it_ended
 from quire.net.run_frames import RunEncoder
 from quire.net.security import ClientKeys
-from quire.wire import native
 from quire.wire.frame_limits import OPTION, FrameLimits
+from quire.wire.requests import AnyRequest
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +27,12 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 """How much may wait in the transport; the rest waits in the channel's own queue."""
 SILENT = "the bookie received requests and sent no response: the connection was silent"
 
-Shape: TypeAlias = Callable[[int, int], "bytes | None"]
-"""Makes a request's body from the version and the features that the hello settled; None: the bookie cannot do that."""
-
 
 class AnswerSink(Protocol):
     """The sender of a request, which gets its one response."""
 
-    def answered(self, tag: object, frame: native.AnswerFrame) -> None:
-        """The response to the request with this tag; `frame.body` is the receiver's to keep."""
+    def answered(self, tag: object, response: Any) -> None:
+        """The response to the request with this tag, as its type of request has it; the receiver's to keep."""
 
 
 Waiting: TypeAlias = tuple[Any, Any, int, AnswerSink]
@@ -278,19 +275,14 @@ class ClientChannel(FrameProtocol):
         self._unsent.clear()
         self._ended(self, reason)
 
-    def _refuse_to_send(self, size: int, sink: AnswerSink, tag: object) -> None:
+    def _refuse(self, request: AnyRequest, sink: AnswerSink, tag: object) -> None:
+        """Answer a request that the bookie cannot do, or that the protocol has no frames for."""
+        asyncio.get_running_loop().call_soon(sink.answered, tag, request.refused(Answer.BAD_REQUEST))
+
+    def _refuse_to_send(self, size: int, request: AnyRequest, sink: AnswerSink, tag: object) -> None:
         """Answer a request that would be longer than a frame: the bookie would refuse it, or end the connection."""
         log.warning(
             "a request of %d bytes was not sent to bookie %s: a frame has %d at most (%s)",
             size, self.meant, self._sent_bytes_max, OPTION,
         )  # fmt: skip
-        asyncio.get_running_loop().call_soon(sink.answered, tag, made_here(Answer.BAD_REQUEST))
-
-
-def made_here(answer: Answer) -> native.AnswerFrame:
-    """A response that the bookie did not give."""
-    return native.AnswerFrame(0, 0, answer, 0, -1, 0, NO_ENTRY, 0, memoryview(b""))
-
-
-unreachable = made_here(Answer.UNREACHABLE)
-"""The response of a bookie that cannot even be tried."""
+        self._refuse(request, sink, tag)

@@ -17,10 +17,11 @@ from quire.core.errors import AuthenticationError, MalformedFrameError
 from quire.net.sasl import PLUGIN, SaslClient
 from quire.net.security import ClientKeys
 from quire.net.tls import explain
-from quire.wire import bookkeeper, native, native_hello, v2, v3
+from quire.wire import bookkeeper, native_hello, v2, v3
 from quire.wire.entry import Buffer
-from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+from quire.wire.requests import Authenticate
+from quire.wire.responses import AuthReply
 
 _FIRST_TXN_ID: Final = 1 << 40
 """Far from the numbers of requests: a response to the opening that comes late matches no request."""
@@ -66,7 +67,7 @@ class OpenedNative(Opened, Protocol):
     def write_hello(self, hello: native_hello.Hello) -> None:
         """Send it."""
 
-    def ask_at_once(self, kind: Kind, body: bytes, sink: NativeOpening) -> None:
+    def ask_at_once(self, request: Authenticate, sink: NativeOpening) -> None:
         """Send a request of the opening."""
 
 
@@ -146,16 +147,16 @@ class NativeOpening(_Opening):
             return True
         return False
 
-    def answered(self, tag: object, frame: native.AnswerFrame) -> None:  # noqa: ARG002 - one request at a time
+    def answered(self, tag: object, response: AuthReply) -> None:  # noqa: ARG002 - one request at a time
         """A step of the authentication was answered."""
-        if frame.answer is Answer.OK:
-            self._ask(self.token(frame.body))
-        elif frame.answer is not Answer.UNREACHABLE:
+        if response.answer is Answer.OK:
+            self._ask(self.token(response.token))
+        elif response.answer is not Answer.UNREACHABLE:
             self._refuse(_NOT_TAKEN)
 
     def _ask(self, token: bytes | None) -> None:
         if token is not None:
-            self._channel.ask_at_once(Kind.AUTH, token, self)
+            self._channel.ask_at_once(Authenticate(token), self)
         elif self.known:
             self._channel.opened()
 

@@ -16,9 +16,8 @@ from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
 from quire.net.v3_channel import V3Channel
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
-from quire.wire.native import Flag, Kind
+from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
 
-_OVER_V2: Final = frozenset({Kind.ADD, Kind.READ})
 _ADDED = v2.packet_header(v2.VERSION, v2.Op.ADD)
 _UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
 _FENCING = v2.V2Flag.DO_FENCING | v2.V2Flag.HIGH_PRIORITY
@@ -79,21 +78,20 @@ class V2Channel(BookKeeperChannel):
         flags = v2.V2Flag.DO_FENCING if key else v2.V2Flag.NONE
         self.write(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
 
-    def send(
-        self,
-        kind: Kind,
-        body: Sequence[Buffer],
-        sink: AnswerSink,
-        tag: object,
-        *,
-        flags: int = 0,
-        **rest: Any,
-    ) -> bool:
-        if kind in _OVER_V2 or flags & Flag.FENCE:
-            return super().send(kind, body, sink, tag, flags=flags, **rest)
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, *, deadline: float) -> bool:
+        fences = isinstance(request, ReadLac) and request.fence
+        if fences or isinstance(request, AddRun | ReadRange):
+            return super().send(request, sink, tag, deadline=deadline)
         if self._beside is None or self._beside.closed:
             self._beside = self._make_beside()
-        return self._beside.send(kind, body, sink, tag, flags=flags, **rest)
+        return self._beside.send(request, sink, tag, deadline=deadline)
+
+    def ask_otherwise(
+        self,
+        request: Any,  # noqa: ARG002 - only what has no origin term or key
+        asked: Callable[[type[PendingRequest]], PendingRequest],  # noqa: ARG002 - is sent
+    ) -> bool:
+        return False
 
     def _expect(self, asked: PendingRequest, op: int, ledger_id: int, number: int) -> None:
         self._expected.setdefault((op, ledger_id, number), []).append(asked)

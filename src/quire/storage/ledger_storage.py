@@ -658,7 +658,8 @@ class LedgerStorage:
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
 
     def _durable(self, lsn: int) -> None:
-        self._recent.trim(lsn)
+        if self._recent.bytes > self._recent.bytes_max:
+            self._recent.trim(lsn)
         self._journal.prepare_spare()
 
     def _take_up(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:

@@ -45,6 +45,8 @@ class Segment:
 
     Attributes:
         header: its block 0.
+        sequence: its number, never given to another.
+        recycled: the file held another segment before: what was not written yet is not blank.
         seed: what its checksums start from.
         data_end: where the next group goes; all below is given out.
         blanked_end: below it, what is behind `data_end` has been written with zeros.
@@ -74,7 +76,9 @@ class Segment:
         "kept",
         "last_lsn",
         "live",
+        "recycled",
         "seed",
+        "sequence",
         "spare",
         "states",
         "table",
@@ -83,6 +87,8 @@ class Segment:
 
     def __init__(self, header: SegmentHeader, seed: int) -> None:
         self.header = header
+        self.sequence = header.sequence
+        self.recycled = header.recycled
         self.seed = seed
         self.data_end = BLOCK_BYTES
         self.blanked_end = 0
@@ -100,16 +106,6 @@ class Segment:
         self.file: File | None = None
         self.spare = ""
         self.trailer: Trailer | None = None
-
-    @property
-    def sequence(self) -> int:
-        """Its number, never given to another."""
-        return self.header.sequence
-
-    @property
-    def recycled(self) -> bool:
-        """The file held another segment before: what was not written yet is not blank."""
-        return self.header.recycled
 
     def keep_state(self, ledger_id: int, lsn: int, body: bytes) -> None:
         """Remember the newest state of a ledger for the footer."""

@@ -201,11 +201,11 @@ class Program:
         if channel is None:
             raise LookupError(bookie)
         waiting = channel._outstanding
-        number = next((number for number, (sink, _, _) in waiting.items() if wanted(number, sink)), None)
+        number = next((number for number, (sink, *_) in waiting.items() if wanted(number, sink)), None)
         if number is None:
             raise LookupError(bookie)
-        sink, tag, _ = waiting[number]
-        waiting[number] = (sink, tag, float("-inf"))
+        sink, tag, _, request = waiting[number]
+        waiting[number] = (sink, tag, float("-inf"), request)
         self.act(lambda: channel.expire(self.loop.time()))
 
     # --- the explorer's picture ----------------------------------------------------------------------------------------
