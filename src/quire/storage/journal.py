@@ -30,13 +30,11 @@ from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
-    RECORD_HEAD,
-    RECORD_HEADER_BYTES,
     U32,
     SegmentRecordKind,
     aligned,
-    padded,
 )
+from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, padded
 
 BUFFERS_KEPT = 5
 BLANKED_BYTES = 1024 * 1024

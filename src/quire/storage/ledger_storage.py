@@ -42,15 +42,7 @@ from quire.storage.reclaim import Reclaimer
 from quire.storage.record_bodies import Suspicion
 from quire.storage.segment import Segment
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
-from quire.storage.segment_format import (
-    ALL_LEDGERS,
-    FORMAT_VERSION,
-    LSN_GAP,
-    RECORD_HEADER_BYTES,
-    RecordFlag,
-    SegmentRecordKind,
-    padded,
-)
+from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
 from quire.storage.slices import run_through
 from quire.storage.start import Start, StartReport
 from quire.storage.state_format import StoredLedgerState, encode_state
@@ -59,6 +51,7 @@ from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.run import RunView, count_ids
+from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS = 2048
 """Left free in a start's group for the list of segments. Ledgers that do not fit in are put in limbo all together."""

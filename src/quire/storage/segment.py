@@ -33,9 +33,9 @@ from quire.storage.segment_format import (
     SegmentRecordKind,
     aligned,
     is_kept,
-    place_seed,
 )
 from quire.storage.state_format import SHRUNK_STATE, StoredLedgerState, brings_life, encode_state
+from quire.wire.stored_record import place_seed
 
 NO_TABLE: Final = None
 

@@ -23,13 +23,13 @@ from quire.storage.config import StorageConfig
 from quire.storage.segment import Segment
 from quire.storage.segment_format import (
     BLOCK_BYTES,
-    SEGMENTS_FOLDER,
     FormatError,
     SegmentHeader,
     decode_segment_header,
     encode_segment_header,
     seed_of,
 )
+from quire.wire.stored_record import SEGMENTS_FOLDER
 
 SEGMENT = ".seg"
 FRESH = ".fresh"

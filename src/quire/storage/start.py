@@ -31,16 +31,15 @@ from quire.storage.segment_format import (
     FORMAT_VERSION,
     GROUP_HEADER_BYTES,
     LSN_GAP,
-    RECORD_HEADER_BYTES,
     FormatError,
     SegmentHeader,
     SegmentRecordKind,
     decode_group_header,
-    decode_record_header,
     seed_of,
 )
 from quire.storage.state_format import check_acted_on, decode_state
 from quire.storage.stored_ledger import StoredLedger
+from quire.wire.stored_record import RECORD_HEADER_BYTES, decode_record_header
 
 MISSING_NAMED_MAX = 1024
 """Of more missing segments than these, the others are counted."""
