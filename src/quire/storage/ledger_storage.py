@@ -29,7 +29,6 @@ from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
 from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
-from quire.storage.group import Sink
 from quire.storage.identity import Identity
 from quire.storage.index import is_damaged
 from quire.storage.journal import Journal
@@ -40,7 +39,7 @@ from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
 from quire.storage.record_bodies import Suspicion
-from quire.storage.segment import Segment
+from quire.storage.segment import Segment, Sink
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
 from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
 from quire.storage.slices import run_through
@@ -373,11 +372,11 @@ class LedgerStorage:
                 residues=run.residues,
                 count=run.count,
                 flags=RecordFlag.RECOVERY if recovery else 0,
+                item=(sink, tag, None),
             )
         except StorageError as error:
             self._journal.refuse(sink, tag, error)
             return
-        self._journal.wait(sink, tag)
         if ledger is None:
             ledger = self._states.new(ledger_id)
             self._states.place(ledger_id, ledger)
@@ -625,7 +624,7 @@ class LedgerStorage:
         journal = self._journal
         return {
             "segments": len(self.segments),
-            "spares": self._files.spares,
+            "spares": len(self._files.spares),
             "ledgers": len(self._ledgers),
             "tombstones": len(self._states.tombstones),
             "shrunk_tombstones": len(self._states.shrunk),

@@ -303,7 +303,7 @@ def write_group_header(
     )  # fmt: skip
     end = GROUP_HEADER_BYTES - U32.size
     view[at:end] = _BLANK_HEADER[: end - at]
-    checksum = crc32c(view[:end], place_seed(seed, offset))
+    checksum = crc32c(view[:end], seed ^ (offset & 0xFFFFFFFF))
     U32.pack_into(view, end, checksum)
     return checksum
 

@@ -373,7 +373,7 @@ class Start:
         if self.expendable:
             sequence = self.expendable[0]
             self.leftover.remove(sequence)
-            self._files.recycle(sequence, keep=self._files.spares + 1)
+            self._files.recycle(sequence, keep=len(self._files.spares) + 1)
         else:
             self.resume = self._continued
 
