@@ -26,7 +26,7 @@ from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
 from quire.net.bookkeeper_asked import PendingRequest
-from quire.net.framing import Scratch
+from quire.net.receive_memory import Scratch
 from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
 from quire.net.v2_channel import V2Channel
 from quire.storage.config import StorageConfig

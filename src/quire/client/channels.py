@@ -11,7 +11,7 @@ from quire.metadata.bookies import BookieInfo
 from quire.net.bookkeeper_channel import BookKeeperChannel
 from quire.net.channel import Channel
 from quire.net.client_channel import ChannelContext
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import ClientKeys
 from quire.net.v2_channel import V2Channel
 from quire.net.v3_channel import V3Channel

@@ -13,8 +13,8 @@ from typing import Any
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, RunAsked
-from quire.net.bookkeeper_framing import BookKeeperFrames
 from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel
+from quire.net.connection_states import AUTHENTICATING, OPEN, UNPROVEN
 from quire.net.opening import BookKeeperOpening
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
@@ -24,7 +24,7 @@ from quire.wire.frame_limits import BOOKKEEPER_ROOM
 from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
 
 
-class BookKeeperChannel(ClientChannel, BookKeeperFrames):
+class BookKeeperChannel(ClientChannel):
     """A connection in V2 or V3. Subclasses know the frames.
 
     Args:
@@ -48,7 +48,15 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         # An entry that came in the longest frame of V2 is longer in a batch of V2, and in V3.
         longest = context.limits.bookkeeper
         taken = longest + BOOKKEEPER_ROOM
-        super().__init__(meant, context, ended, sent_bytes_max=longest, taken_bytes_max=taken)
+        super().__init__(
+            meant,
+            context,
+            ended,
+            sent_bytes_max=longest,
+            taken_bytes_max=taken,
+            state=AUTHENTICATING,
+            in_chunks=True,
+        )
         self._encoder = context.encoder
         self.runs = runs
         self._asked: dict[PendingRequest, None] = {}
@@ -92,6 +100,8 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         raise NotImplementedError
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        if self.state is not OPEN and not self._opening_received(data, starts):
+            return
         number, total = 0, len(starts)
         while number < total:
             number = self.runs.take(data, starts, number)
@@ -176,9 +186,7 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         if self._keys is None:
             self.opened()
             return
-        opening = self._opening = BookKeeperOpening(self, self._keys, is_v2=self.is_v2)
-        if not self._ready:
-            self.__dict__["frames_received"] = opening.frames_received
+        self._opening = BookKeeperOpening(self, self._keys, is_v2=self.is_v2)
 
     # --- for the opening -------------------------------------------------------------------------------------------
 
@@ -188,14 +196,25 @@ class BookKeeperChannel(ClientChannel, BookKeeperFrames):
         return self._upgrading is not None
 
     def opened(self) -> None:
-        self.__dict__["frames_received"] = self.first_received
+        self.enter(UNPROVEN)
         super().opened()
 
-    def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
-        """The first responses: only now is it sure that the bookie takes this client (TLS 1.3 does not say)."""
-        del self.__dict__["frames_received"]
-        self.was_ready = True
-        self.frames_received(data, starts)
+    def _opening_received(self, data: Buffer, starts: Sequence[int]) -> bool:
+        """What comes before the connection is open; whether these are responses.
+
+        Only the first one shows that the bookie takes this client (TLS 1.3 does not say).
+        """
+        if self.state is UNPROVEN and not self.is_unknown_here(data, starts[0]):
+            self.enter(OPEN)
+            self.was_ready = True
+            return True
+        if self.state is AUTHENTICATING and isinstance(self._opening, BookKeeperOpening):
+            self._opening.frames_received(data, starts)
+        return False
+
+    def is_unknown_here(self, data: Buffer, at: int) -> bool:  # noqa: ARG002 - V2 sees it in the first response
+        """Whether the first response says that the bookie does not know this client; then it is given up."""
+        return False
 
     # --- its end ---------------------------------------------------------------------------------------------------
 

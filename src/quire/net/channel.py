@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel
+from quire.net.connection_states import AUTHENTICATING, HELLO, OPEN, SECURING
 from quire.net.ends import has_one_address
 from quire.net.opening import WANTS_A_NAME, NativeOpening
 from quire.net.security import ClientKeys
@@ -54,7 +55,15 @@ class Channel(ClientChannel):
         ended: Callable[[Channel, str], None],
     ) -> None:
         longest = context.limits.native
-        super().__init__(meant, context, ended, sent_bytes_max=longest, taken_bytes_max=longest)
+        super().__init__(
+            meant,
+            context,
+            ended,
+            sent_bytes_max=longest,
+            taken_bytes_max=longest,
+            state=HELLO,
+            in_chunks=False,
+        )
         self._cluster_instance = cluster_instance
         self._opening: NativeOpening | None = None
         self.version = 0
@@ -153,6 +162,8 @@ class Channel(ClientChannel):
             return
         self.version, self.features, self.boot = hello.version, hello.features, hello.boot
         if self._opening is not None and self._opening.takes(hello):
+            if self.state is HELLO:
+                self.enter(AUTHENTICATING)
             return
         if hello.answer is Answer.UNAUTHORISED:
             self.refuse(hello.message or WANTS_A_NAME)
@@ -177,7 +188,7 @@ class Channel(ClientChannel):
 
     def begin_over(self, keys: ClientKeys) -> None:
         """Begin TLS; the hello that counts comes after it."""
-        self._greeted = False
+        self.enter(SECURING)
         super().begin_over(keys)
 
     def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
@@ -186,6 +197,7 @@ class Channel(ClientChannel):
         self._write(0, None)
 
     def opened(self) -> None:
+        self.enter(OPEN)
         self.was_ready = True
         super().opened()
 

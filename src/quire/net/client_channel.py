@@ -14,8 +14,10 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
 from quire.core.silence import Silence, SilenceMachine
-from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.net.connection_states import SHUT, ConnectionState
+from quire.net.framing import FrameProtocol
 from quire.net.opening import why_it_ended
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.run_frames import RunEncoder
 from quire.net.security import ClientKeys
 from quire.wire.frame_limits import OPTION, FrameLimits
@@ -76,6 +78,8 @@ class ClientChannel(FrameProtocol):
         ended: called once, when the connection is lost or refused.
         sent_bytes_max: longest frame that is sent.
         taken_bytes_max: longest frame that is taken.
+        state: what comes first.
+        in_chunks: frames come as those of V2 and V3 do.
 
     Attributes:
         host: where the bookie is, for its certificate; set before the connection is made.
@@ -91,8 +95,10 @@ class ClientChannel(FrameProtocol):
         *,
         sent_bytes_max: int,
         taken_bytes_max: int,
+        state: ConnectionState,
+        in_chunks: bool,
     ) -> None:
-        super().__init__(context.scratch, context.budget, taken_bytes_max)
+        super().__init__(context.scratch, context.budget, taken_bytes_max, state, in_chunks=in_chunks)
         self.meant = meant
         self._sent_bytes_max = sent_bytes_max
         self._ended = ended
@@ -268,6 +274,7 @@ class ClientChannel(FrameProtocol):
     def _over(self, reason: str) -> None:
         """Nothing is sent any more; the maker of the connection gets the reason."""
         self.closed = True
+        self.enter(SHUT)
         self._ready = False
         if self._opening is not None:
             self._opening.over()

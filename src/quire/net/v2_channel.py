@@ -124,16 +124,14 @@ class V2Channel(BookKeeperChannel):
 
     # --- responses -----------------------------------------------------------------------------------------------
 
-    def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
+    def is_unknown_here(self, data: Buffer, at: int) -> bool:
         # V2 has one code for a client that the bookie does not know and for another key. One that it has served
         # nothing yet is asked to look to itself first. A Java bookie that asks for a name under TLS says so in V3.
-        in_v3 = data[starts[0] + 4 : starts[0] + 5] == bytes([v3.FIRST_BYTE])
-        if in_v3 or (
-            len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, starts[0])[2] == _UNAUTHORISED
-        ):
+        in_v3 = data[at + 4 : at + 5] == bytes([v3.FIRST_BYTE])
+        unknown = len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, at)[2] == _UNAUTHORISED
+        if in_v3 or unknown:
             self.refuse(WANTS_A_NAME)
-            return
-        super().first_received(data, starts)
+        return in_v3 or unknown
 
     def other_received(self, data: Buffer, at: int) -> None:
         size, header = v2.HEAD.unpack_from(data, at)

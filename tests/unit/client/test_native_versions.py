@@ -15,7 +15,7 @@ from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
 from quire.net.channel import Channel
 from quire.net.client_channel import ChannelContext
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Kind
 from quire.wire.native_hello import HelloAnswer

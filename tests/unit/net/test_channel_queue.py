@@ -9,7 +9,7 @@ from quire.core.ledger_metadata import DigestType
 from quire.core.silence import SILENT_MS
 from quire.net.channel import Channel
 from quire.net.client_channel import ChannelContext
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native
 from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native import Kind
