@@ -23,6 +23,7 @@ from quire.storage import segment_format as form
 from quire.storage.boot import BOOT, Boot, decode_boot, encode_boot
 from quire.storage.segment_files import Space
 from quire.storage.state_format import DeadRange, StoredLedgerState, decode_state, encode_state
+from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, decode_record_header, place_seed
 from support.rounds import keep_figures, rounds
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, settle
 
@@ -48,7 +49,7 @@ def _segment_header(data: bytes) -> object:
 
 def _trailer(data: bytes) -> object:
     head = data.ljust(508, b"\0")[:508]
-    block = head + crc32c(head, form.place_seed(SEED_OF_SEGMENT, 0)).to_bytes(4, "big")
+    block = head + crc32c(head, place_seed(SEED_OF_SEGMENT, 0)).to_bytes(4, "big")
     return footer.decode_trailer(block.ljust(form.BLOCK_BYTES, b"\0"), 3, SEED_OF_SEGMENT, 0)
 
 
@@ -58,15 +59,15 @@ def _boot(data: bytes) -> object:
 
 
 def _record(data: bytes) -> object:
-    head = data.ljust(form.RECORD_HEADER_BYTES - 4, b"\0")[: form.RECORD_HEADER_BYTES - 4]
-    seeded = crc32c(head, form.place_seed(SEED_OF_SEGMENT, 4096)).to_bytes(4, "big")
-    record = form.decode_record_header(head + seeded, 4096, SEED_OF_SEGMENT)
+    head = data.ljust(RECORD_HEADER_BYTES - 4, b"\0")[: RECORD_HEADER_BYTES - 4]
+    seeded = crc32c(head, place_seed(SEED_OF_SEGMENT, 4096)).to_bytes(4, "big")
+    record = decode_record_header(head + seeded, 4096, SEED_OF_SEGMENT)
     if record is not None:
         form.check_understood(record)
     return record
 
 
-_RECORD_HEAD = form.RECORD_HEAD.pack(
+_SEED_HEAD = RECORD_HEAD.pack(
     144, form.SegmentRecordKind.LEDGER_STATE, 0, 0, 0, 9, 7, -1, -1, 0, 5, -1, 0, 0, 0, 0, 0, 36, 1, 0
 )
 DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
@@ -92,7 +93,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
         footer.encode_trailer(footer.Trailer(3, 4096, *range(11)), SEED_OF_SEGMENT, 0)[:112],
     ),
     "boot": (_boot, encode_boot(Boot(1, 2, 3, FileStamp(4, 5)))),
-    "record header": (_record, _RECORD_HEAD),
+    "record header": (_record, _SEED_HEAD),
 }
 
 

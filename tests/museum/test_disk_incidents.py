@@ -14,7 +14,8 @@ from quire.core.errors import QuireError
 from quire.storage.footer_format import encode_trailer
 from quire.storage.ledger_storage import LedgerStorage
 from quire.storage.reclaim import Reclaimer
-from quire.storage.segment_format import BLOCK_BYTES, place_seed
+from quire.storage.segment_format import BLOCK_BYTES
+from quire.wire.stored_record import place_seed
 from quire_testing.kit.disk import Stopped
 from support.museum import RedError, incident, require
 from support.one_bookie import KEY, Denies, OneBookie, check_nothing_denied, filled, opened

@@ -19,7 +19,7 @@ from quire.wire.add_columns import Adds
 from quire.wire.entry import HEADER, Buffer
 from quire.wire.native import Flag, Kind, Request
 from quire.wire.opening import open_entries
-from quire.wire.run import RunView, checksum, encode_run
+from quire.wire.run import RunView, checksum
 
 
 class Adder(NamedTuple):
@@ -154,7 +154,7 @@ class AddCollector:
     def _put_run(self, group: AddGroup, period: int, residues: int) -> None:
         ledger_id, key, recovery, _ = group.adder
         kind = self._digests.get(ledger_id)
-        body = encode_run(
+        run = RunView.of(
             ledger_id,
             group.ids[0],
             group.ids[-1],
@@ -164,7 +164,7 @@ class AddCollector:
             period=period,
             residues=residues,
         )
-        run = RunView.parse(body)
+        body = run.body
         group.entries = ()
         group.body_bytes = len(body)
         if not self._intact(run, kind):

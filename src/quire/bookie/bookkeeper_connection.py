@@ -21,7 +21,7 @@ from quire.bookie.opening import BookKeeperDoor
 from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
-from quire.net.bookkeeper_framing import BookKeeperFrames
+from quire.net.connection_states import AUTHENTICATING, OPEN, SHUT
 from quire.wire import add_columns, bookkeeper, too_long, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
@@ -29,13 +29,14 @@ from quire.wire.native import Flag, Kind
 _V2_ADD_BYTES_MIN: Final = v2.ADD_ENTRY_AT + v2.IDS.size
 
 
-class BookKeeperConnection(ClientConnection, BookKeeperFrames):
+class BookKeeperConnection(ClientConnection):
     """A client's connection, from its first frame to its end."""
 
     told_bytes = too_long.HEAD_BYTES
 
     def __init__(self, server: Serving) -> None:
-        super().__init__(server, server.config.frame_limits.bookkeeper)
+        state = OPEN if server.keys is None else AUTHENTICATING
+        super().__init__(server, server.config.frame_limits.bookkeeper, state, in_chunks=True)
         self._is_v2 = False
         self._chunks: deque[tuple[Buffer, Sequence[int]]] = deque()
         self._lookup = Lookup(server.ledgers)
@@ -53,14 +54,12 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         self._added = False
         self._showing = False
         self._door = BookKeeperDoor(self, self, server.keys) if server.keys is not None else None
-        if self._door is not None:
-            self.__dict__["serve"] = self._door.serve
 
     # --- before its first request --------------------------------------------------------------------------------
 
     def let_in(self) -> None:
         """The client has done all that is asked: from now on its requests are served."""
-        del self.__dict__["serve"]
+        self.enter(OPEN)
         self._door = None
         self.opened()
 
@@ -72,7 +71,7 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
     def shut(self) -> None:
         """End the connection; what it sent behind its last request counts for nothing."""
         self._chunks.clear()
-        self.__dict__["frames_received"] = _forget
+        self.enter(SHUT)
         if self.transport is not None:
             self.transport.close()
 
@@ -88,10 +87,11 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
         self.chunk_done()
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
-        self._chunks.append((data, starts))
+        if self.state is not SHUT:
+            self._chunks.append((data, starts))
 
     def frame_too_long(self, head: memoryview, size: int) -> None:
-        if "frames_received" in self.__dict__:
+        if self.state is SHUT:
             return  # a refused client is not served
         add = too_long.long_add(head)
         if add is None or (add.is_v3 and self._is_v2):
@@ -126,7 +126,10 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             while self._chunks and self._may_serve():
                 data, starts = self._chunks.popleft()
                 holding = self._server.vigil.holding and self._door is None
-                served = self._serve_what_is_here(data, starts) if holding else self.serve(data, starts)
+                if holding:
+                    served = self._serve_what_is_here(data, starts)
+                else:
+                    served = (self._door or self).serve(data, starts)
                 if served < len(starts):
                     self._chunks.appendleft((data, starts[served:]))
                     if holding:
@@ -328,10 +331,6 @@ class BookKeeperConnection(ClientConnection, BookKeeperFrames):
             self._server.answering(self)
         self._out += parts
         self._out_bytes += sum(map(len, parts))
-
-
-def _forget(data: Buffer, starts: Sequence[int]) -> None:
-    """What frames come to behind the end."""
 
 
 def _frame(data: Buffer, at: int) -> memoryview:

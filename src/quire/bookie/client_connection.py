@@ -24,7 +24,9 @@ from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import BookieId
 from quire.env.interfaces import Clock
-from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.net.connection_states import ConnectionState
+from quire.net.framing import FrameProtocol
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.net.tls import explain
 from quire.storage.ledger_storage import LedgerStorage
@@ -87,8 +89,10 @@ class Serving(Protocol):
 class ClientConnection(FrameProtocol, Asker):
     """A client's connection. Subclasses say what its requests are in `has_requests` and `_work`."""
 
-    def __init__(self, server: Serving, frame_bytes_max: int) -> None:
-        super().__init__(server.scratch, server.receive_budget, frame_bytes_max)
+    def __init__(
+        self, server: Serving, frame_bytes_max: int, state: ConnectionState, *, in_chunks: bool = False
+    ) -> None:
+        super().__init__(server.scratch, server.receive_budget, frame_bytes_max, state, in_chunks=in_chunks)
         self._server = server
         self._ledgers = server.ledgers
         self._out: list[Buffer] = []
@@ -192,8 +196,6 @@ class ClientConnection(FrameProtocol, Asker):
     def secured(self, transport: asyncio.Transport) -> None:
         super().secured(transport)
         self.secure = True
-        # Under TLS each buffer would be a record of its own, with a header, a tag and a call of the library.
-        self.__dict__["send_answers"] = self._send_answers_joined
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_LOW_BYTES)
         if self._server.holding:
             transport.pause_reading()
@@ -318,12 +320,10 @@ class ClientConnection(FrameProtocol, Asker):
         self._server.vigil.look()
         out, self._out = self._out, []
         self._out_bytes = 0
-        if out and self.transport is not None:
-            self.transport.writelines(out)
-
-    def _send_answers_joined(self) -> None:
-        self._server.vigil.look()
-        out, self._out = self._out, []
-        self._out_bytes = 0
-        if out and self.transport is not None:
+        if not out or self.transport is None:
+            return
+        if self.secure:
+            # Each buffer would be a TLS record of its own, with a header, a tag and a call of the library.
             self.transport.write(b"".join(out))
+        else:
+            self.transport.writelines(out)

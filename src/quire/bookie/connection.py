@@ -20,6 +20,7 @@ from quire.bookie.waiters import FIRST_WORDS_MAX
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError, StorageError
 from quire.core.ids import NO_ENTRY
+from quire.net.connection_states import AUTHENTICATING, FIRST, HELLO, OPEN, SECURING, SHUT
 from quire.net.ends import has_one_address
 from quire.net.keepalive import keep_alive
 from quire.net.sasl import PLUGIN
@@ -62,7 +63,7 @@ class Connection(ClientConnection):
     told_bytes = native.REQUEST_BYTES
 
     def __init__(self, server: Serving) -> None:
-        super().__init__(server, server.config.frame_limits.native)
+        super().__init__(server, server.config.frame_limits.native, FIRST)
         self._requests: deque[memoryview] = deque()
         self._held: list[memoryview] = []
         self._added = False
@@ -70,8 +71,6 @@ class Connection(ClientConnection):
         self._version = 0
         self.features = 0
         self._door: NativeDoor | None = None
-        # Only the first bytes can be another protocol's: after the hello, this is not checked any more.
-        self.__dict__["_split"] = self._split_first
 
     # --- the connection ------------------------------------------------------------------------------------------
 
@@ -81,12 +80,12 @@ class Connection(ClientConnection):
         # The opening is to come soon, as the rest of a frame is.
         self.partial_since = asyncio.get_running_loop().time()
 
-    def _split_first(self, data: memoryview) -> None:
-        """The first bytes that came: a client without a hello speaks V2 or V3."""
-        del self.__dict__["_split"]
-        if data[0] >= BOOKKEEPER_FIRST_BYTES or self.transport is None:
-            self._split(data)
-            return
+    def is_taken_over(self, start: memoryview) -> bool:
+        """A client without a hello speaks V2 or V3."""
+        if start[0] >= BOOKKEEPER_FIRST_BYTES or self.transport is None:
+            self.enter(HELLO)
+            return False
+        self.enter(SHUT)
         transport, self.transport = self.transport, None
         self.opened()  # the protocol's own connection has its own clock
         heir = BookKeeperConnection(self._server)
@@ -94,7 +93,8 @@ class Connection(ClientConnection):
         self._server.disconnected(self)
         transport.set_protocol(heir)
         heir.connection_made(transport)
-        heir.take_over(data)
+        heir.take_over(start)
+        return True
 
     def hello_received(self, body: memoryview) -> None:
         hello = native_hello.decode_hello(body)
@@ -108,7 +108,7 @@ class Connection(ClientConnection):
                 self._greet(
                     native_hello.HelloAnswer(version, Answer.OK, "", "", features=native_hello.START_TLS)
                 )
-                self._greeted = False
+                self.enter(SECURING)
                 self.take_tls()
                 return
             message, features = self._door.judge(hello)
@@ -143,8 +143,9 @@ class Connection(ClientConnection):
             self.refused(message)
             self._shut()
         elif features & native_hello.AUTHENTICATE:
-            self.__dict__["_serve"] = self._authenticate
+            self.enter(AUTHENTICATING)
         else:
+            self.enter(OPEN)
             self.opened()
 
     def _is_beside(self) -> bool:
@@ -172,29 +173,30 @@ class Connection(ClientConnection):
             return
         self._answer(request, Answer.OK, term=0, body=(token,))
         if self._door.known:
-            del self.__dict__["_serve"]
+            self.enter(OPEN)
             self.opened()
 
     def _shut(self) -> None:
         """End the connection; what it sent behind its last request counts for nothing."""
         self.drop_requests()
-        self.__dict__["frame_received"] = _forget
+        self.enter(SHUT)
         if self.transport is not None:
             self.transport.close()
 
     # --- requests ------------------------------------------------------------------------------------------------
 
     def frame_received(self, frame: memoryview) -> None:
-        self._requests.append(frame)
+        if self.state is not SHUT:
+            self._requests.append(frame)
 
     def frame_too_long(self, head: memoryview, size: int) -> None:
-        if "frame_received" in self.__dict__:
+        if self.state is SHUT:
             return  # a refused client is not served
         try:
             request = native.decode_request(head[: native.REQUEST_BYTES])
         except MalformedFrameError as error:
             raise self.no_request(size, error.message) from None
-        if "_serve" in self.__dict__:
+        if self.state is AUTHENTICATING:
             raise self.no_request(size, "the client has not authenticated")
         self.refused_long(f"request {request.number} ({request.kind.name})", size)
         self._answer(request, Answer.BAD_REQUEST)
@@ -216,20 +218,24 @@ class Connection(ClientConnection):
 
     def _work(self) -> None:
         requests, self._added = self._requests, False
-        if self.is_newcomer and requests and "_serve" not in self.__dict__:
+        if self.is_newcomer and requests and self.state is OPEN:
             self.has_asked()
         limit = self._server.config.answer_bytes_max
-        turn, left = Slice(self._server.clock, TURN_NS), REQUESTS_A_LOOK
+        turn = Slice(self._server.clock, TURN_NS) if len(requests) > REQUESTS_A_LOOK else None
+        left = REQUESTS_A_LOOK
         try:
             while requests and self.not_read_since is None and not self._server.holding:
                 if self.waiting_bytes > WAITING_BYTES_MAX or self.first_words >= FIRST_WORDS_MAX:
                     break
-                self._serve(requests.popleft())
+                if self.state is OPEN:
+                    self._serve(requests.popleft())
+                else:
+                    self._authenticate(requests.popleft())
                 if self._out_bytes >= limit:
                     self.send_answers()
                 left -= 1
                 if not left:
-                    if turn.over and requests:
+                    if turn is not None and turn.over and requests:
                         asyncio.get_running_loop().call_soon(self._next_turn)
                         break
                     left = REQUESTS_A_LOOK
@@ -246,11 +252,9 @@ class Connection(ClientConnection):
             self.resume_reading()
 
     def _serve(self, frame: memoryview) -> None:
-        request = native.decode_request(frame)
-        if not request.is_intact():
-            self._answer(request, Answer.DAMAGED_IN_TRANSIT)
-        elif request.term or not request.is_possible():
-            self._answer(request, Answer.BAD_REQUEST)
+        request, problem = native.receive_request(frame)
+        if problem is not Answer.OK:
+            self._answer(request, problem)
         else:
             if self._server.vigil.holding and _must_wait(request):
                 self._held.append(frame)
@@ -284,8 +288,7 @@ class Connection(ClientConnection):
         if request.ledger_id < 0 or not request.key:
             self._answer(request, Answer.BAD_REQUEST)
             return
-        run = RunView.parse(request.body)
-        run.check_identity()
+        run = RunView.parse_sent(request.body)
         if has_terms(run):
             self._answer(request, Answer.BAD_REQUEST)
             return
@@ -471,7 +474,3 @@ def _must_wait(request: Request) -> bool:
     if request.flags & Flag.FENCE or request.kind not in _SHOWING:
         return True
     return request.kind is Kind.INFO and request.ledger_id >= 0
-
-
-def _forget(frame: memoryview) -> None:
-    """How a frame after the end of the stream is treated."""

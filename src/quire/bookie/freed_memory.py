@@ -6,7 +6,7 @@ from quire.bookie.unread import UnreadAnswers
 from quire.core.memory import MemoryPeakMachine
 from quire.env.interfaces import Worker
 from quire.env.real import give_back_memory
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.receive_memory import ReceiveBudget, Scratch
 
 
 class FreedMemory:

@@ -53,7 +53,7 @@ from quire.env.real import RealClock, RealFiles, ThreadWorker, descriptors_max
 from quire.metadata.bookies import BookieInfo, BookieRegistration, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.store import MetadataStore
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import BookieKeys
 from quire.storage.identity import Identity
 from quire.storage.ledger_storage import LedgerStorage

@@ -10,25 +10,23 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from quire.client import shapes, short_circuit
+from quire.client import short_circuit
 from quire.client.access import LedgerAccess
-from quire.client.channels import AnyChannel, Channels
+from quire.client.channels import Channels
 from quire.client.config import RECEIVE_BUDGET_BYTES
-from quire.client.inquiries import NO_BODY, REQUEST_TIMEOUT_MS, Inquiries
+from quire.client.inquiries import REQUEST_TIMEOUT_MS, Inquiries, R
 from quire.client.peers import Peer, Reply
-from quire.client.replies import LacReply, ReadReply, read_reply
 from quire.core.answers import Answer
-from quire.core.errors import MalformedFrameError, QuireError
-from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.errors import QuireError
+from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.net.channel import Channel
-from quire.net.client_channel import Shape, unreachable
 from quire.net.keepalive import keep_alive
 from quire.net.security import ClientKeys, ClientSecurity
-from quire.wire import native, native_bodies
 from quire.wire.frame_limits import FrameLimits
-from quire.wire.native import AnswerFrame, Flag, Kind
 from quire.wire.native_bodies import ANY_TERM
+from quire.wire.requests import AddRun, BookieRequest, LongPoll, ReadLac, ReadRange, WriteLac, WriteLacs
+from quire.wire.responses import AddReply, LacReply, PlainReply, ReadReply
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +50,10 @@ class AddSink:
 
     followed: bool
 
-    def answered(self, tag: object, frame: AnswerFrame) -> None:
+    def answered(self, tag: object, response: AddReply) -> None:
         """What the channel says."""
-        self.followed = bool(frame.flags & native.FOLLOWED)
-        self.add_answered(tag, frame.answer)
+        answer, self.followed = response
+        self.add_answered(tag, answer)
 
     def add_answered(self, tag: object, answer: Answer) -> None:
         """The response to the run with this tag."""
@@ -197,20 +195,8 @@ class BookieClient(Inquiries):
         if channel is None:
             loop.call_soon(sink.add_answered, tag, Answer.UNREACHABLE)
             return True
-        return channel.send(
-            Kind.ADD,
-            (body,),
-            sink,
-            tag,
-            deadline=loop.time() + timeout_ms / 1000,
-            body_crc=body_crc,
-            ledger_id=access.ledger_id,
-            digest_type=access.digest.digest_type,
-            flags=Flag.RECOVERY if recovery else 0,
-            token=access.token,
-            key=access.key,
-            lac=lac,
-        )
+        request = AddRun(access, body, body_crc, lac, recovery)
+        return channel.send(request, sink, tag, deadline=loop.time() + timeout_ms / 1000)
 
     def drop(self, bookie: BookieId, sink: AddSink) -> None:
         """Drop this writer's requests to a bookie: unsent ones stay unsent, and no response is delivered."""
@@ -254,22 +240,18 @@ class BookieClient(Inquiries):
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> ReadReply:
         """Entries first..last, as far as `bytes_max` goes (one entry at least); `origin_term`: only those of a term."""
-        flags = (Flag.FENCE if fence else 0) | (Flag.RECOVERY if recovery else 0)
-        shape = shapes.read(first, last, bytes_max, origin_term)
+        request = ReadRange(access, first, last, bytes_max, origin_term, fence, recovery)
         channel = self._channel(bookie)
-        directory = "" if flags or not self._short_circuit_reads else self._directory_of(bookie)
-        if directory and isinstance(channel, Channel) and channel.beside:
-            frame, version = await self._request(
-                bookie, Kind.READ, shape, timeout_ms, access=access, flags=Flag.PLACES
-            )
-            reply = read_reply(frame, last, version, placed=True)
+        ordinary = not (fence or recovery)
+        directory = self._directory_of(bookie) if ordinary and self._short_circuit_reads else ""
+        if directory and channel is not None and channel.beside:
+            reply = await self._request(bookie, request._replace(places=True), timeout_ms)
             memory = self._channels.frame
             if not reply.places or await short_circuit.read_places(
                 channel, reply, directory, bytes_max, memory
             ):
                 return reply
-        frame, version = await self._request(bookie, Kind.READ, shape, timeout_ms, access=access, flags=flags)
-        return read_reply(frame, last, version)
+        return await self._request(bookie, request, timeout_ms)
 
     async def long_poll(
         self,
@@ -282,11 +264,8 @@ class BookieClient(Inquiries):
         wait_ms: int,
     ) -> ReadReply:
         """Wait until the bookie's LAC passes `previous_lac`, then what it has of first..min(last, LAC)."""
-        shape = shapes.long_poll(previous_lac, first, last, bytes_max, wait_ms)
-        frame, version = await self._request(
-            bookie, Kind.LONG_POLL, shape, wait_ms + POLL_GRACE_MS, access=access
-        )
-        return read_reply(frame, last, version)
+        request = LongPoll(access, previous_lac, first, last, bytes_max, wait_ms)
+        return await self._request(bookie, request, wait_ms + POLL_GRACE_MS)
 
     async def read_lac(
         self,
@@ -297,24 +276,14 @@ class BookieClient(Inquiries):
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> LacReply:
         """How far the ledger is confirmed, as this bookie knows; with `fence` it takes no more normal adds."""
-        flags = Flag.FENCE | Flag.RECOVERY if fence else 0
-        frame, version = await self._request(
-            bookie, Kind.READ_LAC, NO_BODY, timeout_ms, access=access, flags=flags
-        )
-        if frame.answer is not Answer.OK:
-            return LacReply(frame.answer)
-        try:
-            return LacReply(Answer.OK, frame.lac, *native_bodies.decode_lac_body(frame.body, version=version))
-        except MalformedFrameError:
-            return LacReply(Answer.ERROR)
+        return await self._request(bookie, ReadLac(access, fence), timeout_ms)
 
     def write_lac(
         self, bookie: BookieId, access: LedgerAccess, lac: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> asyncio.Future[AnswerFrame]:
+    ) -> asyncio.Future[PlainReply]:
         """Send a bookie the ledger's LAC. The response need not be awaited, and safety does not depend on it."""
-        shape = shapes.fixed(access.digest.lac_body(access.ledger_id, lac))
-        reply, _ = self._ask(bookie, Kind.WRITE_LAC, shape, timeout_ms, access=access, lac=lac)
-        return reply.future
+        request = WriteLac(access, lac, access.digest.lac_body(access.ledger_id, lac))
+        return self._ask(bookie, request, timeout_ms)[0].future
 
     def takes_lacs(self, bookie: BookieId) -> bool:
         """Whether a bookie is connected now and takes the LACs of many ledgers in one frame."""
@@ -323,62 +292,34 @@ class BookieClient(Inquiries):
 
     def tell_lacs(self, bookie: BookieId, items: Sequence[bytes], *, timeout_ms: int) -> None:
         """Send encoded items of a WRITE_LACS, `LACS_MAX` at most. The response is not awaited."""
-        self._ask(bookie, Kind.WRITE_LACS, shapes.lacs(items), timeout_ms, access=None)
+        self._ask(bookie, WriteLacs(items), timeout_ms)
 
-    async def _request(
-        self,
-        bookie: BookieId,
-        kind: Kind,
-        shape: Shape,
-        timeout_ms: int,
-        *,
-        access: LedgerAccess | None = None,
-        flags: int = 0,
-    ) -> tuple[AnswerFrame, int]:
-        """The response, and the version in which its body is laid out."""
-        reply, channel = self._ask(bookie, kind, shape, timeout_ms, access=access, flags=flags)
+    async def _request(self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int) -> R:
+        """The response."""
+        reply, channel = self._ask(bookie, request, timeout_ms)
         try:
-            return await reply.future, 0 if channel is None else channel.version
+            return await reply.future
         except asyncio.CancelledError:
             if channel is not None:
                 channel.drop(reply)
             raise
 
     def _ask(
-        self,
-        bookie: BookieId,
-        kind: Kind,
-        shape: Shape,
-        timeout_ms: int,
-        *,
-        access: LedgerAccess | None,
-        flags: int = 0,
-        lac: int = NO_ENTRY,
-    ) -> tuple[Reply, AnyChannel | None]:
+        self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int
+    ) -> tuple[Reply[R], Channel | None]:
         """Send a request; the reply's future gets its response. The channel is where to drop it."""
-        reply = Reply()
+        reply: Reply[R] = Reply()
         channel = self._channel(bookie)
         if channel is None:
-            reply.future.set_result(unreachable)
-            return reply, None
-        channel.ask(
-            kind,
-            shape,
-            reply,
-            None,
-            deadline=asyncio.get_running_loop().time() + timeout_ms / 1000,
-            ledger_id=access.ledger_id if access else -1,
-            digest_type=access.digest.digest_type if access else 0,
-            flags=flags,
-            token=access.token if access else 0,
-            key=access.key if access else b"",
-            lac=lac,
-        )
+            reply.future.set_result(request.refused(Answer.UNREACHABLE))
+        else:
+            deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+            channel.send(request, reply, None, deadline=deadline)
         return reply, channel
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def _channel(self, bookie: BookieId) -> AnyChannel | None:
+    def _channel(self, bookie: BookieId) -> Channel | None:
         """The bookie's channel, being made if there was none; None while it must not be tried again yet."""
         peer = self._peers.get(bookie)
         if peer is None:
@@ -394,7 +335,7 @@ class BookieClient(Inquiries):
             self._sweep = loop.call_later(SWEEP_SECONDS, self._expire)
         return peer.channel
 
-    async def _connect(self, bookie: BookieId, channel: AnyChannel) -> None:
+    async def _connect(self, bookie: BookieId, channel: Channel) -> None:
         try:
             info = self._known.get(bookie)
             if info is None:
@@ -412,7 +353,7 @@ class BookieClient(Inquiries):
         except (OSError, QuireError) as error:
             channel.end(str(error))
 
-    def _channel_ended(self, channel: AnyChannel, reason: str) -> None:
+    def _channel_ended(self, channel: Channel, reason: str) -> None:
         peer = self._peers[channel.meant]
         if peer.channel is not channel:
             return

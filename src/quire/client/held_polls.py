@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
+from quire.wire.responses import ReadReply
 
 T = TypeVar("T")
 

@@ -7,75 +7,84 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Final, NamedTuple, TypeVar
 
-from quire.client import shapes
 from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
-from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
-from quire.net.client_channel import Shape
-from quire.wire import native_info
-from quire.wire.native import AnswerFrame, Kind
+from quire.wire.native_bodies import WHOLE_LIST
+from quire.wire.requests import AskInfo, BookieRequest, ClearLimbo, ListEntries
 
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS = 10_000
-NO_BODY = shapes.fixed(b"")
+LISTED_MAX: Final = 1 << 19
+"""Intervals of one ledger that are listed; more are an error, so that memory stays bounded."""
+
+R = TypeVar("R")
+
+
+class Orphans(NamedTuple):
+    """A page of the ledgers that a bookie keeps without a record, ascending.
+
+    Attributes:
+        unknown: there is no proof that they were deleted.
+        due: they would be deleted if the bookie's collection were not held.
+        through: the page covers all ids up to this; `ID_MAX` on the last one.
+    """
+
+    unknown: list[int]
+    due: list[int]
+    through: int
 
 
 class Inquiries(ABC):
     """Questions over connections that a subclass makes."""
 
     @abstractmethod
-    async def _request(
-        self,
-        bookie: BookieId,
-        kind: Kind,
-        shape: Shape,
-        timeout_ms: int,
-        *,
-        access: LedgerAccess | None = None,
-        flags: int = 0,
-    ) -> tuple[AnswerFrame, int]:
-        """The response, and the version in which its body is laid out."""
+    async def _request(self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int) -> R:
+        """The response."""
 
     async def list_entries(
         self, bookie: BookieId, access: LedgerAccess, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, list[HeldInterval]]:
-        """The intervals that a bookie holds of a ledger; `timeout_ms` is for each page of them."""
-        listed = shapes.HeldList(access.ledger_id)
-        while not listed.is_whole:
-            shape = shapes.page(listed.following)
-            frame, version = await self._request(bookie, Kind.LIST_ENTRIES, shape, timeout_ms, access=access)
-            if frame.answer is not Answer.OK:
-                return frame.answer, []
-            try:
-                listed.take(frame, version)
-            except MalformedFrameError as error:
-                log.warning("ignoring the list of entries of bookie %s: %s", bookie, error)
+        """The intervals that a bookie holds of a ledger, ascending; `timeout_ms` is for each page of them."""
+        intervals: list[HeldInterval] = []
+        following = 0
+        while following != WHOLE_LIST:
+            answer, page, following = await self._request(bookie, ListEntries(access, following), timeout_ms)
+            if answer is not Answer.OK:
+                return answer, []
+            intervals += page
+            if len(intervals) > LISTED_MAX:
+                log.warning(
+                    "ignoring the list of entries of bookie %s: the entries of ledger %d form more than %d intervals, "
+                    "which is the limit of a list",
+                    bookie, access.ledger_id, LISTED_MAX,
+                )  # fmt: skip
                 return Answer.ERROR, []
-        return Answer.OK, listed.intervals
+        return Answer.OK, intervals
 
     async def info(
         self, bookie: BookieId, access: LedgerAccess | None = None, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> tuple[Answer, dict[str, Any]]:
         """What a bookie says of itself, or of one ledger (`fenced`, `limbo`, `lac`, `last_entry`, …)."""
-        frame, _ = await self._request(bookie, Kind.INFO, NO_BODY, timeout_ms, access=access)
-        if frame.answer is not Answer.OK:
-            return frame.answer, {}
-        try:
-            return Answer.OK, native_info.decode_info(frame.body)
-        except MalformedFrameError:
-            return Answer.ERROR, {}
+        return await self._request(bookie, AskInfo(access), timeout_ms)
 
     async def orphans(
         self, bookie: BookieId, after: int = -1, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> tuple[Answer, shapes.Orphans | None]:
+    ) -> tuple[Answer, Orphans | None]:
         """A page of the ledgers that it keeps without a record, above an id; None if its version has no such page."""
-        frame, _ = await self._request(bookie, Kind.INFO, shapes.orphans(after), timeout_ms)
-        return shapes.orphans_of(frame)
+        answer, info = await self._request(bookie, AskInfo(orphans_after=after), timeout_ms)
+        try:
+            told = info.get("orphans")
+            if told is None:
+                return answer, None
+            unknown, due = ([int(one) for one in told[kind]] for kind in ("unknown", "due"))
+            return answer, Orphans(unknown, due, int(told["through"]))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return Answer.ERROR, None
 
     async def clear_limbo(
         self, bookie: BookieId, access: LedgerAccess, lsn: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS
@@ -86,5 +95,4 @@ class Inquiries(ABC):
             lsn: of the doubt that this ends, as INFO reported it before the entries were restored (`doubt_lsn`). If
                 there was another loss since then, the response is BAD_REQUEST. A bookie of version 1 knows no LSNs.
         """
-        shape = shapes.end_of_doubt(lsn)
-        return (await self._request(bookie, Kind.CLEAR_LIMBO, shape, timeout_ms, access=access))[0].answer
+        return (await self._request(bookie, ClearLimbo(access, lsn), timeout_ms)).answer

@@ -10,12 +10,12 @@ import contextlib
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
-from quire.client.replies import LacReply
 from quire.core.effects import LacFound, LacUnavailable, SendLacRead
 from quire.core.errors import DigestMismatchError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import DigestType, LedgerMetadata
 from quire.core.reader import LacMachine
+from quire.wire.responses import LacReply
 
 
 def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:

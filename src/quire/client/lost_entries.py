@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.range_read import open_runs
-from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import NoSuchLedgerError
 from quire.core.ids import BookieId
@@ -24,6 +23,7 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.losses import proves_loss
 from quire.core.quorum import write_set
 from quire.metadata.ledgers import LedgerStore
+from quire.wire.responses import ReadReply
 
 _ROUNDS_MAX = 3
 """So often the record may change while bookies are asked."""

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from quire.client.channels import AnyChannel
 from quire.net.channel import Channel
-from quire.wire.native import AnswerFrame
 from quire.wire.native_hello import LACS
 
+R = TypeVar("R")
 
-class Reply:
+
+class Reply(Generic[R]):
     """Turns one channel response into a future's result."""
 
     __slots__ = ("future",)
 
     def __init__(self) -> None:
-        self.future: asyncio.Future[AnswerFrame] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
-    def answered(self, tag: object, frame: AnswerFrame) -> None:  # noqa: ARG002 - one request, no tag
+    def answered(self, tag: object, response: R) -> None:  # noqa: ARG002 - one request, no tag
         """What the channel says."""
         if not self.future.done():
-            self.future.set_result(frame)
+            self.future.set_result(response)
 
 
 @dataclass(slots=True)
 class Peer:
     """One bookie: its channel now, when it may be tried again, and why it accepts no connection from this client."""
 
-    channel: AnyChannel | None = None
+    channel: Channel | None = None
     retry_at: float = 0.0
     failures: int = 0
     trouble: str = ""
@@ -39,7 +40,7 @@ class Peer:
     def takes_lacs(self) -> bool:
         """Whether it is connected now and takes the LACs of many ledgers in one frame."""
         channel = self.channel
-        return isinstance(channel, Channel) and channel.was_ready and bool(channel.features & LACS)
+        return channel is not None and channel.was_ready and bool(channel.features & LACS)
 
     @property
     def refused_because(self) -> str:

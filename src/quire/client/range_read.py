@@ -14,7 +14,6 @@ from itertools import pairwise
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
-from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.effects import ReadFailed, SendRead, SetTimer
 from quire.core.ids import BookieId
@@ -22,6 +21,7 @@ from quire.core.reader import ReadMachine
 from quire.env.interfaces import Clock
 from quire.wire.entries import Entries
 from quire.wire.opening import open_entries
+from quire.wire.responses import ReadReply
 from quire.wire.run import RunView
 
 

@@ -21,7 +21,6 @@ from quire.client.context import ClientContext
 from quire.client.held_polls import HeldPolls, RecordChanges
 from quire.client.lac_read import quorum_lac, trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
-from quire.client.replies import ReadReply
 from quire.client.reused import reused_id
 from quire.core.answers import Answer
 from quire.core.effects import LacUnavailable, ReadFailed
@@ -39,6 +38,7 @@ from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
+from quire.wire.responses import ReadReply
 
 _FIRST_WINDOW_ENTRIES = 64
 _WINDOW_ENTRIES_MAX = 65_536

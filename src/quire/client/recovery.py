@@ -19,7 +19,6 @@ from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
 from quire.client.lac_read import trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
-from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.effects import (
     FindLength,
@@ -42,6 +41,7 @@ from quire.core.placement import choose_replacements
 from quire.core.reader import ReadMachine
 from quire.metadata.store import VersionConflictError
 from quire.wire.entry import Entry
+from quire.wire.responses import ReadReply
 
 RecoveryResult: TypeAlias = RecoveryClosed | RecoveryInconclusive | RecoveryFailed
 

@@ -16,7 +16,6 @@ from quire.client.context import ClientContext
 from quire.client.copying import copies
 from quire.client.range_read import open_runs
 from quire.client.reader import LedgerReader
-from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import QuireError, RefusedError
 from quire.core.ids import BookieId
@@ -26,6 +25,7 @@ from quire.core.reader import told_through
 from quire.core.rules import RULES
 from quire.core.shares import HeldInterval, not_held, shares
 from quire.wire.entry import Entry
+from quire.wire.responses import ReadReply
 from quire.wire.run import ids_in
 
 _WINDOW_ENTRIES = 2048

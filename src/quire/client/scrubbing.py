@@ -20,13 +20,13 @@ from crc32c import crc32c
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.client.range_read import open_runs
-from quire.client.replies import ReadReply
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.reader import told_through
 from quire.core.shares import BookieShare, HeldInterval, not_held
 from quire.wire.entries import Entries
+from quire.wire.responses import ReadReply
 
 WINDOW_BYTES = 4 << 20
 """About so much of a ledger is one window: what is held in memory, and what a fingerprint stands for."""

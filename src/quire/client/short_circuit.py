@@ -23,11 +23,11 @@ from enum import Enum
 from stat import S_ISREG
 from typing import Final
 
-from quire.client.replies import ReadReply
 from quire.core.errors import MalformedFrameError
 from quire.net.channel import Channel
-from quire.storage.segment_format import RECORD_HEADER_BYTES, SEGMENTS_FOLDER, decode_record_header
+from quire.wire.responses import ReadReply
 from quire.wire.run import SCHEME_PLAIN, RunPlace, RunView, checksum
+from quire.wire.stored_record import RECORD_HEADER_BYTES, SEGMENTS_FOLDER, decode_record_header
 
 log = logging.getLogger(__name__)
 

@@ -7,16 +7,17 @@ neither V2 nor V3: frames are sent by a `RangeConnection`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
-from quire.net.client_channel import AnswerSink
 from quire.net.run_frames import RunFrames
-from quire.wire import native, native_bodies, native_hello
+from quire.net.send_queue import AnswerSink
 from quire.wire.bookkeeper import run_shapes
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer
-from quire.wire.run import encode_run
+from quire.wire.requests import AddRun, AnyRequest, ReadRange
+from quire.wire.responses import LacReply, ReadReply
+from quire.wire.run import RunView
 
 AHEAD_FIRST: Final = 8
 AHEAD_MAX: Final = 256
@@ -40,31 +41,41 @@ class PendingRequest:
     """One request that is outstanding.
 
     Attributes:
+        request: what was asked; what comes for it is about its ledger, or none.
         done: it was answered or dropped; what still comes for it is ignored.
         expected: responses of the bookie that it waits for; the connection counts them.
     """
 
-    __slots__ = ("_sender", "deadline", "done", "expected", "ledger_id", "sink", "tag")
+    __slots__ = ("_sender", "deadline", "done", "expected", "ledger_id", "request", "sink", "tag")
 
     def __init__(
-        self, sender: RangeConnection, sink: AnswerSink, tag: object, deadline: float, ledger_id: int
+        self,
+        sender: RangeConnection,
+        request: AnyRequest,
+        sink: AnswerSink,
+        tag: object,
+        deadline: float,
     ) -> None:
         self._sender = sender
+        self.request = request
+        self.ledger_id = -1 if request.ledger is None else request.ledger.ledger_id
         self.sink = sink
         self.tag = tag
         self.deadline = deadline
-        self.ledger_id = ledger_id
         self.done = False
         self.expected = 0
 
-    def finish(self, answer: Answer, *, lac: int = NO_ENTRY, body: Sequence[Buffer] = ()) -> None:
+    def finish(self, response: Any) -> None:
         """The one response."""
         if self.done:
             return
         self.done = True
         self._sender.finished(self)
-        joined = memoryview(b"".join(body))
-        self.sink.answered(self.tag, native.AnswerFrame(0, 0, answer, 0, self.ledger_id, 0, lac, 0, joined))
+        self.sink.answered(self.tag, response)
+
+    def refuse(self, answer: Answer, lac: int = NO_ENTRY) -> None:
+        """The response says no more than this answer."""
+        self.finish(self.request.refused(answer, lac))
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:
         """A bookie's response about one entry, and the LAC that came with it.
@@ -72,7 +83,7 @@ class PendingRequest:
         To a request that did not ask for an entry, this is a response to another one: its entry is ignored.
         """
         del entry_id, entry, lac
-        self.finish(Answer.ERROR if answer is Answer.OK else answer)
+        self.refuse(Answer.ERROR if answer is Answer.OK else answer)
 
 
 class RunAsked(PendingRequest):
@@ -88,9 +99,15 @@ class RunAsked(PendingRequest):
     __slots__ = ("answers", "ids", "offset", "txn_id")
 
     def __init__(
-        self, sender: RangeConnection, sink: AnswerSink, tag: object, deadline: float, frames: RunFrames
+        self,
+        sender: RangeConnection,
+        request: AddRun,
+        sink: AnswerSink,
+        tag: object,
+        deadline: float,
+        frames: RunFrames,
     ) -> None:
-        super().__init__(sender, sink, tag, deadline, frames.ledger_id)
+        super().__init__(sender, request, sink, tag, deadline)
         self.ids = frames.ids
         self.txn_id = frames.txn_id
         self.answers = frames.answers
@@ -100,24 +117,25 @@ class RunAsked(PendingRequest):
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - any of the run
         if answer is not Answer.OK:
             # "Bad request" is also how Java says that adding failed inside: a bookie's failure, not the writer's.
-            self.finish(Answer.ERROR if answer is Answer.BAD_REQUEST else answer)
+            self.refuse(Answer.ERROR if answer is Answer.BAD_REQUEST else answer)
         elif not self.expected:
-            self.finish(Answer.OK)
+            self.refuse(Answer.OK)
 
 
 class RangeAsked(PendingRequest):
     """Entries first..last on their way, as many as fit.
 
     Attributes:
+        first: the first of them.
         key: empty unless each read is to fence.
         recovery: reads come before others at the bookie.
     """
 
+    request: ReadRange
+
     __slots__ = (
         "_ahead",
         "_bytes",
-        "_bytes_max",
-        "_digest_type",
         "_found",
         "_lac",
         "_last",
@@ -132,24 +150,15 @@ class RangeAsked(PendingRequest):
     def __init__(
         self,
         sender: RangeConnection,
+        request: ReadRange,
         sink: AnswerSink,
         tag: object,
         deadline: float,
-        ledger_id: int,
-        first: int,
-        last: int,
-        bytes_max: int,
-        *,
-        digest_type: int,
-        key: bytes,
-        recovery: bool,
     ) -> None:
-        super().__init__(sender, sink, tag, deadline, ledger_id)
-        self.first, self._last = first, last
-        self.key, self.recovery = key, recovery
-        self._bytes_max = bytes_max
-        self._digest_type = digest_type
-        self._next = first
+        super().__init__(sender, request, sink, tag, deadline)
+        self.first, self._last = request.first, request.last
+        self.key, self.recovery = request.ledger.key if request.fence else b"", request.recovery
+        self._next = self.first
         self._under_way = 0
         self._ahead = AHEAD_FIRST
         self._bytes = 0
@@ -160,7 +169,7 @@ class RangeAsked(PendingRequest):
     @property
     def left(self) -> tuple[int, int]:
         """(entries, bytes) that are still wanted."""
-        return self._last - self._next + 1, self._bytes_max - self._bytes
+        return self._last - self._next + 1, self.request.bytes_max - self._bytes
 
     def start(self, found: Sequence[Buffer] = (), lac: int = NO_ENTRY) -> None:
         """Begin to ask, after entries that came already."""
@@ -200,20 +209,20 @@ class RangeAsked(PendingRequest):
         self._bytes += len(entry)
         self._negatives = self._negatives + 1 if answer in _NEGATIVES else 0
         if answer is Answer.UNAUTHORISED:
-            self.finish(answer)
+            self.refuse(answer)
 
     def _go_on(self) -> None:
         if self.done:
             return
         ended = self._next > self._last or self._negatives >= NEGATIVES_MAX
-        if ended or (self._bytes >= self._bytes_max and self._found):
+        if ended or (self._bytes >= self.request.bytes_max and self._found):
             if not self._under_way:
                 self._conclude()
             return
         count = self._ahead - self._under_way
         if self._bytes:
             usual = self._bytes / len(self._found)
-            count = min(count, int((self._bytes_max - self._bytes) / usual) + 1 - self._under_way)
+            count = min(count, int((self.request.bytes_max - self._bytes) / usual) + 1 - self._under_way)
         count = min(count, self._last - self._next + 1)
         if count > 0:
             ids = range(self._next, self._next + count)
@@ -226,20 +235,20 @@ class RangeAsked(PendingRequest):
         ids = [entry_id for entry_id in sorted(self._found) if self._found[entry_id][0] is Answer.OK]
         others = {answer for answer, _ in self._found.values() if answer is not Answer.OK}
         if not ids and len(others) == 1 and others != {Answer.NO_ENTRY}:
-            self.finish(others.pop(), lac=self._lac)
+            self.refuse(others.pop(), self._lac)
             return
         entries = [self._found[entry_id][1] for entry_id in ids]
-        runs: list[Buffer] = []
+        runs: list[RunView] = []
         for start, end, period, residues in run_shapes(ids) if ids else ():
             part = entries[start:end]
             runs.append(
-                encode_run(
+                RunView.of(
                     self.ledger_id,
                     ids[start],
                     ids[end - 1],
                     part,
                     list(map(len, part)),
-                    digest_type=self._digest_type,
+                    digest_type=self.request.ledger.digest.digest_type,
                     period=period,
                     residues=residues,
                 )
@@ -252,14 +261,7 @@ class RangeAsked(PendingRequest):
                 unknown[-1] = (unknown[-1][0], entry_id)
             else:
                 unknown.append((entry_id, entry_id))
-        self.finish(
-            Answer.OK,
-            lac=self._lac,
-            body=[
-                native_bodies.encode_told(self._next - 1, unknown, version=native_hello.VERSION_MIN),
-                *native_bodies.encode_runs(runs),
-            ],
-        )
+        self.finish(ReadReply(Answer.OK, runs, self._next - 1, unknown, self._lac))
 
 
 class LacAsked(PendingRequest):
@@ -271,15 +273,14 @@ class LacAsked(PendingRequest):
         if answer is Answer.OK:
             self.told(b"", entry)
         else:
-            self.finish(answer)
+            self.refuse(answer)
 
     def told(self, explicit_lac: bytes, evidence: Buffer) -> None:
         """What the bookie has, each part empty if it has none."""
         lac = header_lac(evidence)
         if explicit_lac:
             lac = max(lac, int.from_bytes(explicit_lac[8:16], "big", signed=True))
-        body = native_bodies.encode_lac_body(explicit_lac, evidence, version=native_hello.VERSION_MIN)
-        self.finish(Answer.OK, lac=lac, body=body)
+        self.finish(LacReply(Answer.OK, lac, explicit_lac, bytes(evidence)))
 
 
 class PlainAsked(PendingRequest):
@@ -288,7 +289,7 @@ class PlainAsked(PendingRequest):
     __slots__ = ()
 
     def got(self, entry_id: int, answer: Answer, entry: Buffer, lac: int) -> None:  # noqa: ARG002 - it is about no entry
-        self.finish(answer, lac=lac)
+        self.refuse(answer, lac)
 
 
 def header_lac(entry: Buffer) -> int:

@@ -14,229 +14,69 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
 from quire.core.errors import MalformedFrameError
+from quire.net.connection_states import FIRST, FOLLOWS, HELLO, SECURING, ConnectionState
+from quire.net.receive_memory import (
+    HEAD_BYTES,
+    LONG_FRAME_BYTES,
+    LOOK_SECONDS,
+    STALL_SECONDS,
+    ReceiveBudget,
+    Scratch,
+)
 from quire.net.tls import upgrade
 from quire.net.too_long import PassesOver
 from quire.wire import native_hello
+from quire.wire.bookkeeper import whole_frames
+from quire.wire.entry import Buffer
 
-SCRATCH_BYTES = 256 * 1024
-LONG_FRAME_BYTES = 128 * 1024
-FRAME_STEP_BYTES = 32 * 1024
-HEAD_BYTES = 4096
-"""What is received of a frame that is expected to be long, to know its size."""
-LONG_FRAMES_BYTES_MAX = 8 * 1024 * 1024
-"""How much memory of long frames is kept to be used again, unless a caller keeps the frames themselves."""
-STALL_SECONDS = 1.0
-"""How long a frame may be unfinished while others wait for the memory that it takes."""
-LOOK_SECONDS = STALL_SECONDS / 4
-"""How often that is checked, while a connection waits."""
-LOOKED_AT = 4
-"""How many buffers are tried at either end: the newest are still in the processor's cache, the oldest likely free."""
+KEPT_BYTES_MAX = 32 * 1024
+"""A cut frame of V2 or V3 up to this long waits beside the scratch buffer; a longer one gets memory of its own, budgeted."""
 _LENGTH = struct.Struct(">I")
 _LENGTH_BYTES = _LENGTH.size
 
 
-class ReceiveBudget:
-    """Bounds the memory of unfinished frames over all connections of one process.
+class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
+    """One connection's incoming half: a hello, then frames; or BookKeeper's frames, which begin without one.
 
-    While less than half of it is taken, a connection that begins a frame gets memory for all of it. Beyond that a frame
-    gets memory as its bytes come, twice what has come: so announcing alone takes no memory from others. Where there is
-    no room even for that, a connection is not read; and a frame that has been unfinished for a second then ends with
-    its connection, the oldest first, until none waits.
+    Subclasses say what to do with them in `hello_received`, `frame_received` or `frames_received`, `chunk_done`,
+    `frame_too_long` and `broken`.
 
     Args:
-        bytes_max: how many bytes unfinished frames may take together.
+        scratch, budget: the memory for what is received.
+        frame_bytes_max: longest frame, its length field included.
+        state: what comes first.
+        in_chunks: V2 and V3: the whole frames of a chunk are handed over together, in one piece. They hold an entry
+            each, so they come by the thousand; a copy and a call for each would cost more than what is done with it.
 
     Attributes:
-        taken: how many they take.
-        sips_from: with so many taken, little is received at one time.
-    """
-
-    __slots__ = ("_members", "_timer", "_waiting", "_whole_max", "bytes_max", "sips_from", "taken")
-
-    def __init__(self, bytes_max: int = 128 * 1024 * 1024) -> None:
-        self.bytes_max = bytes_max
-        self.sips_from = bytes_max - bytes_max // 8
-        self.taken = 0
-        self._whole_max = bytes_max // 2
-        self._members: dict[FrameProtocol, None] = {}
-        self._waiting: deque[FrameProtocol] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def join(self, protocol: FrameProtocol) -> None:
-        """A connection begins."""
-        self._members[protocol] = None
-
-    def leave(self, protocol: FrameProtocol) -> None:
-        """A connection is gone."""
-        self._members.pop(protocol, None)
-        if protocol.waits:
-            protocol.waits = False
-            self._waiting.remove(protocol)
-
-    def grant(
-        self, protocol: FrameProtocol, received: int, left: int, *, sends: bool, waited: bool = False
-    ) -> int:
-        """Take memory for a frame.
-
-        Args:
-            protocol: whose; what it has of the budget counts as its own.
-            received: bytes of the frame that came.
-            left: bytes that are still to come.
-            sends: it has filled what it got before, so it waits before those that may send nothing.
-            waited: it has done so, and is spared a second time if that is possible.
-
-        Returns:
-            For how many bytes more there is memory; 0: for none now, and `protocol.go_on()` is called later.
-        """
-        whole_max = self.bytes_max if waited and sends else self._whole_max
-        if self.taken + left <= whole_max or self.taken == protocol.budgeted:
-            more = left
-        else:
-            more = min(left, received)
-            if self.taken + more > self.bytes_max:
-                self.wait(protocol, first=sends)
-                return 0
-        self.taken += more
-        protocol.budgeted += more
-        return more
-
-    def has_plenty(self, size: int) -> bool:
-        """Whether a frame of this size gets memory for all of it."""
-        return self.taken + size <= self._whole_max or not self.taken
-
-    def is_full_for(self, protocol: FrameProtocol) -> bool:
-        """Whether no more may be taken; alone, a connection may always."""
-        return self.taken > self.bytes_max and self.taken > protocol.budgeted
-
-    def wait(self, protocol: FrameProtocol, *, first: bool = False) -> None:
-        """Call `protocol.go_on()` when there is room again; before all that wait now, or behind them."""
-        if not protocol.waits:
-            protocol.waits = True
-            if first:
-                self._waiting.appendleft(protocol)
-            else:
-                self._waiting.append(protocol)
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._make_room)
-
-    def give(self, size: int) -> None:
-        """Give bytes back; waiting connections try again."""
-        self.taken -= size
-        if self._waiting:
-            self._try_again()
-
-    def _try_again(self) -> None:
-        for _ in range(len(self._waiting)):
-            if self.taken >= self.bytes_max and self.taken > self._waiting[0].budgeted:
-                return
-            protocol = self._waiting.popleft()
-            protocol.waits = False
-            protocol.go_on()
-            if protocol.waits:
-                # Still too much for it: it keeps its place.
-                self._waiting.remove(protocol)
-                self._waiting.appendleft(protocol)
-                return
-
-    def _make_room(self) -> None:
-        """Frames that have been unfinished for long, while others wait for memory, end with their connections."""
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        latest = loop.time() - STALL_SECONDS
-        held = [
-            (protocol.partial_since, protocol)
-            for protocol in self._members
-            if protocol.budgeted and not protocol.waits and protocol.partial_since is not None
-        ]
-        for_others = [
-            protocol for since, protocol in sorted(held, key=lambda pair: pair[0]) if since <= latest
-        ]
-        if not held:
-            # All that is taken is with those that wait for more: the last in the queue make room for the first.
-            for_others = list(self._waiting)[:0:-1]
-        for protocol in for_others:
-            if not self._waiting:
-                break
-            protocol.give_up(
-                f"a frame was incomplete for {STALL_SECONDS:.0f} s while other connections waited for memory"
-            )
-        if self._waiting:
-            self._timer = loop.call_later(LOOK_SECONDS, self._make_room)
-
-
-class Scratch:
-    """The receive memory that all connections of one event loop share.
-
-    Attributes:
-        view: what is received into between two callbacks.
-    """
-
-    __slots__ = ("_frames", "_frames_bytes", "_frames_bytes_max", "view")
-
-    def __init__(self, size: int = SCRATCH_BYTES, *, frames_bytes_max: int = LONG_FRAMES_BYTES_MAX) -> None:
-        self.view = memoryview(bytearray(size))
-        self._frames: deque[bytearray] = deque()
-        self._frames_bytes = 0
-        self._frames_bytes_max = frames_bytes_max
-
-    def frame(self, size: int) -> memoryview:
-        """Memory for one frame, its receiver's until the last view of it is gone."""
-        if size < LONG_FRAME_BYTES:
-            return memoryview(bytearray(size))
-        frames = self._frames
-        for index in (*range(LOOKED_AT), *range(-1, -LOOKED_AT - 1, -1)):
-            if index >= len(frames) or -index > len(frames):
-                continue
-            buffer = frames[index]
-            if len(buffer) >= size and _is_free(buffer):
-                del frames[index]
-                break
-        else:
-            buffer = bytearray(-(-size // FRAME_STEP_BYTES) * FRAME_STEP_BYTES)
-            self._frames_bytes += len(buffer)
-        frames.appendleft(buffer)
-        while self._frames_bytes > self._frames_bytes_max:
-            self._frames_bytes -= len(frames.pop())
-        return memoryview(buffer)[:size]
-
-    def give_back(self) -> None:
-        """Keep no memory of frames that nothing refers to any more."""
-        self._frames = deque(buffer for buffer in self._frames if not _is_free(buffer))
-        self._frames_bytes = sum(map(len, self._frames))
-
-
-def _is_free(buffer: bytearray) -> bool:
-    """Whether there is no view of a buffer: while there is one, Python refuses to change its size."""
-    try:
-        buffer.append(buffer.pop())
-    except BufferError:
-        return False
-    return True
-
-
-class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
-    """One connection's incoming half: a hello, then frames.
-
-    Subclasses say what to do with them in `hello_received`, `frame_received`, `chunk_done`, `frame_too_long` and
-    `broken`.
-
-    Attributes:
+        state: what comes next; only `enter` changes it.
         budgeted: bytes of the budget that its unfinished frame takes.
         waits: it is not read because there is no memory for its frame.
         partial_since: loop time at which the frame began that is not finished; None if there is none.
         heard: something was received; the reader of the flag unsets it.
     """
 
-    def __init__(self, scratch: Scratch, budget: ReceiveBudget, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        scratch: Scratch,
+        budget: ReceiveBudget,
+        frame_bytes_max: int,
+        state: ConnectionState = HELLO,
+        *,
+        in_chunks: bool = False,
+    ) -> None:
+        self.state = state
+        self._in_chunks = in_chunks
+        self._kept_bytes_max = min(KEPT_BYTES_MAX, frame_bytes_max - 3)
+        self._passing = 0
         self._scratch = scratch.view
         self._memory = scratch
         self._budget = budget
         self._frame_bytes_max = frame_bytes_max
-        self._greeted = False
         self._stub = b""
         self._frame: memoryview | None = None
         self._filled = 0
@@ -254,7 +94,17 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         """Bytes that the transport has taken and the system has not: they are gone if this process ends."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
+    def enter(self, state: ConnectionState) -> None:
+        """Go on to another state, one that may follow."""
+        assert state in FOLLOWS[self.state], f"a connection went from {self.state} to {state}"
+        self.state = state
+
     # --- for subclasses ------------------------------------------------------------------------------------------
+
+    def is_taken_over(self, start: memoryview) -> bool:  # noqa: ARG002 - subclasses look at it
+        """The first bytes: whether another protocol's object takes them and all that follows."""
+        self.enter(HELLO)
+        return False
 
     def hello_received(self, body: memoryview) -> None:
         """The other side's hello, or its response to ours."""
@@ -262,6 +112,13 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
 
     def frame_received(self, frame: memoryview) -> None:
         """One whole frame, length field included. The memory is the receiver's to keep."""
+        raise NotImplementedError
+
+    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        """Whole frames of V2 or V3, length fields included, and where in `data` each begins.
+
+        Frames of one size come as a `range`, and then `data` is `bytes`. The memory is the receiver's.
+        """
         raise NotImplementedError
 
     def chunk_done(self) -> None:
@@ -358,6 +215,8 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
     def secured(self, transport: asyncio.Transport) -> None:
         """TLS is up: what comes and goes does so through this transport."""
         self.transport = transport
+        if self.state is SECURING:
+            self.enter(HELLO)
 
     def resume_reading(self) -> None:
         """Read on. Subclasses that have reasons of their own not to read check them here."""
@@ -369,17 +228,24 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
     def _split(self, data: memoryview) -> None:
         at, end = 0, len(data)
         self._long_expected = False
-        if not self._greeted:
+        if self._passing:
+            self._pass_over(data)
+            return
+        if self._in_chunks:
+            self._split_chunk(data)
+            return
+        if self.state is FIRST and self.is_taken_over(data):
+            return
+        if self.state is HELLO:
             hello = native_hello.split_hello(data)
             if hello is None:
                 self._keep(data)
                 return
             body, at = hello
-            self._greeted = True
             self.hello_received(body)
-            if self.transport is not None and self.transport.is_closing():
+            if self.state is HELLO or (self.transport is not None and self.transport.is_closing()):
                 return  # a refused client is not served
-            if not self._greeted and at < end:
+            if self.state is SECURING and at < end:
                 msg = "unencrypted bytes after a START_TLS request"
                 raise MalformedFrameError(msg)
         while end - at >= _LENGTH_BYTES:
@@ -398,6 +264,26 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
             self._keep(data[at:])
         else:
             self.partial_since = None
+
+    def _split_chunk(self, data: memoryview) -> None:
+        stretches, end = whole_frames(data, self._frame_bytes_max)
+        if stretches:
+            self.partial_since = None
+        rest = data[end:]
+        too_long = 0
+        if len(rest) >= 4 and (size := int.from_bytes(rest[:4], "big")) >= self._kept_bytes_max:
+            if size + 4 > self._frame_bytes_max:
+                too_long = size + 4
+            else:
+                self._begin(rest)
+        elif rest:
+            self._keep(rest)
+        if stretches:
+            chunk = bytes(data[:end])
+            for starts in stretches:
+                self.frames_received(chunk, starts)
+        if too_long:
+            self._too_long(rest, too_long)
 
     def _keep(self, rest: memoryview) -> None:
         """Keep what is too short to contain the size of its frame, or to deserve memory for all of it."""
@@ -455,7 +341,10 @@ class FrameProtocol(PassesOver, asyncio.BufferedProtocol):
         self._release()
         assert frame is not None
         self._long_expected = len(frame) >= LONG_FRAME_BYTES
-        self.frame_received(frame)
+        if self._in_chunks:
+            self.frames_received(frame, [0])
+        else:
+            self.frame_received(frame)
 
     def _release(self) -> None:
         self._frame = None

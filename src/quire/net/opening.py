@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError
 from quire.net.sasl import PLUGIN, SaslClient
 from quire.net.security import ClientKeys
 from quire.net.tls import explain
-from quire.wire import bookkeeper, native, native_hello, v2, v3
+from quire.wire import bookkeeper, native_hello, v2, v3
 from quire.wire.entry import Buffer
-from quire.wire.native import Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+from quire.wire.requests import Authenticate
+from quire.wire.responses import AuthReply
 
 _FIRST_TXN_ID: Final = 1 << 40
 """Far from the numbers of requests: a response to the opening that comes late matches no request."""
@@ -57,8 +58,8 @@ class Opened(Protocol):
         """All is said."""
 
 
-class OpenedNative(Opened, Protocol):
-    """A channel of our own protocol that is being opened."""
+class OpeningNative(Protocol):
+    """What says our own protocol's part of an opening."""
 
     def hello(self, auth_scheme: str = "") -> native_hello.Hello:
         """What this client says first."""
@@ -66,7 +67,7 @@ class OpenedNative(Opened, Protocol):
     def write_hello(self, hello: native_hello.Hello) -> None:
         """Send it."""
 
-    def ask_at_once(self, kind: Kind, body: bytes, sink: NativeOpening) -> None:
+    def ask_at_once(self, request: Authenticate, sink: NativeOpening) -> None:
         """Send a request of the opening."""
 
 
@@ -115,19 +116,19 @@ class _Opening:
 class NativeOpening(_Opening):
     """The opening of our own protocol: a hello that asks for TLS, the hello, AUTH requests."""
 
-    def __init__(self, channel: OpenedNative, keys: ClientKeys) -> None:
+    def __init__(self, channel: Opened, codec: OpeningNative, keys: ClientKeys) -> None:
         super().__init__(keys, channel.refuse)
-        self._channel = channel
+        self._channel, self._codec = channel, codec
         self._asks_tls = keys.wants_tls
         if self._asks_tls:
-            channel.write_hello(native_hello.Hello("", "", features=native_hello.START_TLS))
+            codec.write_hello(native_hello.Hello("", "", features=native_hello.START_TLS))
         else:
             self.secured()
 
     def secured(self) -> None:
         """The way is safe, or as safe as it gets: say who is meant."""
         scheme = PLUGIN if self.keys.has_name else ""
-        self._channel.write_hello(self._channel.hello(scheme))
+        self._codec.write_hello(self._codec.hello(scheme))
 
     def takes(self, hello: native_hello.HelloAnswer) -> bool:
         """Whether a response to a hello was this opening's; one that is not opens the connection, or refuses it."""
@@ -146,16 +147,16 @@ class NativeOpening(_Opening):
             return True
         return False
 
-    def answered(self, tag: object, frame: native.AnswerFrame) -> None:  # noqa: ARG002 - one request at a time
+    def answered(self, tag: object, response: AuthReply) -> None:  # noqa: ARG002 - one request at a time
         """A step of the authentication was answered."""
-        if frame.answer is Answer.OK:
-            self._ask(self.token(frame.body))
-        elif frame.answer is not Answer.UNREACHABLE:
+        if response.answer is Answer.OK:
+            self._ask(self.token(response.token))
+        elif response.answer is not Answer.UNREACHABLE:
             self._refuse(_NOT_TAKEN)
 
     def _ask(self, token: bytes | None) -> None:
         if token is not None:
-            self._channel.ask_at_once(Kind.AUTH, token, self)
+            self._codec.ask_at_once(Authenticate(token), self)
         elif self.known:
             self._channel.opened()
 
@@ -247,6 +248,9 @@ class BookKeeperOpening(_Opening):
     def _write(self, frame: bytes) -> None:
         assert self._channel.transport is not None
         self._channel.transport.write(frame)
+
+
+Opening: TypeAlias = NativeOpening | BookKeeperOpening
 
 
 def why_it_ended(exc: Exception | None, *, opening: bool) -> str:

@@ -73,7 +73,7 @@ class RunsExpected:
                 run.expected -= count
                 if not run.expected:
                     self._remove(run)
-                    run.finish(Answer.OK)
+                    run.refuse(Answer.OK)
             elif count == 1:
                 break
             else:

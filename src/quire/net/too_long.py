@@ -19,8 +19,6 @@ ABSURD_BYTES: Final = 1 << 31
 class PassesOver:
     """What `FrameProtocol` does with a frame above its limit: ask what it is, then drop its bytes as they come.
 
-    The stream's splitter is exchanged meanwhile, so that frames below the limit cost nothing more.
-
     Attributes:
         told_bytes: how much of such a frame `frame_too_long` wants to see.
     """
@@ -57,16 +55,15 @@ class PassesOver:
         self.frame_too_long(data, size)
         self._mark_partial(partial=True)
         self._passing = size
-        self.__dict__["_split"] = self._pass_over
         self._pass_over(data)
 
     def _pass_over(self, data: memoryview) -> None:
-        """Stands for `_split` until the end of that frame."""
+        """Drop what comes until the end of that frame."""
         left = self._passing
         if len(data) < left:
             self._passing = left - len(data)
             return
-        del self.__dict__["_split"]
+        self._passing = 0
         self._mark_partial(partial=False)
         if len(data) > left:
             self._split(data[left:])

@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from quire.storage.footer_format import Row
-from quire.storage.segment_format import RecordHeader, decode_record_header
 from quire.wire.entry import Buffer
 from quire.wire.run import RUN_HEADER_BYTES, RunView, count_ids, encode_run
+from quire.wire.stored_record import RecordHeader, decode_record_header
 
 
 def header_of(data: bytes, row: Row, seed: int) -> RecordHeader | None:

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from quire.storage.segment_format import BLOCK_BYTES, U32, FormatError, place_seed
+from quire.storage.segment_format import BLOCK_BYTES, U32, FormatError
 from quire.wire.entry import Buffer
 from quire.wire.layout import REFUSES, Field, FieldUse, Layout
+from quire.wire.stored_record import place_seed
 
 _FOOTER = FieldUse("bookie", "bookie", "2", REFUSES + " the directory")
 TRAILER_MAGIC = b"\xd1QFOO\r\n\x1a"

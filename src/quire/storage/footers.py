@@ -24,7 +24,8 @@ from quire.storage.footer_format import (
 )
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
-from quire.storage.segment_format import BLOCK_BYTES, FormatError, SegmentHeader, place_seed, seed_of
+from quire.storage.segment_format import BLOCK_BYTES, FormatError, SegmentHeader, seed_of
+from quire.wire.stored_record import place_seed
 
 
 def decode_quietly(files: SegmentFiles, header: SegmentHeader) -> Trailer | None:

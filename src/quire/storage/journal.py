@@ -21,22 +21,19 @@ from quire.core.errors import DescriptorShortageError, DiskFullError, StorageErr
 from quire.env.interfaces import Buffer, Worker
 from quire.storage.config import StorageConfig
 from quire.storage.footer_format import Trailer
-from quire.storage.group import Group, Item, Sink
 from quire.storage.patient_worker import PatientWorker
 from quire.storage.record_bodies import encode_segment_list
-from quire.storage.segment import Segment, footer_room, footer_share
+from quire.storage.segment import Group, Item, Segment, Sink, footer_room, footer_share
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space, block_buffer
 from quire.storage.segment_format import (
     ALL_LEDGERS,
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
-    RECORD_HEAD,
-    RECORD_HEADER_BYTES,
     U32,
     SegmentRecordKind,
     aligned,
-    padded,
 )
+from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, padded
 
 BUFFERS_KEPT = 5
 BLANKED_BYTES = 1024 * 1024
@@ -118,8 +115,9 @@ class Journal:
         residues: int = 0,
         count: int = 0,
         flags: int = 0,
+        item: Item | None = None,
     ) -> tuple[Segment, int, int]:
-        """Give a record its LSN and its place.
+        """Give a record its LSN and its place; the sink of `item` is called when it is durable.
 
         Returns:
             (segment, offset of the record, LSN). It is on disk when `durable_lsn` has reached the LSN.
@@ -131,7 +129,7 @@ class Journal:
         if self.failure is not None:
             raise self.failure
         size = len(body)
-        length = padded(RECORD_HEADER_BYTES + size)
+        length = RECORD_HEADER_BYTES + size + 7 & ~7
         group = self._group
         if (
             group is None
@@ -154,21 +152,20 @@ class Journal:
         )  # fmt: skip
         checksum = crc32c(view[at : at + _CHECKSUM_AT], segment.seed ^ (offset & 0xFFFFFFFF))
         U32.pack_into(view, at + _CHECKSUM_AT, checksum)
-        body_at = at + RECORD_HEADER_BYTES
+        body_at, end = at + RECORD_HEADER_BYTES, at + length
         view[body_at : body_at + size] = body
-        end = at + length
         if body_at + size != end:
             view[body_at + size : end] = _PADDING[: end - body_at - size]
         group.used = end
         group.records += 1
-        if not group.first_lsn:
-            group.first_lsn = lsn
-        if not segment.first_lsn:
-            segment.first_lsn = lsn
+        group.first_lsn = group.first_lsn or lsn
+        segment.first_lsn = segment.first_lsn or lsn
         group.last_lsn = segment.last_lsn = lsn
         # Other records that concern all ledgers are about segments, or about what is dead: their loss hides no entry.
         if ledger_id >= 0 or kind == SegmentRecordKind.SUSPICION:
             group.name(ledger_id, first, last)
+        if item is not None:
+            group.items.append(item)
         return segment, offset, lsn
 
     def wait(self, sink: Sink, tag: object) -> None:
@@ -212,9 +209,10 @@ class Journal:
 
     def _buffer(self, length: int) -> memoryview:
         """Page-aligned memory for a group with a record of this length, used before if possible."""
-        needed = aligned(GROUP_HEADER_BYTES + length + 256) + BLOCK_BYTES
-        if needed <= self._buffer_bytes and self._buffers:
+        bytes_max = GROUP_HEADER_BYTES + length + 256
+        if self._buffers and bytes_max <= self._buffer_bytes - BLOCK_BYTES:
             return self._buffers.pop()
+        needed = aligned(bytes_max) + BLOCK_BYTES
         return memoryview(block_buffer(max(needed, self._buffer_bytes)))
 
     def _disk_full(self) -> DiskFullError:
@@ -242,7 +240,7 @@ class Journal:
         segment = self._files.take(self.next_sequence, self.last_lsn + 1, space)
         if segment is None:
             raise self._disk_full()
-        if self._files.spares < self._config.reserve_segments:
+        if len(self._files.spares) < self._config.reserve_segments:
             self.full = True
         self.next_sequence += 1
         old, self.current = self.current, segment
@@ -299,12 +297,12 @@ class Journal:
         if alone and small and not group.opens:
             self._write_inline(group)
         else:
-            self._worker.submit(partial(group.write, self._files), partial(self._written, group))
+            self._worker.submit(partial(group.write, self._files.activate), partial(self._written, group))
 
     def _write_inline(self, group: Group) -> None:
         result: object = None
         try:
-            group.write(self._files)
+            group.write(self._files.activate)
         except (OSError, ValueError) as error:
             result = error
         self._written(group, result)
@@ -392,7 +390,7 @@ class Journal:
             self.full
             or self.failure is not None
             or self._jobs
-            or self._files.spares > self._config.reserve_segments
+            or len(self._files.spares) > self._config.reserve_segments
         ):
             return
         name = self._files.reserve_spare()

@@ -19,9 +19,9 @@ from quire.storage.journal import Journal
 from quire.storage.patient_worker import shortage
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
-from quire.storage.segment_format import RECORD_HEADER_BYTES, decode_record_header
 from quire.storage.slices import Slice
 from quire.wire.entry import Buffer
+from quire.wire.stored_record import RECORD_HEADER_BYTES, decode_record_header
 
 
 class KeptRecords:

@@ -29,7 +29,6 @@ from quire.storage.config import StorageConfig
 from quire.storage.damages import Damages
 from quire.storage.findings import Damage
 from quire.storage.footer_format import OFFSET_UNIT, Row, RowFlag, Trailer
-from quire.storage.group import Sink
 from quire.storage.identity import Identity
 from quire.storage.index import is_damaged
 from quire.storage.journal import Journal
@@ -40,17 +39,9 @@ from quire.storage.rebuild import StoredRecord, records_of
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.reclaim import Reclaimer
 from quire.storage.record_bodies import Suspicion
-from quire.storage.segment import Segment
+from quire.storage.segment import Segment, Sink
 from quire.storage.segment_files import NO_SPACE, SegmentFiles, Space
-from quire.storage.segment_format import (
-    ALL_LEDGERS,
-    FORMAT_VERSION,
-    LSN_GAP,
-    RECORD_HEADER_BYTES,
-    RecordFlag,
-    SegmentRecordKind,
-    padded,
-)
+from quire.storage.segment_format import ALL_LEDGERS, FORMAT_VERSION, LSN_GAP, RecordFlag, SegmentRecordKind
 from quire.storage.slices import run_through
 from quire.storage.start import Start, StartReport
 from quire.storage.state_format import StoredLedgerState, encode_state
@@ -59,6 +50,7 @@ from quire.storage.stored_ledger import StoredLedger
 from quire.storage.taking_up import TakingUp
 from quire.storage.tombstones import TombstoneShrinker
 from quire.wire.run import RunView, count_ids
+from quire.wire.stored_record import RECORD_HEADER_BYTES, padded
 
 ROOM_FOR_LISTS = 2048
 """Left free in a start's group for the list of segments. Ledgers that do not fit in are put in limbo all together."""
@@ -380,11 +372,11 @@ class LedgerStorage:
                 residues=run.residues,
                 count=run.count,
                 flags=RecordFlag.RECOVERY if recovery else 0,
+                item=(sink, tag, None),
             )
         except StorageError as error:
             self._journal.refuse(sink, tag, error)
             return
-        self._journal.wait(sink, tag)
         if ledger is None:
             ledger = self._states.new(ledger_id)
             self._states.place(ledger_id, ledger)
@@ -632,7 +624,7 @@ class LedgerStorage:
         journal = self._journal
         return {
             "segments": len(self.segments),
-            "spares": self._files.spares,
+            "spares": len(self._files.spares),
             "ledgers": len(self._ledgers),
             "tombstones": len(self._states.tombstones),
             "shrunk_tombstones": len(self._states.shrunk),
@@ -658,7 +650,8 @@ class LedgerStorage:
         self.segments[segment.sequence] = self.unsealed[segment.sequence] = segment
 
     def _durable(self, lsn: int) -> None:
-        self._recent.trim(lsn)
+        if self._recent.bytes > self._recent.bytes_max:
+            self._recent.trim(lsn)
         self._journal.prepare_spare()
 
     def _take_up(self, segment: Segment, trailer: Trailer, directory: bytes) -> None:

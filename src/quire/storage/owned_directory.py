@@ -13,7 +13,7 @@ from quire.env.private import check_owner, close_folder
 from quire.storage.boot import BOOT_FILE, MARKER_FILE
 from quire.storage.collector_file import COLLECTOR_FILE
 from quire.storage.identity import COOKIE_FILE, LOCK_FILE
-from quire.storage.segment_format import SEGMENTS_FOLDER
+from quire.wire.stored_record import SEGMENTS_FOLDER
 
 _LOG: Final = logging.getLogger(__name__)
 _NAMES: Final = frozenset({BOOT_FILE, MARKER_FILE, COLLECTOR_FILE, COOKIE_FILE, LOCK_FILE, SEGMENTS_FOLDER})

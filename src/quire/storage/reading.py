@@ -32,11 +32,11 @@ from quire.storage.index import RowTable, RunPiece, dense_pieces, is_damaged, re
 from quire.storage.recent_runs import RecentRuns
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles
-from quire.storage.segment_format import RECORD_HEADER_BYTES, place_seed
 from quire.storage.stored_ledger import Span, StoredLedger
 from quire.wire import native
 from quire.wire.entry import HEADER, HEADER_BYTES, Buffer, EntryDigest
 from quire.wire.run import RUN_HEADER_BYTES, RunPlace, RunView, count_ids
+from quire.wire.stored_record import RECORD_HEADER_BYTES, place_seed
 
 UNKNOWN_INTERVALS_MAX = 1024
 SHORT_READ_BYTES = 16 * 1024

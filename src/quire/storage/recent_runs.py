@@ -14,14 +14,15 @@ ITEM_BYTES = 256
 class RecentRuns:
     """First in, first out, by bytes. What is not durable stays whatever it takes: it is nowhere else.
 
-    Args:
+    Attributes:
         bytes_max: how much to keep of what is durable.
+        bytes: how much there is.
     """
 
-    __slots__ = ("_bodies", "_bytes_max", "_order", "bytes")
+    __slots__ = ("_bodies", "_order", "bytes", "bytes_max")
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._bodies: dict[tuple[int, int], Buffer] = {}
         self._order: deque[tuple[int, tuple[int, int], int]] = deque()
         self.bytes = 0
@@ -45,7 +46,7 @@ class RecentRuns:
     def trim(self, durable_lsn: int) -> None:
         """Let go of the oldest down to the limit, but of nothing above the durable LSN."""
         order = self._order
-        while self.bytes > self._bytes_max and order and order[0][0] <= durable_lsn:
+        while self.bytes > self.bytes_max and order and order[0][0] <= durable_lsn:
             _, key, size = order.popleft()
             self._bodies.pop(key, None)
             self.bytes -= size

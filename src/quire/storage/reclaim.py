@@ -26,10 +26,11 @@ from quire.storage.kept_records import KeptRecords
 from quire.storage.record_bodies import TOMBSTONE, encode_retirement
 from quire.storage.segment import Segment
 from quire.storage.segment_files import SegmentFiles, Space
-from quire.storage.segment_format import ALL_LEDGERS, RECORD_HEADER_BYTES, SegmentRecordKind
+from quire.storage.segment_format import ALL_LEDGERS, SegmentRecordKind
 from quire.storage.slices import LOOKED_AT, Slice
 from quire.storage.state_format import SHRUNK_STATE
 from quire.storage.states import States
+from quire.wire.stored_record import RECORD_HEADER_BYTES
 
 BACKLOG_MAX: Final = 4
 """With more full groups waiting for the disk, what is carried over waits too."""

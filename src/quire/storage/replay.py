@@ -22,22 +22,19 @@ from quire.storage.segment_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
     GROUP_MAGIC,
-    RECORD_HEAD,
-    RECORD_HEADER_BYTES,
     STATE_KINDS,
     U64,
     FormatError,
     GroupHeader,
     RecordFlag,
-    RecordHeader,
     SegmentHeader,
     SegmentRecordKind,
     check_understood,
     decode_group_header,
-    decode_record_header,
     is_kept,
     seed_of,
 )
+from quire.wire.stored_record import RECORD_HEAD, RECORD_HEADER_BYTES, RecordHeader, decode_record_header
 
 _READ_BYTES = 1 << 20
 _RUN = int(SegmentRecordKind.RUN)

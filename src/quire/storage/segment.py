@@ -1,13 +1,20 @@
-"""One segment in memory: how full it is, what it holds, and how it is sealed."""
+"""One segment in memory: its groups, how full it is, what it holds, and how it is sealed.
+
+A group is the records that one write and one sync make durable, laid out where they will stay.
+
+Layout: `docs/formats/segment.md`, "Group header".
+"""
 
 from __future__ import annotations
 
 import mmap
 from array import array
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeAlias
 
 from crc32c import crc32c
 
+from quire.core.errors import StorageError
 from quire.env.interfaces import File
 from quire.storage.contents import NOTHING, Contents, contents_of
 from quire.storage.footer_format import (
@@ -27,15 +34,20 @@ from quire.storage.footer_format import (
 from quire.storage.index import RowTable
 from quire.storage.record_bodies import TOMBSTONE
 from quire.storage.segment_format import (
+    ALL_LEDGERS,
     BLOCK_BYTES,
+    GROUP_HEADER_BYTES,
+    RANGES_MAX,
     STATE_KINDS,
+    GroupFlag,
     SegmentHeader,
     SegmentRecordKind,
     aligned,
     is_kept,
-    place_seed,
+    write_group_header,
 )
 from quire.storage.state_format import SHRUNK_STATE, StoredLedgerState, brings_life, encode_state
+from quire.wire.stored_record import place_seed
 
 NO_TABLE: Final = None
 
@@ -45,6 +57,8 @@ class Segment:
 
     Attributes:
         header: its block 0.
+        sequence: its number, never given to another.
+        recycled: the file held another segment before: what was not written yet is not blank.
         seed: what its checksums start from.
         data_end: where the next group goes; all below is given out.
         blanked_end: below it, what is behind `data_end` has been written with zeros.
@@ -74,7 +88,9 @@ class Segment:
         "kept",
         "last_lsn",
         "live",
+        "recycled",
         "seed",
+        "sequence",
         "spare",
         "states",
         "table",
@@ -83,6 +99,8 @@ class Segment:
 
     def __init__(self, header: SegmentHeader, seed: int) -> None:
         self.header = header
+        self.sequence = header.sequence
+        self.recycled = header.recycled
         self.seed = seed
         self.data_end = BLOCK_BYTES
         self.blanked_end = 0
@@ -100,16 +118,6 @@ class Segment:
         self.file: File | None = None
         self.spare = ""
         self.trailer: Trailer | None = None
-
-    @property
-    def sequence(self) -> int:
-        """Its number, never given to another."""
-        return self.header.sequence
-
-    @property
-    def recycled(self) -> bool:
-        """The file held another segment before: what was not written yet is not blank."""
-        return self.header.recycled
 
     def keep_state(self, ledger_id: int, lsn: int, body: bytes) -> None:
         """Remember the newest state of a ledger for the footer."""
@@ -164,9 +172,10 @@ class Segment:
             rows += ROW_BYTES
             if ledger_id not in table.lacs:
                 ledgers += 1
-        footer = aligned(rest + rows + ledgers * DIRECTORY_BYTES) + BLOCK_BYTES
-        blank = BLOCK_BYTES if self.recycled else 0
-        return aligned(end) + blank + footer <= self.header.segment_bytes
+        # `aligned`, without its call: this is asked for every record.
+        footer = -(-(rest + rows + ledgers * DIRECTORY_BYTES) // BLOCK_BYTES)
+        blank = 1 if self.recycled else 0
+        return (-(-end // BLOCK_BYTES) + blank + footer + 1) * BLOCK_BYTES <= self.header.segment_bytes
 
     def seal(self) -> tuple[Trailer, bytes]:
         """Write footer and trailer, each synced. May run on the worker; nothing may be put here any more.
@@ -271,3 +280,82 @@ def footer_room(segment_bytes: int) -> int:
     """The longest record that fits into an empty segment beside its list of segments and its footer."""
     blocks = 5  # header, list of segments with a group's header, a blank block, footer, trailer
     return segment_bytes - blocks * BLOCK_BYTES - footer_bytes(0, 1, 1)
+
+
+class Sink(Protocol):
+    """A caller that put something and waits until it is on disk."""
+
+    def stored(self, tag: object, error: StorageError | None) -> None:
+        """What was put with this tag is durable (no error), or failed for ever."""
+
+
+Item: TypeAlias = tuple[Sink, object, StorageError | None]
+
+
+class Group:
+    """Records that will be written and synced together, in the buffer that will be written."""
+
+    __slots__ = ("first_lsn", "flags", "items", "last_lsn", "offset", "opens", "ranges", "records", "segment",
+                 "used", "view")  # fmt: skip
+
+    def __init__(self, segment: Segment, buffer: memoryview, *, opens: bool) -> None:
+        self.segment = segment
+        self.view = buffer
+        self.offset = segment.data_end
+        self.opens = opens
+        self.used = GROUP_HEADER_BYTES
+        self.first_lsn = 0
+        self.last_lsn = 0
+        self.records = 0
+        self.flags = 0
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self.items: list[Item] = []
+
+    def name(self, ledger_id: int, first: int, last: int) -> None:
+        """Note for the group's header that it says something about a ledger."""
+        if ledger_id == ALL_LEDGERS:
+            self.flags |= GroupFlag.CONCERNS_ALL
+            return
+        known = self.ranges.get(ledger_id)
+        if known is not None:
+            if first >= 0:
+                self.ranges[ledger_id] = (
+                    first if known[0] < 0 else min(known[0], first),
+                    max(known[1], last),
+                )
+        elif len(self.ranges) < RANGES_MAX:
+            self.ranges[ledger_id] = (first, last)
+        else:
+            self.flags |= GroupFlag.UNNAMED
+
+    def close(self) -> None:
+        """Write the header: nothing more comes in."""
+        segment = self.segment
+        segment.before_checksum = write_group_header(
+            self.view,
+            self.offset,
+            (self.first_lsn, self.last_lsn),
+            (segment.before_lsn, segment.before_checksum),
+            self.used - GROUP_HEADER_BYTES,
+            self.records,
+            self.flags,
+            [(ledger_id, *span) for ledger_id, span in self.ranges.items()],
+            segment.sequence,
+            segment.seed,
+        )
+        segment.before_lsn = self.last_lsn
+        end = -(-self.used // BLOCK_BYTES) * BLOCK_BYTES
+        segment.data_end = self.offset + end
+        if segment.recycled:
+            end += BLOCK_BYTES
+        self.view[self.used : end] = bytes(end - self.used)
+        self.used = end
+
+    def write(self, activate: Callable[[Segment], None]) -> None:
+        """Write and sync; `activate` opens the segment if this is its first group. May run on the worker."""
+        if self.opens and self.segment.spare:
+            activate(self.segment)
+        file = self.segment.file
+        assert file is not None
+        file.write_at(self.view[: self.used], self.offset)
+        file.sync()

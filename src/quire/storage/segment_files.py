@@ -23,13 +23,13 @@ from quire.storage.config import StorageConfig
 from quire.storage.segment import Segment
 from quire.storage.segment_format import (
     BLOCK_BYTES,
-    SEGMENTS_FOLDER,
     FormatError,
     SegmentHeader,
     decode_segment_header,
     encode_segment_header,
     seed_of,
 )
+from quire.wire.stored_record import SEGMENTS_FOLDER
 
 SEGMENT = ".seg"
 FRESH = ".fresh"
@@ -68,6 +68,7 @@ class SegmentFiles:
         chance: where nonces come from.
 
     Attributes:
+        spares: the names of the files that wait to become segments.
         short: the last attempt to make spares found no descriptor left, not a full disk.
     """
 
@@ -85,7 +86,7 @@ class SegmentFiles:
         self._identity = (cluster_instance, bookie_id)
         self._files = files
         self._chance = chance
-        self._spares: list[str] = []
+        self.spares: list[str] = []
         self._spare_number = 1
         self._open: OrderedDict[int, File] = OrderedDict()
         self._sealed: set[int] = set()
@@ -114,7 +115,7 @@ class SegmentFiles:
             elif dot + ending in {FRESH, USED}:
                 self._spare_number = max(self._spare_number, self._number(name, stem) + 1)
                 if self._size(self.directory / name) == self._config.segment_bytes:
-                    self._spares.append(name)
+                    self.spares.append(name)
                 else:
                     self._files.remove(self.directory / name)
             elif ending.endswith(TEMPORARY[1:]):
@@ -179,11 +180,6 @@ class SegmentFiles:
 
     # --- spares ---------------------------------------------------------------------------------------------------
 
-    @property
-    def spares(self) -> int:
-        """How many files wait to become segments."""
-        return len(self._spares)
-
     def reserve_spare(self) -> str:
         """A name for a new spare, for `allocate_spare` (which may run on the worker)."""
         name = f"{self._spare_number:016x}{FRESH}"
@@ -203,12 +199,12 @@ class SegmentFiles:
 
     def add_spare(self, name: str) -> None:
         """A spare is ready."""
-        self._spares.append(name)
+        self.spares.append(name)
 
     def make_spares(self, count: int) -> bool:
         """Make spares until there are `count`; False when the disk is full, or no descriptor is left (`short`)."""
         self.short = False
-        while len(self._spares) < count:
+        while len(self.spares) < count:
             name = self.reserve_spare()
             try:
                 self._with_room(partial(self.allocate_spare, name))
@@ -226,11 +222,11 @@ class SegmentFiles:
 
     def take(self, sequence: int, first_lsn: int, space: Space) -> Segment | None:
         """A new segment from a spare, not yet on disk (`activate`); None if none may be used for this."""
-        if len(self._spares) <= self.kept_back(space):
+        if len(self.spares) <= self.kept_back(space):
             return None
         # Recycled files first: their blocks are allocated and written, so writes to them are cheapest.
-        name = next((one for one in self._spares if one.endswith(USED)), self._spares[0])
-        self._spares.remove(name)
+        name = next((one for one in self.spares if one.endswith(USED)), self.spares[0])
+        self.spares.remove(name)
         recycled = name.endswith(USED)
         nonce = self._chance.getrandbits(64)
         header = SegmentHeader(
@@ -283,7 +279,7 @@ class SegmentFiles:
         self.forget(sequence)
         self._sealed.discard(sequence)
         path = self.path(sequence)
-        if len(self._spares) >= keep or not self._is_whole(path):
+        if len(self.spares) >= keep or not self._is_whole(path):
             return "", partial(self._give_up, path, None)
         name = f"{self._spare_number:016x}{USED}"
         self._spare_number += 1
@@ -422,4 +418,4 @@ class SegmentFiles:
         self._open.clear()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._spares)
+        return iter(self.spares)

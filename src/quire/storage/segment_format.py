@@ -14,14 +14,12 @@ from crc32c import crc32c
 
 from quire.wire.entry import Buffer
 from quire.wire.layout import REFUSES, Field, FieldUse, Layout, Names
+from quire.wire.stored_record import RecordHeader, place_seed
 
 BLOCK_BYTES = 4096
 FORMAT_VERSION = 2
 FORMAT_VERSIONS_READ = frozenset({1, 2})
 GROUP_HEADER_BYTES = 1024
-RECORD_HEADER_BYTES = 104
-SEGMENTS_FOLDER = "segments"
-"""The folder of the segments in a bookie's directory."""
 RANGES_MAX = 39
 LSN_GAP = 1 << 32
 """How far the LSN jumps after an unclean stop: more than any group can have given out."""
@@ -31,7 +29,6 @@ GROUP_MAGIC = b"\xd1QGRP\r\n\x1a"
 
 GROUP_HEAD = struct.Struct(">8sQQQQQIIIHH")
 RANGE = struct.Struct(">qqq")
-RECORD_HEAD = struct.Struct(">IBBBBQqqqQQqQIIIIIII")
 U16 = struct.Struct(">H")
 U32 = struct.Struct(">I")
 U64 = struct.Struct(">Q")
@@ -154,19 +151,9 @@ def aligned(size: int) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def padded(size: int) -> int:
-    """A size rounded up to 8."""
-    return (size + 7) & ~7
-
-
 def seed_of(sequence: int, nonce: int) -> int:
     """What all checksums of a segment start from, apart from the offset."""
     return crc32c(_U64_PAIR.pack(sequence, nonce))
-
-
-def place_seed(seed: int, offset: int) -> int:
-    """What the checksum of something at an offset starts from: no block verifies at another place."""
-    return seed ^ (offset & 0xFFFFFFFF)
 
 
 # --- segment header ---------------------------------------------------------------------------------------------
@@ -316,7 +303,7 @@ def write_group_header(
     )  # fmt: skip
     end = GROUP_HEADER_BYTES - U32.size
     view[at:end] = _BLANK_HEADER[: end - at]
-    checksum = crc32c(view[:end], place_seed(seed, offset))
+    checksum = crc32c(view[:end], seed ^ (offset & 0xFFFFFFFF))
     U32.pack_into(view, end, checksum)
     return checksum
 
@@ -349,44 +336,6 @@ def decode_group_header(data: Buffer, offset: int, sequence: int, seed: int) -> 
 
 
 # --- records ----------------------------------------------------------------------------------------------------
-
-
-class RecordHeader(NamedTuple):
-    """The 104 bytes before a record's body."""
-
-    length: int
-    kind: int
-    codec: int
-    digest_type: int
-    period: int
-    lsn: int
-    ledger_id: int
-    first: int
-    last: int
-    origin_term: int
-    token: int
-    lac: int
-    residues: int
-    entries: int
-    key_id: int
-    tenant: int
-    flags: int
-    body_bytes: int
-    body_checksum: int
-    zero: int
-
-
-def decode_record_header(data: Buffer, offset: int, seed: int) -> RecordHeader | None:
-    """The record header at an offset, or None if it does not verify."""
-    if len(data) < RECORD_HEADER_BYTES:
-        return None
-    (checksum,) = U32.unpack_from(data, RECORD_HEADER_BYTES - 4)
-    if checksum != crc32c(memoryview(data)[: RECORD_HEADER_BYTES - 4], place_seed(seed, offset)):
-        return None
-    header = RecordHeader._make(RECORD_HEAD.unpack_from(data))
-    if header.length != padded(RECORD_HEADER_BYTES + header.body_bytes):
-        return None
-    return header
 
 
 def check_understood(header: RecordHeader) -> None:

@@ -31,16 +31,15 @@ from quire.storage.segment_format import (
     FORMAT_VERSION,
     GROUP_HEADER_BYTES,
     LSN_GAP,
-    RECORD_HEADER_BYTES,
     FormatError,
     SegmentHeader,
     SegmentRecordKind,
     decode_group_header,
-    decode_record_header,
     seed_of,
 )
 from quire.storage.state_format import check_acted_on, decode_state
 from quire.storage.stored_ledger import StoredLedger
+from quire.wire.stored_record import RECORD_HEADER_BYTES, decode_record_header
 
 MISSING_NAMED_MAX = 1024
 """Of more missing segments than these, the others are counted."""
@@ -374,7 +373,7 @@ class Start:
         if self.expendable:
             sequence = self.expendable[0]
             self.leftover.remove(sequence)
-            self._files.recycle(sequence, keep=self._files.spares + 1)
+            self._files.recycle(sequence, keep=len(self._files.spares) + 1)
         else:
             self.resume = self._continued
 

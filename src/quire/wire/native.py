@@ -19,7 +19,7 @@ from quire.core.ids import ID_MAX, NO_ENTRY
 from quire.core.ledger_metadata import DigestType
 from quire.wire.entry import Buffer
 from quire.wire.layout import IGNORES, REFUSES, Field, FieldUse, Layout, Names
-from quire.wire.parts import answer_of
+from quire.wire.parts import ANSWERS, answer_of
 
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 """Longest frame that either side takes, after the length field."""
@@ -294,6 +294,18 @@ def decode_request(frame: memoryview) -> Request:
     )
 
 
+def receive_request(frame: memoryview) -> tuple[Request, Answer]:
+    """A request, and whether it may be served: OK, DAMAGED_IN_TRANSIT, or BAD_REQUEST for ids or a term that cannot be.
+
+    Raises:
+        MalformedFrameError: see `decode_request`.
+    """
+    request = decode_request(frame)
+    if not request.is_intact():
+        return request, Answer.DAMAGED_IN_TRANSIT
+    return request, Answer.BAD_REQUEST if request.term or not request.is_possible() else Answer.OK
+
+
 # --- responses --------------------------------------------------------------------------------------------------
 
 
@@ -369,7 +381,8 @@ def decode_answer(frame: memoryview) -> AnswerFrame:
     if covered > len(body) or crc != crc32c(body[:covered]):
         msg = f"the checksum of an answer's body for ledger {ledger_id} differs"
         raise MalformedFrameError(msg, ledger_id=ledger_id)
-    return AnswerFrame(kind & ~_ANSWER_BIT, flags, answer_of(code), number, ledger_id, term, lac, lsn, body)
+    answer = ANSWERS[code] if code in ANSWERS else answer_of(code)
+    return AnswerFrame(kind & ~_ANSWER_BIT, flags, answer, number, ledger_id, term, lac, lsn, body)
 
 
 _KINDS = {int(kind): kind for kind in Kind}

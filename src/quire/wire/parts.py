@@ -13,7 +13,7 @@ from quire.core.errors import MalformedFrameError
 from quire.wire.entry import Buffer
 
 _U16 = struct.Struct(">H")
-_ANSWERS = {int(answer): answer for answer in Answer}
+ANSWERS = {int(answer): answer for answer in Answer}
 
 
 def encode_text(value: str) -> bytes:
@@ -29,7 +29,7 @@ def answer_of(code: int) -> Answer:
         MalformedFrameError: there is none.
     """
     try:
-        return _ANSWERS[code]
+        return ANSWERS[code]
     except KeyError:
         msg = f"answer code {code} is not known here"
         raise MalformedFrameError(msg) from None

@@ -192,6 +192,31 @@ class RunView:
     sizes: array[int]
 
     @classmethod
+    def of(
+        cls,
+        ledger_id: int,
+        first: int,
+        last: int,
+        entries: Sequence[Buffer],
+        sizes: Sequence[int],
+        *,
+        digest_type: int,
+        period: int = 1,
+        residues: int = 1,
+    ) -> RunView:
+        """The run of these entries, as `encode_run` makes it: its bytes are not opened again."""
+        run = cls.__new__(cls)
+        run.body = encode_run(
+            ledger_id, first, last, entries, sizes, digest_type=digest_type, period=period, residues=residues
+        )
+        run.ledger_id, run.first, run.last, run.count = ledger_id, first, last, len(sizes)
+        run.period, run.residues, run.digest_type = period, residues, digest_type
+        run.origin_term, run.scheme = 0, SCHEME_PLAIN
+        run.sizes = array("I", sizes)
+        run._offsets = None  # noqa: SLF001 - the same class
+        return run
+
+    @classmethod
     def parse(cls, body: Buffer) -> RunView:
         """Open a body.
 
@@ -286,6 +311,13 @@ class RunView:
             if size < HEADER_BYTES or HEADER.unpack_from(self.body, at)[:2] != (self.ledger_id, expected):
                 msg = f"entry {expected} of ledger {self.ledger_id} carries another identity inside"
                 raise MalformedFrameError(msg, ledger_id=self.ledger_id, entry_id=expected)
+
+    @classmethod
+    def parse_sent(cls, body: Buffer) -> RunView:
+        """Open a body that a peer sent, and check its first and last entry: `parse`, then `check_identity`."""
+        run = cls.parse(body)
+        run.check_identity()
+        return run
 
     def ids(self) -> range | list[int]:
         """The entry ids, ascending; position i of the run is the entry `ids()[i]`."""

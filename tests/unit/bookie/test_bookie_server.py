@@ -17,7 +17,6 @@ from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink, BookieClient
 from quire.client.lac_read import trusted_lac
-from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
@@ -28,6 +27,7 @@ from quire.metadata.memory import MemoryStore
 from quire.storage.config import StorageConfig
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.entry import EntryDigest, master_key
+from quire.wire.responses import ReadReply
 from quire.wire.run import checksum, encode_run
 from support.records import create_records, put_record
 

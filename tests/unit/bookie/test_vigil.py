@@ -14,7 +14,6 @@ from quire.bookie.server import BookieServer
 from quire.bookie.vigil import pause_of
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.replies import ReadReply
 from quire.core.answers import Answer
 from quire.core.errors import IdentityReplacedError, WrongDirectoryError
 from quire.metadata.bookies import BookieRegistry
@@ -23,6 +22,7 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Op
 from quire.storage.boot import MARKER_FILE
 from quire.storage.identity import COOKIE_FILE
+from quire.wire.responses import ReadReply
 from quire.wire.store_records import StoredBoot, decode_boot, encode_boot
 from quire_testing.kit.stepped import StepClock
 from support.small_cluster import small_cluster

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from quire.client import shapes
+from quire.client import inquiries
 from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
-from quire.net.channel import Channel
-from quire.net.client_channel import ChannelContext
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.channel import Channel, ChannelContext, NativeCodec
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Kind
 from quire.wire.native_hello import HelloAnswer
+from quire.wire.requests import ReadRange
+from quire.wire.responses import ReadReply
 from quire.wire.run import SCHEME_TERMS, encode_run
 from support.hostile_inputs import frames_of
 from support.hostile_worlds import ACCESS, GOOD, LEDGER, NATIVE, SECOND, Line, StillClient, feed, item_of
@@ -201,7 +202,7 @@ def test_a_page_of_another_ledger_is_an_error(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_list_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "LISTED_MAX", 2)
+    monkeypatch.setattr(inquiries, "LISTED_MAX", 2)
     assert listed(PAGES) == (Answer.ERROR, [])
 
 
@@ -220,16 +221,16 @@ class Sender:
     def __init__(self) -> None:
         self.answers: list[tuple[object, Answer]] = []
 
-    def answered(self, tag: object, frame: native.AnswerFrame) -> None:
-        self.answers.append((tag, frame.answer))
+    def answered(self, tag: object, response: ReadReply) -> None:
+        self.answers.append((tag, response.answer))
 
 
 def test_what_is_not_laid_out_yet_waits_expires_and_is_dropped_like_the_rest() -> None:
     context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
-    channel = Channel(BookieId("b1"), "", context, lambda *_: None)
+    channel = Channel(BookieId("b1"), context, NativeCodec(context, ""), lambda *_: None)
     one, other = Sender(), Sender()
-    channel.ask(Kind.READ, shapes.read(0, 9, 100), one, "late", deadline=1.0)
-    channel.ask(Kind.READ, shapes.read(0, 9, 100), other, "dropped", deadline=9.0)
+    channel.send(ReadRange(ACCESS, 0, 9, 100), one, "late", deadline=1.0)
+    channel.send(ReadRange(ACCESS, 0, 9, 100), other, "dropped", deadline=9.0)
     assert (channel.unsent_bytes(one), channel.unsent_bytes(other)) == (96, 96)
     channel.expire(5.0)
     channel.drop(other)

@@ -11,11 +11,11 @@ import pytest
 from quire.client import short_circuit
 from quire.client.access import LedgerAccess
 from quire.client.config import ClientConfig
-from quire.client.replies import ReadReply
 from quire.client.short_circuit import FileReadOutcome
 from quire.core.answers import Answer
-from quire.storage.segment_format import RECORD_HEADER_BYTES
+from quire.wire.responses import ReadReply
 from quire.wire.run import RunPlace
+from quire.wire.stored_record import RECORD_HEADER_BYTES
 from support.small_cluster import small_cluster
 
 LONG = 100_000

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
+from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import DigestType
 from quire.core.silence import SILENT_MS
-from quire.net.channel import Channel
-from quire.net.client_channel import ChannelContext
-from quire.net.framing import ReceiveBudget, Scratch
+from quire.net.channel import Channel, ChannelContext, NativeCodec
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native
+from quire.wire.entry import EntryDigest, master_key
 from quire.wire.native import Kind
+from quire.wire.requests import AddRun
+from quire.wire.run import checksum
+
+LEDGER = LedgerAccess(LedgerId(1), master_key(b""), 0, EntryDigest(DigestType.CRC32C, b""))
 
 
 class Sender:
@@ -18,20 +25,24 @@ class Sender:
         self.channel = channel
         self.answers = []
 
-    def answered(self, tag, frame):
-        self.answers.append((tag, frame.answer))
+    def answered(self, tag, response):
+        self.answers.append((tag, response.answer))
         if self.channel is not None:
             self.channel.drop(self)
 
 
 def channel():
     context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
-    return Channel("b1", "", context, lambda *_: None)
+    return Channel("b1", context, NativeCodec(context, ""), lambda *_: None)
+
+
+def add(body):
+    return AddRun(LEDGER, body, checksum(body), -1)
 
 
 def send(queue, sender, count, deadline=1.0):
     for tag in range(count):
-        queue.send(Kind.ADD, (b"x" * 1000,), sender, tag, deadline=deadline)
+        queue.send(add(b"x" * 1000), sender, tag, deadline=deadline)
 
 
 def test_unsent_bytes_are_counted_per_sender():
@@ -124,7 +135,7 @@ def test_an_hour_of_stalls_closes_no_channel():
     queue, sender = open_channel(), Sender()
     for number in range(1, 3600 * 5 + 1):
         now = number / 5
-        queue.send(Kind.ADD, (b"x",), sender, number, deadline=now + 0.05)
+        queue.send(add(b"x"), sender, number, deadline=now + 0.05)
         queue.expire(now + 0.06)
         answer(queue, number)  # 40 ms later: too late for its sender, but it came
         queue.expire(now + 0.1)

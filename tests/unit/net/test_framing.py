@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
-from quire.net.framing import (
+from quire.net.connection_states import OPEN
+from quire.net.framing import FrameProtocol
+from quire.net.receive_memory import (
     HEAD_BYTES,
     LONG_FRAME_BYTES,
     LONG_FRAMES_BYTES_MAX,
     SCRATCH_BYTES,
-    FrameProtocol,
     ReceiveBudget,
     Scratch,
 )
@@ -35,6 +36,7 @@ class Collector(FrameProtocol):
 
     def hello_received(self, body: memoryview) -> None:
         self.hellos.append(bytes(body))
+        self.enter(OPEN)
 
     def frame_received(self, frame: memoryview) -> None:
         self.frames.append(bytes(frame))

@@ -7,9 +7,11 @@ import struct
 import pytest
 
 from quire.core.errors import MalformedFrameError
-from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.net.framing import HEAD_BYTES, STALL_SECONDS, FrameProtocol, ReceiveBudget, Scratch
+from quire.net.connection_states import OPEN
+from quire.net.framing import FrameProtocol
+from quire.net.receive_memory import HEAD_BYTES, STALL_SECONDS, ReceiveBudget, Scratch
 from quire.wire import native_hello
+from quire.wire.bookkeeper import FRAME_BYTES_MAX
 from quire.wire.entry import Buffer
 from quire_testing.sim.loop import SECOND
 from support.hostile_worlds import Line, StillWorld, feed
@@ -45,7 +47,7 @@ class Native(FrameProtocol):
         self.reasons: list[str] = []
 
     def hello_received(self, body: memoryview) -> None:
-        pass
+        self.enter(OPEN)
 
     def frame_received(self, frame: memoryview) -> None:
         self.frames.append(bytes(frame))
@@ -54,9 +56,9 @@ class Native(FrameProtocol):
         self.reasons.append(error.message)
 
 
-class Old(BookKeeperFrames):
+class Old(FrameProtocol):
     def __init__(self, budget: ReceiveBudget) -> None:
-        super().__init__(Scratch(), budget)
+        super().__init__(Scratch(), budget, FRAME_BYTES_MAX, OPEN, in_chunks=True)
         self.frames: list[bytes] = []
         self.reasons: list[str] = []
 

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import MalformedFrameError
-from quire.net.bookkeeper_framing import BookKeeperFrames
-from quire.net.framing import FrameProtocol, ReceiveBudget, Scratch
+from quire.net.connection_states import HELLO as FIRST_STATE
+from quire.net.connection_states import OPEN
+from quire.net.framing import FrameProtocol
+from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native_hello, too_long, v2, v3
 from quire.wire.entry import Buffer
 from support.hostile_worlds import Line, StillWorld
@@ -26,14 +28,15 @@ class Notes(FrameProtocol):
     """Keeps what it is handed, and what it is told of frames above the limit."""
 
     told_bytes = TOLD
+    first, in_chunks = FIRST_STATE, False
 
     def __init__(self) -> None:
-        super().__init__(Scratch(SCRATCH), ReceiveBudget(), LIMIT)
+        super().__init__(Scratch(SCRATCH), ReceiveBudget(), LIMIT, self.first, in_chunks=self.in_chunks)
         self.seen: list[bytes | int] = []
         self.errors: list[str] = []
 
     def hello_received(self, body: memoryview) -> None:
-        pass
+        self.enter(OPEN)
 
     def frame_received(self, frame: memoryview) -> None:
         self.seen.append(bytes(frame))
@@ -47,8 +50,10 @@ class Notes(FrameProtocol):
         self.errors.append(error.message)
 
 
-class OldNotes(Notes, BookKeeperFrames):
+class OldNotes(Notes):
     """The same for V2 and V3."""
+
+    first, in_chunks = OPEN, True
 
     def frames_received(self, data: Buffer, starts: range | list[int]) -> None:
         for at in starts:

@@ -9,7 +9,7 @@ from quire.storage.footer_format import OFFSET_UNIT, Row
 from quire.storage.index import RunPiece
 from quire.storage.reading import JOINED_GAP_BYTES, extents
 from quire.storage.segment_files import SegmentFiles
-from quire.storage.segment_format import RECORD_HEADER_BYTES
+from quire.wire.stored_record import RECORD_HEADER_BYTES
 from support.storage_disk import Answers, FaultyFiles, make_run, open_storage, put, read_all, settle
 
 CONFIG = StorageConfig(segment_bytes=1 << 20, recent_bytes_max=0)

@@ -11,8 +11,8 @@ from quire.bookie.ledgers import Ledgers
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import LedgerFacts
 from quire.storage.ledger_storage import LedgerStorage
-from quire.storage.segment_format import RECORD_HEADER_BYTES
 from quire.storage.segment_format import SegmentRecordKind as RecordKind
+from quire.wire.stored_record import RECORD_HEADER_BYTES
 from quire_testing.kit.stepped import StepWorker
 from support.one_bookie import KEY, OneBookie
 from support.storage_disk import (

@@ -1,41 +1,36 @@
-"""A connection to a bookie over V3: every request of ours has frames there."""
+"""What a connection says in V3: every request of ours but a few has frames there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, PlainAsked, RangeAsked
-from quire.net.bookkeeper_channel import BookKeeperChannel
-from quire.net.client_channel import ChannelContext
+from quire.net.bookkeeper_codec import BookKeeperCodec
+from quire.net.channel import ChannelContext
 from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of
-from quire.wire import bookkeeper, native_bodies, native_hello, native_info, v3
-from quire.wire.entry import Buffer, explicit_lac_of
-from quire.wire.native import Kind
+from quire.wire import bookkeeper, v3
+from quire.wire.entry import Buffer
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
+from quire.wire.requests import AskInfo, ListEntries, LongPoll, ReadLac, ReadRange, WriteLac
+from quire.wire.responses import EntryListReply, InfoReply, ReadReply
 
 _OF_A_POLL: Final = -2
 """Stands where other requests have an entry id."""
 _AFTER_A_POLL_SECONDS: Final = 5.0
 
 
-class V3Channel(BookKeeperChannel):
-    """A connection over V3."""
+class V3Codec(BookKeeperCodec):
+    """V3."""
 
     is_v2 = False
 
-    def __init__(
-        self,
-        meant: BookieId,
-        context: ChannelContext,
-        ended: Callable[[BookKeeperChannel, str], None],
-    ) -> None:
-        super().__init__(meant, context, RunsExpected(v3.ledger_of_add_answer, v3_place_of), ended)
+    def __init__(self, context: ChannelContext) -> None:
+        super().__init__(context, RunsExpected(v3.ledger_of_add_answer, v3_place_of))
         self._last_run_txn = 0
         self._expected: dict[int, tuple[PendingRequest, int]] = {}
 
@@ -52,7 +47,7 @@ class V3Channel(BookKeeperChannel):
             txn_id = self._encoder.next_txns(len(entry_ids))
             self._expected.update((txn, (asked, entry_id)) for txn, entry_id in enumerate(entry_ids, txn_id))
             asked.expected += len(entry_ids)
-            self.write(asked, v3.encode_plain_reads(txn_id, ledger_id, entry_ids))
+            self.give(asked, v3.encode_plain_reads(txn_id, ledger_id, entry_ids))
             return
         flag = v3.FENCE_LEDGER if asked.key else None
         priority = v3.HIGH_PRIORITY
@@ -67,61 +62,55 @@ class V3Channel(BookKeeperChannel):
             )
             for entry_id in entry_ids
         ]
-        self.write(asked, b"".join(parts))
+        self.give(asked, b"".join(parts))
 
     def ask_last(self, asked: LacAsked, key: bytes) -> None:
         txn_id = self._expect(asked, bookkeeper.LAST_ENTRY)
         flag = v3.FENCE_LEDGER if key else None
         last = bookkeeper.LAST_ENTRY
-        self.write(asked, v3.encode_read(txn_id, asked.ledger_id, last, key=key, flag=flag))
+        self.give(asked, v3.encode_read(txn_id, asked.ledger_id, last, key=key, flag=flag))
 
     def ask_otherwise(
         self,
-        kind: Kind,
+        request: Any,
         asked: Callable[[type[PendingRequest]], PendingRequest],
-        body: Sequence[Buffer],
-        key: bytes,
     ) -> bool:
-        if kind is Kind.READ_LAC:
-            lac = asked(LacAsked)
-            message = v3.request(pb.READ_LAC, self._expect(lac, bookkeeper.LAST_ENTRY))
-            message.readLacRequest.ledgerId = lac.ledger_id
-            self.write(lac, v3.frame_of(message))
-        elif kind is Kind.LONG_POLL:
-            previous, first, last, bytes_max, wait_ms, _ = native_bodies.decode_long_poll(
-                body[0], version=self.version
-            )
-            poll = asked(_PollAsked)
-            assert isinstance(poll, _PollAsked)
-            poll.first, poll.last, poll.bytes_max = first, last, bytes_max
-            frame = v3.encode_read(
-                self._expect(poll, _OF_A_POLL),
-                poll.ledger_id,
-                bookkeeper.LAST_ENTRY,
-                flag=v3.ENTRY_PIGGYBACK,
-                previous_lac=previous,
-                timeout_ms=wait_ms,
-            )
-            self.write(poll, frame)
-        elif kind is Kind.WRITE_LAC:
-            plain = asked(PlainAsked)
-            message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
-            written = message.writeLacRequest
-            written.ledgerId, written.masterKey, written.body = plain.ledger_id, key, bytes(body[0])
-            written.lac = explicit_lac_of(body[0])
-            self.write(plain, v3.frame_of(message))
-        elif kind is Kind.LIST_ENTRIES:
-            held = asked(_ListAsked)
-            message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
-            message.getListOfEntriesOfLedgerRequest.ledgerId = held.ledger_id
-            self.write(held, v3.frame_of(message))
-        elif kind is Kind.INFO and not key:  # INFO about one ledger is a request of ours alone
-            disk = asked(_DiskAsked)
-            message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_A_POLL))
-            message.getBookieInfoRequest.requested = v3.TOTAL_DISK_CAPACITY | v3.FREE_DISK_SPACE
-            self.write(disk, v3.frame_of(message))
-        else:
-            return False
+        match request:
+            case ReadLac():
+                message = v3.request(pb.READ_LAC, self._expect(lac := asked(LacAsked), bookkeeper.LAST_ENTRY))
+                message.readLacRequest.ledgerId = lac.ledger_id
+                self.give(lac, v3.frame_of(message))
+            case LongPoll(ledger, previous, wait_ms=wait_ms):
+                poll = asked(_PollAsked)
+                frame = v3.encode_read(
+                    self._expect(poll, _OF_A_POLL),
+                    ledger.ledger_id,
+                    bookkeeper.LAST_ENTRY,
+                    flag=v3.ENTRY_PIGGYBACK,
+                    previous_lac=previous,
+                    timeout_ms=wait_ms,
+                )
+                self.give(poll, frame)
+            case WriteLac(ledger, lac, body):
+                plain = asked(PlainAsked)
+                message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
+                written = message.writeLacRequest
+                written.ledgerId, written.masterKey, written.lac, written.body = (
+                    ledger.ledger_id, ledger.key, lac, body
+                )  # fmt: skip
+                self.give(plain, v3.frame_of(message))
+            case ListEntries(ledger):
+                held = asked(_ListAsked)
+                message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
+                message.getListOfEntriesOfLedgerRequest.ledgerId = ledger.ledger_id
+                self.give(held, v3.frame_of(message))
+            case AskInfo(None):  # INFO about one ledger is a request of ours alone
+                disk = asked(_DiskAsked)
+                message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_A_POLL))
+                message.getBookieInfoRequest.requested = v3.TOTAL_DISK_CAPACITY | v3.FREE_DISK_SPACE
+                self.give(disk, v3.frame_of(message))
+            case _:
+                return False
         return True
 
     def _expect(self, asked: PendingRequest, entry_id: int) -> int:
@@ -160,7 +149,7 @@ class V3Channel(BookKeeperChannel):
         unauthorised = message.status == bookkeeper.v3_code(Answer.UNAUTHORISED)
         if not unauthorised or message.HasField(v3.RESPONSE_BODY[message.header.operation]):
             return False
-        self.refuse(WANTS_A_NAME)
+        self.channel.refuse(WANTS_A_NAME)
         return True
 
     def _add_answered(self, txn_id: int, status: int) -> None:
@@ -186,7 +175,7 @@ class V3Channel(BookKeeperChannel):
             if answer is Answer.OK or (answer is Answer.ERROR and told.lacBody):
                 asked.told(told.lacBody, told.lastEntryBody)
             else:
-                asked.finish(answer)
+                asked.refuse(answer)
         elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER and isinstance(asked, _ListAsked):
             asked.listed(answer, message.getListOfEntriesOfLedgerResponse.availabilityOfEntriesOfLedger)
         elif operation == pb.GET_BOOKIE_INFO and isinstance(asked, _DiskAsked):
@@ -196,33 +185,34 @@ class V3Channel(BookKeeperChannel):
 
     def _woken(self, poll: _PollAsked, answer: Answer, read: pb.ReadResponse, lac: int) -> None:
         """The end of a long poll: with news, the entry that came with it and those after it are the response."""
+        request = poll.request
+        assert isinstance(request, LongPoll)
+        first = request.first
         if answer is not Answer.OK:
-            poll.finish(answer, lac=lac)
+            poll.refuse(answer, lac)
             return
-        if lac < poll.first:
-            poll.nothing_new(lac)
+        if lac < first:  # the time is over
+            poll.finish(ReadReply(Answer.OK, vouched_through=first - 1, lac=lac))
             return
-        asked = RangeAsked(
-            self, poll.sink, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS, poll.ledger_id,
-            poll.first, min(poll.last, lac), poll.bytes_max, digest_type=0, key=b"", recovery=False,
-        )  # fmt: skip
+        wanted = ReadRange(request.ledger, first, min(request.last, lac), request.bytes_max)
+        asked = RangeAsked(self, wanted, poll.sink, poll.tag, poll.deadline + _AFTER_A_POLL_SECONDS)
         poll.done = True
         self.finished(poll)
         self.note(asked)
-        asked.start([read.body] if read.body and read.entryId == poll.first else (), lac)
+        asked.start([read.body] if read.body and read.entryId == first else (), lac)
 
 
 class _ListAsked(PendingRequest):
-    """The entries that a bookie holds."""
+    """The entries that a bookie holds: the whole list at one time."""
 
     __slots__ = ()
 
     def listed(self, answer: Answer, data: bytes) -> None:
         if answer is not Answer.OK:
-            self.finish(answer)
+            self.refuse(answer)
             return
         held = [HeldInterval(*each) for each in bookkeeper.decode_entry_list(data)]
-        self.finish(answer, body=[native_bodies.encode_held(held, version=native_hello.VERSION_MIN)])
+        self.finish(EntryListReply(Answer.OK, held))
 
 
 class _DiskAsked(PendingRequest):
@@ -231,20 +221,14 @@ class _DiskAsked(PendingRequest):
     __slots__ = ()
 
     def told(self, answer: Answer, info: pb.GetBookieInfoResponse) -> None:
+        if answer is not Answer.OK:
+            self.refuse(answer)
+            return
         disk = {"bytes": info.totalDiskCapacity, "free_bytes": info.freeDiskSpace}
-        self.finish(answer, body=[native_info.encode_info({"disk": disk})])
+        self.finish(InfoReply(Answer.OK, {"disk": disk}))
 
 
 class _PollAsked(PendingRequest):
     """A long poll; what it was for is read after it, as the range that it asks for."""
 
-    __slots__ = ("bytes_max", "first", "last")
-
-    first: int
-    last: int
-    bytes_max: int
-
-    def nothing_new(self, lac: int) -> None:
-        """The time is over."""
-        body = [native_bodies.encode_told(self.first - 1, (), version=native_hello.VERSION_MIN)]
-        self.finish(Answer.OK, lac=lac, body=body)
+    __slots__ = ()

@@ -1,4 +1,4 @@
-"""A connection to a bookie over V2. What V2 has no frames for goes over a V3 connection beside it, as Java does it."""
+"""What a connection says in V2. What V2 has no frames for goes over a V3 connection beside it, as Java does it."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, header_lac
-from quire.net.bookkeeper_channel import BookKeeperChannel
-from quire.net.client_channel import AnswerSink, ChannelContext
+from quire.net.bookkeeper_codec import BookKeeperCodec
+from quire.net.channel import Channel, ChannelContext
 from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
-from quire.net.v3_channel import V3Channel
+from quire.net.send_queue import AnswerSink
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
-from quire.wire.native import Flag, Kind
+from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
 
-_OVER_V2: Final = frozenset({Kind.ADD, Kind.READ})
 _ADDED = v2.packet_header(v2.VERSION, v2.Op.ADD)
 _UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
 _FENCING = v2.V2Flag.DO_FENCING | v2.V2Flag.HIGH_PRIORITY
 
 
-class V2Channel(BookKeeperChannel):
-    """A connection over V2.
+class V2Codec(BookKeeperCodec):
+    """V2.
 
     Args:
         beside: makes the V3 connection to the same bookie; called when it is needed.
@@ -33,16 +31,10 @@ class V2Channel(BookKeeperChannel):
 
     is_v2 = True
 
-    def __init__(
-        self,
-        meant: BookieId,
-        context: ChannelContext,
-        ended: Callable[[BookKeeperChannel, str], None],
-        beside: Callable[[], V3Channel],
-    ) -> None:
-        super().__init__(meant, context, RunsExpected(v2_ledger_of, v2_place_of), ended)
+    def __init__(self, context: ChannelContext, beside: Callable[[], Channel]) -> None:
+        super().__init__(context, RunsExpected(v2_ledger_of, v2_place_of))
         self._make_beside = beside
-        self._beside: V3Channel | None = None
+        self._beside: Channel | None = None
         self._expected: dict[tuple[int, int, int], list[PendingRequest]] = {}
         self._next_batch = 1
 
@@ -59,9 +51,9 @@ class V2Channel(BookKeeperChannel):
         number, self._next_batch = self._next_batch, self._next_batch + 1
         self._expect(asked, v2.Op.BATCH_READ, asked.ledger_id, number)
         count = min(count, 0x7FFF_FFFF)
-        limit = min(size, self._sent_bytes_max)
+        limit = min(size, self.sent_bytes_max)
         flags = _FENCING if asked.key else 0
-        self.write(
+        self.give(
             asked,
             v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key),
         )
@@ -72,28 +64,27 @@ class V2Channel(BookKeeperChannel):
         for entry_id in entry_ids:
             self._expect(asked, v2.Op.READ, asked.ledger_id, entry_id)
             parts.append(v2.encode_read(asked.ledger_id, entry_id, flags, asked.key))
-        self.write(asked, b"".join(parts))
+        self.give(asked, b"".join(parts))
 
     def ask_last(self, asked: LacAsked, key: bytes) -> None:
         self._expect(asked, v2.Op.READ, asked.ledger_id, bookkeeper.LAST_ENTRY)
         flags = v2.V2Flag.DO_FENCING if key else v2.V2Flag.NONE
-        self.write(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
+        self.give(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
 
-    def send(
-        self,
-        kind: Kind,
-        body: Sequence[Buffer],
-        sink: AnswerSink,
-        tag: object,
-        *,
-        flags: int = 0,
-        **rest: Any,
-    ) -> bool:
-        if kind in _OVER_V2 or flags & Flag.FENCE:
-            return super().send(kind, body, sink, tag, flags=flags, **rest)
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
+        fences = isinstance(request, ReadLac) and request.fence
+        if fences or isinstance(request, AddRun | ReadRange):
+            return super().send(request, sink, tag, deadline)
         if self._beside is None or self._beside.closed:
             self._beside = self._make_beside()
-        return self._beside.send(kind, body, sink, tag, flags=flags, **rest)
+        return self._beside.send(request, sink, tag, deadline=deadline)
+
+    def ask_otherwise(
+        self,
+        request: Any,  # noqa: ARG002 - only what has no origin term or key
+        asked: Callable[[type[PendingRequest]], PendingRequest],  # noqa: ARG002 - is sent
+    ) -> bool:
+        return False
 
     def _expect(self, asked: PendingRequest, op: int, ledger_id: int, number: int) -> None:
         self._expected.setdefault((op, ledger_id, number), []).append(asked)
@@ -109,33 +100,31 @@ class V2Channel(BookKeeperChannel):
             if not waiting:
                 del self._expected[place]
 
-    def drop(self, sink: AnswerSink) -> None:
-        super().drop(sink)
+    def drop(self, sink: AnswerSink) -> Sequence[float]:
         if self._beside is not None:
             self._beside.drop(sink)
+        return super().drop(sink)
 
-    def expire(self, now: float) -> None:
-        super().expire(now)
+    def late(self, now: float) -> Sequence[PendingRequest]:
         if self._beside is not None:
             self._beside.expire(now)
+        return super().late(now)
 
-    def end(self, reason: str) -> None:
+    def end(self) -> None:
         if self._beside is not None and not self._beside.closed:
             self._beside.close()
-        super().end(reason)
+        super().end()
 
     # --- responses -----------------------------------------------------------------------------------------------
 
-    def first_received(self, data: Buffer, starts: Sequence[int]) -> None:
+    def is_unknown_here(self, data: Buffer, at: int) -> bool:
         # V2 has one code for a client that the bookie does not know and for another key. One that it has served
         # nothing yet is asked to look to itself first. A Java bookie that asks for a name under TLS says so in V3.
-        in_v3 = data[starts[0] + 4 : starts[0] + 5] == bytes([v3.FIRST_BYTE])
-        if in_v3 or (
-            len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, starts[0])[2] == _UNAUTHORISED
-        ):
-            self.refuse(WANTS_A_NAME)
-            return
-        super().first_received(data, starts)
+        in_v3 = data[at + 4 : at + 5] == bytes([v3.FIRST_BYTE])
+        unknown = len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, at)[2] == _UNAUTHORISED
+        if in_v3 or unknown:
+            self.channel.refuse(WANTS_A_NAME)
+        return in_v3 or unknown
 
     def other_received(self, data: Buffer, at: int) -> None:
         size, header = v2.HEAD.unpack_from(data, at)

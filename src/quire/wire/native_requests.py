@@ -1,0 +1,180 @@
+"""The native codec of a client: requests become frames, and frames the responses to them.
+
+The version and the features that the hello settled say how a body is laid out, and what a bookie can be asked.
+
+Source: `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
+from quire.core.ids import NO_ENTRY
+from quire.wire import native, native_bodies, native_info
+from quire.wire.entry import Buffer
+from quire.wire.native import AnswerFrame, Flag, Kind
+from quire.wire.native_bodies import ANY_TERM, PAGE_INTERVALS
+from quire.wire.native_hello import LACS
+from quire.wire.requests import (
+    AddRun,
+    AnyRequest,
+    AskInfo,
+    Authenticate,
+    ClearLimbo,
+    ListEntries,
+    LongPoll,
+    ReadLac,
+    ReadRange,
+    WriteLac,
+    WriteLacs,
+)
+from quire.wire.responses import (
+    AddReply,
+    AuthReply,
+    EntryListReply,
+    InfoReply,
+    LacReply,
+    LacsReply,
+    ReadReply,
+)
+
+log = logging.getLogger(__name__)
+
+_ADDED: Final = AddReply(Answer.OK)
+_FOLLOWED: Final = AddReply(Answer.OK, followed=True)
+
+
+class _Laid(NamedTuple):
+    """What of a frame depends on the kind of request."""
+
+    kind: Kind
+    body: Buffer = b""
+    flags: int = 0
+    lac: int = NO_ENTRY
+
+
+def encode_add(request: AddRun, number: int) -> list[Buffer]:
+    """The buffers of an ADD, which are the same in every version; the run stays by reference."""
+    ledger, body, body_crc, lac, recovery = request
+    header = native.encode_request(
+        Kind.ADD,
+        number,
+        len(body),
+        body_crc,
+        ledger_id=ledger.ledger_id,
+        digest_type=ledger.digest.digest_type,
+        flags=Flag.RECOVERY if recovery else 0,
+        token=ledger.token,
+        key=ledger.key,
+        lac=lac,
+    )
+    return [header, body]
+
+
+def encode(request: AnyRequest, number: int, version: int, features: int) -> list[Buffer] | None:
+    """The buffers of any other request; None if a bookie of this version and with these features cannot do it."""
+    laid = _laid(request, version, features)
+    if laid is None:
+        return None
+    kind, body, flags, lac = laid
+    ledger = request.ledger
+    if ledger is None:
+        return [native.encode_request(kind, number, len(body), crc32c(body), flags=flags, lac=lac), body]
+    header = native.encode_request(
+        kind,
+        number,
+        len(body),
+        crc32c(body),
+        ledger_id=ledger.ledger_id,
+        digest_type=ledger.digest.digest_type,
+        flags=flags,
+        token=ledger.token,
+        key=ledger.key,
+        lac=lac,
+    )
+    return [header, body]
+
+
+def _laid(request: Any, version: int, features: int) -> _Laid | None:
+    match request:
+        case ReadRange(_, first, last, bytes_max, term, fence, recovery, places):
+            if version == 1 and term != ANY_TERM:
+                return None
+            flags = Flag.FENCE * fence | Flag.RECOVERY * recovery | Flag.PLACES * places
+            body = native_bodies.encode_read(first, last, bytes_max, term, version=version)
+            return _Laid(Kind.READ, body, flags)
+        case LongPoll():
+            return _Laid(Kind.LONG_POLL, native_bodies.encode_long_poll(*request[1:], version=version))
+        case ReadLac(_, fence):
+            return _Laid(Kind.READ_LAC, flags=(Flag.FENCE | Flag.RECOVERY) * fence)
+        case WriteLac(_, lac, body):
+            return _Laid(Kind.WRITE_LAC, body, lac=lac)
+        case WriteLacs(items):
+            return _Laid(Kind.WRITE_LACS, native_bodies.join_lacs(items)) if features & LACS else None
+        case ListEntries(_, first):
+            body = native_bodies.encode_list(first, PAGE_INTERVALS, version=version)
+            return _Laid(Kind.LIST_ENTRIES, body)
+        case AskInfo(_, after):
+            return _Laid(Kind.INFO, b"" if after is None else native_info.encode_info_question(after))
+        case ClearLimbo(_, lsn):
+            return _Laid(Kind.CLEAR_LIMBO, native_bodies.encode_clear_limbo(lsn, version=version))
+        case Authenticate(token):
+            return _Laid(Kind.AUTH, token)
+    msg = f"{type(request).__name__} has no frame here"
+    raise NotImplementedError(msg)
+
+
+def response_to(request: AnyRequest, frame: AnswerFrame, version: int) -> Any:
+    """The response that a frame is to a request; one that does not fit becomes BAD_DIGEST or ERROR."""
+    if frame.answer is not Answer.OK:
+        return request.refused(frame.answer, frame.lac)
+    if isinstance(request, AddRun):
+        return _FOLLOWED if frame.flags & native.FOLLOWED else _ADDED
+    try:
+        return _opened(request, frame, version)
+    except MalformedFrameError as error:
+        is_read = isinstance(request, ReadRange | LongPoll)
+        level = logging.DEBUG if is_read else logging.WARNING
+        log.log(level, "ignoring a malformed response about ledger %d: %s", frame.ledger_id, error)
+        return request.refused(Answer.BAD_DIGEST if is_read else Answer.ERROR)
+
+
+def _opened(request: Any, frame: AnswerFrame, version: int) -> Any:
+    body = frame.body
+    match request:
+        case ReadRange() | LongPoll():
+            placed = bool(frame.flags & native.PLACED)
+            if placed and not (isinstance(request, ReadRange) and request.places):
+                # Their runs would count as entries that the bookie does not hold.
+                msg = "it has file offsets that were not requested"
+                raise MalformedFrameError(msg)
+            found = native_bodies.decode_entries(body, version=version, placed=placed)
+            return ReadReply(
+                Answer.OK,
+                found.runs,
+                found.vouched_through,
+                found.unknown,
+                frame.lac,
+                found.places,
+                found.damaged,
+                found.lac_term,
+            )
+        case ReadLac():
+            return LacReply(Answer.OK, frame.lac, *native_bodies.decode_lac_body(body, version=version))
+        case WriteLacs():
+            return LacsReply(Answer.OK, native_bodies.decode_refused_lacs(body))
+        case ListEntries(ledger, first):
+            if frame.ledger_id != ledger.ledger_id:
+                msg = f"it lists entries of ledger {frame.ledger_id}, but ledger {ledger.ledger_id} was requested"
+                raise MalformedFrameError(msg, ledger_id=ledger.ledger_id)
+            return EntryListReply(Answer.OK, *native_bodies.decode_held(body, first, version=version))
+        case AskInfo():
+            return InfoReply(Answer.OK, native_info.decode_info(body))
+        case Authenticate():
+            return AuthReply(Answer.OK, bytes(body))
+    return request.refused(Answer.OK)

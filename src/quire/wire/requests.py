@@ -1,0 +1,209 @@
+"""Requests to a bookie, as clients make them: one type for each kind, whatever the protocol that carries it.
+
+The native protocol's codec is `native_requests.py`; V2 and V3 have one in `net`, since a run is many frames there. A
+run of entries is one request.
+
+Source: `docs/formats/native-protocol.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from quire.core.answers import Answer
+from quire.core.ids import NO_ENTRY
+from quire.wire.entry import EntryDigest
+from quire.wire.native_bodies import ANY_TERM
+from quire.wire.responses import (
+    AddReply,
+    AuthReply,
+    EntryListReply,
+    InfoReply,
+    LacReply,
+    LacsReply,
+    PlainReply,
+    ReadReply,
+)
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class RequestLedger(Protocol):
+    """The ledger that a request is about, and what shows that its sender may speak of it."""
+
+    @property
+    def ledger_id(self) -> int:
+        """Its id."""
+
+    @property
+    def key(self) -> bytes:
+        """The key that its bookies check."""
+
+    @property
+    def token(self) -> int:
+        """Its token."""
+
+    @property
+    def digest(self) -> EntryDigest:
+        """The digest of its entries."""
+
+
+class BookieRequest(Protocol[R_co]):
+    """Any request; its response is an `R_co`."""
+
+    @property
+    def ledger(self) -> RequestLedger | None:
+        """The ledger that it is about, if it is about one."""
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> R_co:
+        """The response that says no more than this answer, and perhaps a LAC."""
+
+
+AnyRequest: TypeAlias = BookieRequest[Any]
+
+
+class AddRun(NamedTuple):
+    """Store a run.
+
+    Attributes:
+        ledger: whose.
+        body: the run, as it is stored; kept by reference until it is sent.
+        body_crc: its checksum.
+        lac: the ledger's LAC.
+        recovery: a recovery writes it back.
+    """
+
+    ledger: RequestLedger
+    body: bytes
+    body_crc: int
+    lac: int
+    recovery: bool = False
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> AddReply:  # noqa: ARG002 - a run's response has none
+        """The response that says no more than this answer."""
+        return AddReply(answer)
+
+
+class ReadRange(NamedTuple):
+    """Send entries first..last, as far as `bytes_max` goes (one entry at least).
+
+    Attributes:
+        origin_term: only entries of this term are meant.
+        fence: the ledger takes no more normal adds, before anything is read.
+        recovery: a recovery reads.
+        places: the response may say where in the bookie's files the runs are.
+    """
+
+    ledger: RequestLedger
+    first: int
+    last: int
+    bytes_max: int
+    origin_term: int = ANY_TERM
+    fence: bool = False
+    recovery: bool = False
+    places: bool = False
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:
+        """The response that says no more than this answer; without the ledger, that there is none of the entries."""
+        vouched = self.last if answer is Answer.NO_LEDGER else int(NO_ENTRY)
+        return ReadReply(answer, vouched_through=vouched, lac=lac)
+
+
+class LongPoll(NamedTuple):
+    """Wait until the bookie's LAC passes `previous_lac`, then send what there is of first..min(last, LAC)."""
+
+    ledger: RequestLedger
+    previous_lac: int
+    first: int
+    last: int
+    bytes_max: int
+    wait_ms: int
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> ReadReply:
+        """As for `ReadRange`."""
+        vouched = self.last if answer is Answer.NO_LEDGER else int(NO_ENTRY)
+        return ReadReply(answer, vouched_through=vouched, lac=lac)
+
+
+class ReadLac(NamedTuple):
+    """Say how far the ledger is confirmed; with `fence` it takes no more normal adds."""
+
+    ledger: RequestLedger
+    fence: bool = False
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> LacReply:  # noqa: ARG002 - it could not be relied on
+        """The response that says no more than this answer."""
+        return LacReply(answer)
+
+
+class WriteLac(NamedTuple):
+    """Keep a ledger's LAC; `body` is the explicit LAC with its digest."""
+
+    ledger: RequestLedger
+    lac: int
+    body: bytes
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> PlainReply:  # noqa: ARG002 - none
+        """The response that says this answer."""
+        return PlainReply(answer)
+
+
+class WriteLacs(NamedTuple):
+    """Keep the LACs of many ledgers. `items` are encoded once for all bookies (`native_bodies.encode_lac_item`)."""
+
+    items: Sequence[bytes]
+    ledger: None = None
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> LacsReply:  # noqa: ARG002 - none
+        """The response that says no more than this answer."""
+        return LacsReply(answer, [])
+
+
+class ListEntries(NamedTuple):
+    """List the intervals of ids that are held of a ledger, from an id on: a page of them."""
+
+    ledger: RequestLedger
+    first: int
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> EntryListReply:  # noqa: ARG002 - none
+        """The response that says no more than this answer."""
+        return EntryListReply(answer)
+
+
+class AskInfo(NamedTuple):
+    """Say what there is to say of a ledger, or of the bookie.
+
+    Attributes:
+        ledger: None asks about the bookie.
+        orphans_after: asks the bookie for ledgers without a record, those above this id.
+    """
+
+    ledger: RequestLedger | None = None
+    orphans_after: int | None = None
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> InfoReply:  # noqa: ARG002 - none
+        """The response that says no more than this answer."""
+        return InfoReply(answer, {})
+
+
+class ClearLimbo(NamedTuple):
+    """End a ledger's limbo: the doubt with this LSN."""
+
+    ledger: RequestLedger
+    lsn: int
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> PlainReply:  # noqa: ARG002 - none
+        """The response that says this answer."""
+        return PlainReply(answer)
+
+
+class Authenticate(NamedTuple):
+    """One step of an authentication, before every other request."""
+
+    token: bytes
+    ledger: None = None
+
+    def refused(self, answer: Answer, lac: int = NO_ENTRY) -> AuthReply:  # noqa: ARG002 - none
+        """The response that says no more than this answer."""
+        return AuthReply(answer)
