@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli import ledger_show
+from quire.cli.asking import YesOption, confirm
 from quire.cli.options import (
     ClusterOption,
     FrameOption,
@@ -20,7 +21,6 @@ from quire.cli.options import (
     run,
 )
 from quire.cli.output import Output, human_bytes, payload_facts
-from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
     from quire.wire.entry import Entry
@@ -217,7 +217,7 @@ def delete(
     ledger_id: LedgerArgument,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
     force: Annotated[
         bool, typer.Option("--force", help="Even if its bookies are gone and a writer cannot be stopped.")
     ] = False,
@@ -225,12 +225,7 @@ def delete(
 ) -> None:
     """Stop a ledger's writer and delete it for ever; its bookies free the space a little later."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise MisuseError(
-                f"Deleting ledger {ledger_id} cannot be undone: give --yes when the command cannot ask."
-            )
-        typer.confirm(f"Delete ledger {ledger_id} for ever?", abort=True, err=True)
+    confirm(f"Delete ledger {ledger_id} for ever?", f"Deleting ledger {ledger_id} cannot be undone", yes=yes)
 
     async def work() -> None:
         import quire

@@ -1,0 +1,39 @@
+"""Questions before what destroys data or ends a writer: asked at a terminal, refused without one, answered by `--yes`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from quire.core.errors import MisuseError
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def can_ask() -> bool:
+    """Whether a person can answer: standard input is a terminal."""
+    try:
+        return sys.stdin.isatty()
+    except ValueError:  # it is closed
+        return False
+
+
+def confirm(question: str, why: str, *, yes: bool) -> None:
+    """Ask before something is destroyed or a writer is ended. Call it outside an event loop: it waits for a person.
+
+    Args:
+        question: ends with a question mark; no is the default answer.
+        why: a sentence without its full stop, for callers that cannot be asked.
+        yes: the option `--yes`: nothing is asked.
+
+    Raises:
+        MisuseError: standard input is no terminal, and there is no `--yes`.
+        typer.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not can_ask():
+        raise MisuseError(f"{why}: give --yes when the command cannot ask.")
+    typer.confirm(question, abort=True, err=True)
