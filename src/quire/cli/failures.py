@@ -27,6 +27,7 @@ from quire.core.errors import (
     IdentityReplacedError,
     MisuseError,
     OutcomeUnknownError,
+    PastEndError,
     QuireError,
     RefusedError,
 )
@@ -64,6 +65,8 @@ def exit_code(error: BaseException) -> int:
             return EXIT_INTERRUPTED
         case OutcomeUnknownError():
             return EXIT_UNKNOWN
+        case PastEndError():
+            return EXIT_FAILED  # what there is to read is no fault of the command line
         case MisuseError():
             return EXIT_USAGE
         case IdentityReplacedError():

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
-from quire.cli.records import GivenRecord, size_of
-from quire.core.errors import WindowFullError
+from quire.cli.asking import can_ask
+from quire.cli.output import Output, ProgressLine
+from quire.cli.records import BadInputError, GivenRecord, size_of
+from quire.core.errors import MisuseError, NotWritingError, OutcomeUnknownError, QuireError, WindowFullError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from quire.cli.output import ProgressLine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from pathlib import Path
 
 R = TypeVar("R", bytes, bytes | GivenRecord)
 R_contra = TypeVar("R_contra", bytes, bytes | GivenRecord, contravariant=True)
@@ -101,55 +103,213 @@ async def in_groups(
         raise failure
 
 
+class AppendTally:
+    """What became of the records of one append, as far as it is known.
+
+    Attributes:
+        confirmed: acknowledged records; `bytes` is what they have of values, keys and headers.
+        first: the id or offset of the first one of them; `last` is that of the last one. None without any.
+        unknown: records that were handed to the writer and are not known to be stored.
+    """
+
+    def __init__(self) -> None:
+        self.confirmed = 0
+        self.bytes = 0
+        self.first: int | None = None
+        self.last: int | None = None
+        self.unknown = 0
+        self._groups: deque[_Group] = deque()
+
+    def begin(self, group: _Group) -> None:
+        """These records are handed to the writer now."""
+        self._groups.append(group)
+
+    def confirm(self, group: _Group, progress: ProgressLine) -> None:
+        """The oldest group is acknowledged as a whole; after `settle` it is counted already."""
+        if not self._groups or self._groups[0] is not group:
+            return
+        self._groups.popleft()
+        size = sum(group.sizes)
+        self._count(len(group.futures), size, group.futures[0].result(), group.futures[-1].result())
+        progress.advance(len(group.futures), size)
+
+    def settle(self) -> OutcomeUnknownError | None:
+        """Nothing more is appended: look at what is left, record by record.
+
+        Returns:
+            An error that leaves it unknown whether a record is stored, if there is one.
+        """
+        found: OutcomeUnknownError | None = None
+        groups, self._groups = self._groups, deque()
+        for group in groups:
+            for future, size in zip(group.futures, group.sizes, strict=False):
+                if not future.done():
+                    self.unknown += 1
+                    future.add_done_callback(_retrieve)
+                elif future.cancelled():
+                    self.unknown += 1
+                elif (error := future.exception()) is None:
+                    self._count(1, size, future.result(), future.result())
+                elif isinstance(error, OutcomeUnknownError):
+                    self.unknown += 1
+                    found = error
+        return found
+
+    def _count(self, count: int, size: int, first: int, last: int) -> None:
+        self.confirmed += count
+        self.bytes += size
+        self.first = first if self.first is None else self.first
+        self.last = last
+
+    def sentence(self, unit: str, place: str) -> str:
+        """What is known, for a person: `unit` is the plural of what is counted, `place` the name of its number."""
+        unit_of_one = unit[:-1] if unit != "entries" else "entry"
+        text = f"Confirmed: {self.confirmed:,} {unit_of_one if self.confirmed == 1 else unit}"
+        if self.last is not None:
+            text += f", the last one at {place} {self.last:,}"
+        if self.unknown:
+            text += f"; unknown: {self.unknown:,}"
+        return text + "."
+
+
+class QuietProgress(ProgressLine):
+    """Counts, and shows nothing: a person types at this terminal."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def advance(self, count: int, size: int = 0) -> None:
+        """`count` more units, `size` more bytes, are done."""
+        self.count += count
+        self.bytes += size
+
+
+def is_typed(files: Sequence[Path] | None) -> bool:
+    """Whether a person types what is appended: standard input is a terminal, and one of the inputs."""
+    return can_ask() and (not files or any(str(file) == "-" for file in files))
+
+
+@contextlib.contextmanager
+def telling_how_far(tally: AppendTally, out: Output, unit: str, place: str, **ids: object) -> Iterator[None]:
+    """What ends an append early says how far it came: in its sentence, and for programs in `ids`.
+
+    Args:
+        tally: what is known of the records.
+        out: where it is said if the end is no error of ours, as Ctrl-C.
+        unit: `records` or `entries`.
+        place: `offset` or `entry`; programs find `confirmed`, `last_offset` or `last_entry`, and `unknown`.
+        ids: what the append is about.
+    """
+    try:
+        yield
+    except QuireError as error:
+        if not tally.confirmed and not tally.unknown:
+            raise
+        facts = {"confirmed": tally.confirmed, f"last_{place}": tally.last, "unknown": tally.unknown}
+        text = f"{error.message.rstrip('.')}. {tally.sentence(unit, place)}"
+        raise type(error)(text, **(error.ids | ids | facts)) from error
+    except (KeyboardInterrupt, asyncio.CancelledError, OSError):
+        out.note(tally.sentence(unit, place))
+        raise
+
+
+class _Group:
+    """Records that were read together, with a future for each that the writer has taken."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.futures: list[asyncio.Future[int]] = []
+
+
+def _retrieve(future: asyncio.Future[int]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
 async def append_all(
-    writer: Appender[R], records: Iterator[R], progress: ProgressLine
-) -> tuple[int, int, int]:
+    open_writer: Callable[[], Awaitable[Appender[R]]],
+    records: Iterator[R],
+    progress: ProgressLine,
+    tally: AppendTally,
+) -> None:
+    """Append every record and wait until all of them are acknowledged; see `append_groups`.
+
+    Args:
+        open_writer: gives the writer, when the first record is there; it stays open.
+        records: read on another thread.
+        progress: counts what has been acknowledged.
+        tally: counts as well.
+    """
+    await append_groups(open_writer, partial(in_groups, records), progress, tally)
+
+
+async def append_groups(
+    open_writer: Callable[[], Awaitable[Appender[R]]],
+    groups: Callable[[asyncio.Future[BaseException]], AsyncIterator[list[R]]],
+    progress: ProgressLine,
+    tally: AppendTally,
+) -> None:
     """Append every record and wait until all of them are acknowledged.
 
     Args:
-        writer: where to; it stays open.
-        records: read on another thread.
+        open_writer: gives the writer, when the first record is there; it stays open.
+        groups: gives the records in lists, none empty; ends when the future that it is called with has a result.
         progress: counts what has been acknowledged.
-
-    Returns:
-        How many records, how many bytes, and the last id or offset (-1 without records).
+        tally: counts as well; when this raises, it has what is known of every record.
 
     Raises:
-        QuireError: an append failed; it is raised without waiting for the input.
+        OutcomeUnknownError: it is unknown whether some records are stored; raised without waiting for the input.
+        QuireError: an append failed and nothing is unknown, or the input is wrong: what lay before is confirmed then.
     """
-    count = size = 0
-    last: asyncio.Future[int] | None = None
     failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    async for group in in_groups(records, failed):
-        for record in group:
-            while True:
-                try:
-                    last = writer.append_nowait(record)
-                    break
-                except WindowFullError:
-                    await writer.drain()
-        if last is not None:
-            group_size = sum(map(size_of, group))
-            last.add_done_callback(_Counted(progress, len(group), group_size, failed))
-            count += len(group)
-            size += group_size
-    await writer.drain()
-    return count, size, await last if last is not None else -1
+    writer: Appender[R] | None = None
 
-
-class _Counted:
-    """Advances a progress when a group's last append is acknowledged, and tells when it failed."""
-
-    def __init__(
-        self, progress: ProgressLine, count: int, size: int, failed: asyncio.Future[BaseException]
-    ) -> None:
-        self.progress, self.count, self.size, self.failed = progress, count, size, failed
-
-    def __call__(self, future: asyncio.Future[int]) -> None:
-        if future.cancelled():
+    def ended(group: _Group, last: asyncio.Future[int]) -> None:
+        if last.cancelled():
             return
-        error = future.exception()
+        error = last.exception()
         if error is None:
-            self.progress.advance(self.count, self.size)
-        elif not self.failed.done():
-            self.failed.set_result(error)
+            tally.confirm(group, progress)
+        elif not failed.done():
+            failed.set_result(error)
+
+    try:
+        try:
+            async for records_read in groups(failed):
+                if writer is None:
+                    writer = await open_writer()
+                group = _Group([size_of(record) for record in records_read])
+                tally.begin(group)
+                await _hand_over(writer, records_read, group)
+                group.futures[-1].add_done_callback(partial(ended, group))
+        except (QuireError, OSError):
+            if writer is not None and not failed.done():
+                await writer.drain()  # the input is wrong: what lay before it is stored
+            raise
+        if writer is not None:
+            await writer.drain()
+            await asyncio.sleep(0)  # the last group is counted by its callback
+            tally.settle()
+    except BaseException as error:
+        unknown = tally.settle()
+        if (
+            unknown is not None
+            and not isinstance(error, OutcomeUnknownError)
+            and isinstance(error, Exception)
+        ):
+            raise unknown from error
+        raise
+
+
+async def _hand_over(writer: Appender[R], records: list[R], group: _Group) -> None:
+    for record in records:
+        while True:
+            try:
+                group.futures.append(writer.append_nowait(record))
+                break
+            except WindowFullError:
+                await writer.drain()
+            except NotWritingError:
+                raise
+            except MisuseError as error:
+                raise BadInputError(error.message, **error.ids) from error  # as one that is too long

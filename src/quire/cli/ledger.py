@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quire.cli import ledger_show
-from quire.cli.asking import YesOption, confirm
+from quire.cli.asking import YesOption, can_ask, confirm
 from quire.cli.options import (
     ClusterOption,
     FrameOption,
@@ -21,8 +21,11 @@ from quire.cli.options import (
     run,
 )
 from quire.cli.output import Output, human_bytes, payload_facts
+from quire.core.errors import MisuseError, PastEndError
 
 if TYPE_CHECKING:
+    from quire.cli.feed import AppendTally
+    from quire.client.writer import LedgerWriter
     from quire.wire.entry import Entry
 
 app = typer.Typer(help="Single ledgers: create, append, read, tail, list, show, recover, delete, verify.")
@@ -94,14 +97,17 @@ def append(
 ) -> None:
     """Create a ledger, append each line (or length-delimited record) of the input as an entry, close it.
 
-    Ends when every bookie has all entries, or was given up: what one lacks is a hole in the ledger's record.
+    Ends when every bookie has all entries, or was given up: what one lacks is a hole in the ledger's record. When it ends
+    early, it says how many entries are confirmed, the last one of them, and why.
     """
+    from quire.cli.feed import is_typed
     from quire.cli.records import read_records
 
     records = read_records(files or [], delimited=delimited, frame_bytes_max=frame_bytes_max)
     quorums = (ensemble_size, write_quorum, ack_quorum, min_present)
     out = Output(as_json=as_json)
-    append_to_new(records, cluster, quorums, digest, password, leave_open, out, frame_bytes_max)
+    typed = is_typed(files)
+    append_to_new(records, cluster, quorums, digest, password, leave_open, out, frame_bytes_max, typed=typed)
 
 
 @app.command()
@@ -118,18 +124,27 @@ def read(
         bool,
         typer.Option("--recover", help="Fence and close it first if it is open, so that the end is final."),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line."""
+    """Print entries: each payload and a line feed, or length-delimited, or one JSON object per line.
+
+    A first entry behind the end is refused (exit code 1); a last entry that is not there is where the entries end.
+    """
+    if last is not None and last < first:
+        raise MisuseError(f"--last {last} lies before --first {first}.")
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    if recover:
+        ask_about_writer(uri, ledger_id, yes=yes)
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.open_ledger(ledger_id, password=password.encode(), recover=recover)
-            end = reader.last_add_confirmed if last is None else last
+            end = check_first(ledger_id, first, reader.last_add_confirmed)
+            end = end if last is None else min(last, end)
             if end >= first:
                 await print_entries(out, reader.read(first, end), delimited=delimited)
 
@@ -146,7 +161,10 @@ def tail(
     delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print entries as they are confirmed, until the ledger is closed or Ctrl-C."""
+    """Print entries as they are confirmed, until the ledger is closed or Ctrl-C.
+
+    A first entry behind the end is refused (exit code 1).
+    """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
     async def work() -> None:
@@ -154,6 +172,7 @@ def tail(
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
             reader = await client.open_ledger(ledger_id, password=password.encode(), recover=False)
+            check_first(ledger_id, first, reader.last_add_confirmed)
             await print_entries(out, reader.tail(first), delimited=delimited, at_once=True)
 
     run(work())
@@ -174,6 +193,7 @@ def recover(
             "entries; may be given more than once. Entries that no bookie holds are given up.",
         ),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fence a ledger, find its end, close it there, and clear its bookies' doubts about it.
@@ -181,6 +201,7 @@ def recover(
     Its writer, if one is still alive, can confirm nothing more.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    ask_about_writer(uri, ledger_id, yes=yes)
 
     async def work() -> None:
         import quire
@@ -237,6 +258,39 @@ def delete(
     run(work())
 
 
+def ask_about_writer(uri: str, ledger_id: int, *, yes: bool) -> None:
+    """At a terminal, ask before an open ledger is recovered: nobody knows whether its writer is there.
+
+    Raises:
+        typer.Abort: the answer is no.
+    """
+    if yes or not can_ask():
+        return
+
+    async def is_open() -> bool:
+        import quire
+        from quire.core.ledger_metadata import LedgerState
+
+        async with quire.connect(uri) as client:
+            return (await client.ledger_metadata(ledger_id)).state is not LedgerState.CLOSED
+
+    if run(is_open()):
+        question = f"Ledger {ledger_id} is open. Recovering it ends its writer, if there is one. Go on?"
+        confirm(question, "", yes=False)
+
+
+def check_first(ledger_id: int, first: int, last_confirmed: int) -> int:
+    """The last entry that can be read now.
+
+    Raises:
+        PastEndError: the entries from `first` on lie behind the end; the one next to the last is a beginning.
+    """
+    if first > last_confirmed + 1:
+        text = f"ledger {ledger_id}: requested entry {first}, the last confirmed one is {last_confirmed}"
+        raise PastEndError(text, ledger_id=ledger_id, entry_id=first)
+    return last_confirmed
+
+
 def append_to_new(
     records: Iterator[bytes],
     cluster: str | None,
@@ -246,13 +300,15 @@ def append_to_new(
     leave_open: bool,
     out: Output,
     frame_bytes_max: int | None = None,
+    *,
+    typed: bool = False,
 ) -> None:
-    """Create a ledger, append the records, close or abandon it, print what became of it."""
+    """Create a ledger, append the records, close or abandon it, print what became of it; `typed`: by a person."""
     uri = cluster_uri(cluster)
 
     async def work() -> None:
         import quire
-        from quire.cli.feed import append_all
+        from quire.cli.feed import AppendTally, QuietProgress, append_all, telling_how_far
 
         ensemble_size, write_quorum, ack_quorum, min_present = quorums
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
@@ -264,10 +320,20 @@ def append_to_new(
                 digest=digest,
                 min_present=min_present,
             )
+            tally = AppendTally()
+            what = f"ledger {writer.ledger_id}"
+            shown = QuietProgress(what, None, "entries") if typed else out.progress(what)
+
+            async def made() -> LedgerWriter:
+                return writer
+
             try:
-                with out.progress(f"ledger {writer.ledger_id}") as progress:
-                    count, size, last = await append_all(writer, records, progress)
-                    rate = count / max(progress.seconds, 1e-9)
+                with (
+                    telling_how_far(tally, out, "entries", "entry", ledger_id=writer.ledger_id),
+                    shown as progress,
+                ):
+                    await append_all(made, records, progress, tally)
+                    rate = tally.confirmed / max(progress.seconds, 1e-9)
             except BaseException:
                 await writer.abandon()
                 out.note(
@@ -279,24 +345,28 @@ def append_to_new(
             else:
                 await writer.close()
         # Only when the client is closed is it known what bookies lack.
-        state = "open" if leave_open else "closed"
-        facts = {
-            "ledger_id": writer.ledger_id,
-            "state": state,
-            "entries": count,
-            "bytes": size,
-            "last_entry": last,
-            "entries_per_s": round(rate),
-            "holes": [
-                {"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in writer.holes
-            ],
-        }
-        text = f"Ledger {writer.ledger_id}: {count:,} entries, {human_bytes(size)}, {state} ({rate:,.0f} entries/s)."
-        for hole in writer.holes:
-            text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}; others have them."
-        out.result(facts, text)
+        _say_appended(writer, tally, "open" if leave_open else "closed", rate, out)
 
     run(work())
+
+
+def _say_appended(writer: LedgerWriter, tally: AppendTally, state: str, rate: float, out: Output) -> None:
+    facts = {
+        "ledger_id": writer.ledger_id,
+        "state": state,
+        "entries": tally.confirmed,
+        "bytes": tally.bytes,
+        "last_entry": -1 if tally.last is None else tally.last,
+        "entries_per_s": round(rate),
+        "holes": [{"bookie": hole.bookie, "first": hole.first, "last": hole.last} for hole in writer.holes],
+    }
+    counted = f"{tally.confirmed:,} {'entry' if tally.confirmed == 1 else 'entries'}"
+    text = (
+        f"Ledger {writer.ledger_id}: {counted}, {human_bytes(tally.bytes)}, {state} ({rate:,.0f} entries/s)."
+    )
+    for hole in writer.holes:
+        text += f"\n{hole.bookie} may lack entries {hole.first:,}..{hole.last:,}; others have them."
+    out.result(facts, text)
 
 
 async def print_entries(

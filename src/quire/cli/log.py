@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from quire.cli.log_records import (
-    Form,
-    LogAppender,
-    form_of,
-    print_records,
-    read_log_records,
-)
+from quire.cli import log_append, log_move, log_read, log_show
+from quire.cli.asking import YesOption, confirm
+from quire.cli.log_options import LogPasswordOption, NameArgument
+from quire.cli.log_show import quorums_of, records_in, shown_facts
+from quire.cli.log_writers import EndsWriterOption, agree, check_agreed, standing_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, MinPresentOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
-from quire.core.errors import MisuseError
 
 app = typer.Typer(
-    help="Logs: create, append, read, tail, list, show, roll, truncate, cursors, place, collect."
+    help="Logs: create, append, read, tail, list, show, alter, copy, export, import, roll, truncate, delete, cursors, "
+    "place, collect."
 )
-
-NameArgument = Annotated[str, typer.Argument(metavar="LOG", help="The log's name.")]
-FormOption = Annotated[
-    Form | None,
-    typer.Option(
-        "--format",
-        help="How records are written: lines (values alone), or delimited or json, which have keys, headers and tombstones "
-        "too [default: lines].",
-        show_default=False,
-    ),
-]
-DelimitedOption = Annotated[
-    bool,
-    typer.Option(
-        "--delimited", help="A 4-byte big-endian length before each record, as --format delimited has it."
-    ),
-]
 
 
 @app.command()
@@ -72,175 +52,112 @@ def create(
     run(work())
 
 
+app.command("append")(log_append.append)
+app.command("read")(log_read.read)
+app.command("tail")(log_read.tail)
+app.command("list")(log_show.list_logs)
+app.command("show")(log_show.show)
+app.command("copy")(log_move.copy)
+app.command("export")(log_move.export)
+app.command("import")(log_move.import_)
+
+
 @app.command()
-def append(
+def alter(
     name: NameArgument,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="What to append; standard input without any."),
+    ensemble_size: Annotated[
+        int | None,
+        typer.Option("--ensemble-size", "-E", help="Bookies that share the entries.", show_default=False),
+    ] = None,
+    write_quorum: Annotated[
+        int | None,
+        typer.Option("--write-quorum", "-w", help="Bookies that get each entry.", show_default=False),
+    ] = None,
+    ack_quorum: Annotated[
+        int | None,
+        typer.Option("--ack-quorum", "-a", help="How many make it durable.", show_default=False),
+    ] = None,
+    min_present: Annotated[
+        int | None,
+        typer.Option(
+            "--min-present",
+            metavar="N",
+            min=0,
+            help="Bookies of a new ledger that must be there, Qa to E; 0: Qa.",
+            show_default=False,
+        ),
     ] = None,
     cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    form: FormOption = None,
-    delimited: DelimitedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Become the log's writer, append each record of the input, step down.
+    """Change the settings of the ledgers that a log will have; what is not given stays.
 
-    A writer that was there is fenced: it can confirm nothing more. What `log read` prints can be appended to another log
-    in the same --format; keys, headers and tombstones need delimited or json.
+    Ledgers that exist keep theirs. A writer that is there uses the new settings for its next ledger, and `log roll`
+    begins one.
     """
-    from quire.cli.feed import append_all
-
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    wanted = form_of(form, delimited=delimited)
-    records = read_log_records(files or [], wanted, frame_bytes_max=frame_bytes_max)
 
     async def work() -> None:
         import quire
+        from quire.log.altering import alter_log
 
-        async with (
-            quire.connect(uri, frame_bytes_max=frame_bytes_max) as client,
-            await client.log(name).open_writer() as writer,
-        ):
-            with out.progress(f"log {name}", unit="records") as progress:
-                count, size, last = await append_all(LogAppender(writer), records, progress)
-                rate = count / max(progress.seconds, 1e-9)
-        first = last - count + 1 if count else None
+        async with quire.connect(uri) as client:
+            old, new = await alter_log(
+                client,
+                name,
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                min_present=min_present,
+            )
         facts = {
             "log": name,
-            "records": count,
-            "bytes": size,
-            "first_offset": first,
-            "last_offset": last if count else None,
-            "records_per_s": round(rate),
+            "quorums": quorums_of(new),
+            "min_present": new.min_present or new.ack_quorum,
+            "former_quorums": quorums_of(old),
+            "former_min_present": old.min_present or old.ack_quorum,
         }
-        where = f" at offsets {first:,}..{last:,}" if count else ""
-        out.result(
-            facts, f"Log {name}: {count:,} records, {human_bytes(size)},{where} ({rate:,.0f} records/s)."
-        )
+        if new == old:
+            text = f"Log {name} has these settings already: E/Qw/Qa {quorums_of(new)}."
+        else:
+            text = (
+                f"Log {name}: E/Qw/Qa {quorums_of(new)}, until now {quorums_of(old)}, for its next ledgers."
+            )
+        out.result(facts, text)
 
     run(work())
 
 
 @app.command()
-def read(
+def delete(
     name: NameArgument,
-    start: Annotated[
-        int | None, typer.Option(help="The first offset [default: the log's start].", min=0)
-    ] = None,
-    end: Annotated[
-        int | None, typer.Option(help="Stop before this offset [default: the log's end].", min=0)
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is appended later.")
-    ] = False,
-    recover: Annotated[
-        bool,
-        typer.Option(
-            "--recover",
-            help="First close what is open, so that everything a writer that is gone had acknowledged is read. "
-            "It ends a writer that lives.",
-        ),
-    ] = False,
+    yes: YesOption = False,
     cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    form: FormOption = None,
-    delimited: DelimitedOption = False,
+    password: LogPasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Print records: each value and a line feed, or length-delimited, or one JSON object per line.
-
-    Lines have values alone; the other forms have keys, headers and tombstones, and `log append --format` takes them.
-    """
-    wanted = form_of(form, delimited=delimited, as_json=as_json)
-    if follow and end is not None:
-        raise MisuseError("--follow has no end: leave --end out.")
-    if follow and recover:
-        raise MisuseError("--follow goes on beside a writer, --recover ends it: leave one of them out.")
+    """Delete a log with all its ledgers for ever, and end its writer; bookies free the space a little later."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
-    async def work() -> None:
+    async def look() -> str:
         import quire
 
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            log = client.log(name)
-            begin = start if start is not None else (await log.describe()).start_offset
-            records = log.tail(start=begin) if follow else log.read(start=begin, end=end, recover=recover)
-            await print_records(out, records, wanted, at_once=follow)
+        async with quire.connect(uri) as client:
+            about = await client.log(name, password.encode()).describe()
+            standing = await standing_of(client, name)
+        size = human_bytes(sum(item.bytes or 0 for item in about.items))
+        writer = f", and end the writer at {standing.living}" if standing.candidate else ""
+        return f"Delete log {name} for ever, {records_in(about):,} records, {size}{writer}?"
 
-    run(work())
-
-
-@app.command()
-def tail(
-    name: NameArgument,
-    count: Annotated[
-        int, typer.Option("--lines", "-n", help="Begin with so many of the last records.", min=0)
-    ] = 10,
-    cluster: ClusterOption = None,
-    frame_bytes_max: FrameOption = None,
-    form: FormOption = None,
-    delimited: DelimitedOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Print the last records and then each new one, until Ctrl-C."""
-    wanted = form_of(form, delimited=delimited, as_json=as_json)
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            log = client.log(name)
-            about = await log.describe()
-            begin = max(about.start_offset, about.end_offset - count)
-            await print_records(out, log.tail(start=begin), wanted, at_once=True)
-
-    run(work())
-
-
-@app.command("list")
-def list_logs(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """List the logs with their offsets and sizes."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    if not yes:
+        confirm(run(look()), f"Deleting log {name} cannot be undone", yes=False)
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri) as client:
-            rows = []
-            for name in await client.logs():
-                about = await client.log(name).describe()
-                rows.append(
-                    {
-                        "log": about.name,
-                        "start_offset": about.start_offset,
-                        "end_offset": about.end_offset,
-                        "records": min(
-                            about.end_offset - about.start_offset, sum(item.count for item in about.items)
-                        ),
-                        "ledgers": len(about.items),
-                        "epoch": about.epoch,
-                    }
-                )
-        if not out.rows("", ("log", "start_offset", "end_offset", "records", "ledgers", "epoch"), rows):
-            out.note("No logs.")
-
-    run(work())
-
-
-@app.command()
-def show(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """Draw a log: its ledgers in order, their offsets, sizes and states."""
-    uri, out = cluster_uri(cluster), Output(as_json=as_json)
-
-    async def work() -> None:
-        import quire
-
-        async with quire.connect(uri) as client:
-            about = await client.log(name).describe()
-        out.result(_shown(about), "\n".join(_drawing(about)))
+            await client.delete_log(name, password.encode())
+        out.result({"log": name, "deleted": True}, f"Log {name} is deleted.")
 
     run(work())
 
@@ -248,8 +165,10 @@ def show(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption 
 @app.command()
 def roll(
     name: NameArgument,
+    yes: EndsWriterOption = False,
     cluster: ClusterOption = None,
     frame_bytes_max: FrameOption = None,
+    password: LogPasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Take the log over, which closes its last ledger for good and begins a new one, and step down.
@@ -257,17 +176,21 @@ def roll(
     A writer rolls by itself (by size and time); this is for a log without a writer, or to end its writer.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    does = f"Rolling log {name}"
+    agreed = agree(uri, name, does, yes=yes)
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri, frame_bytes_max=frame_bytes_max) as client:
-            async with await client.log(name).open_writer():
+            await check_agreed(client, name, does, agreed, out)
+            log = client.log(name, password.encode())
+            async with await log.open_writer():
                 pass  # opening is what recovers and closes the former ledger
-            about = await client.log(name).describe()
-        out.result(
-            _shown(about), f"Log {name} has {len(about.items)} ledgers, next offset {about.end_offset:,}."
-        )
+            about = await log.describe()
+        count = len(about.items)
+        text = f"Log {name} has {count} ledger{'' if count == 1 else 's'}, next offset {about.end_offset:,}."
+        out.result(shown_facts(about), text)
 
     run(work())
 
@@ -276,20 +199,27 @@ def roll(
 def truncate(
     name: NameArgument,
     before: Annotated[int, typer.Option(help="Records below this offset go.", min=0)],
+    yes: YesOption = False,
     cluster: ClusterOption = None,
+    password: LogPasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Forget a log's beginning; ledgers that are wholly before the offset are deleted."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    confirm(
+        f"Delete the records of log {name} before offset {before:,} for ever?",
+        f"Truncating log {name} cannot be undone",
+        yes=yes,
+    )
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri) as client:
-            log = client.log(name)
+            log = client.log(name, password.encode())
             await log.truncate(before=before)
             about = await log.describe()
-        out.result(_shown(about), f"Log {name} starts at offset {about.start_offset:,}.")
+        out.result(shown_facts(about), f"Log {name} starts at offset {about.start_offset:,}.")
 
     run(work())
 
@@ -301,17 +231,25 @@ def cursors(
         str | None,
         typer.Option(metavar="CURSOR", help="Forget this one; a reader that uses it makes it anew."),
     ] = None,
+    yes: YesOption = False,
     cluster: ClusterOption = None,
+    password: LogPasswordOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """List a log's cursors, the named positions of its readers, and how far behind each is."""
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    if remove is not None:
+        confirm(
+            f"Remove cursor {remove} of log {name}? Its reader begins anew.",
+            f"Removing cursor {remove} of log {name} cannot be undone",
+            yes=yes,
+        )
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri) as client:
-            log = client.log(name)
+            log = client.log(name, password.encode())
             if remove is not None:
                 removed = await log.remove_cursor(remove)
                 text = f"Cursor {remove} of log {name} is removed." if removed else f"No cursor {remove}."
@@ -337,21 +275,34 @@ def cursors(
 
 
 @app.command()
-def place(name: NameArgument, cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
+def place(
+    name: NameArgument,
+    yes: EndsWriterOption = False,
+    cluster: ClusterOption = None,
+    password: LogPasswordOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Give offsets to batches that a sink committed and that the log's leader did not place before it died.
 
     What that leader left open is recovered; one that lives is ended.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    does = f"Placing what waits for log {name}"
+    agreed = agree(uri, name, does, yes=yes)
 
     async def work() -> None:
         import quire
 
         async with quire.connect(uri) as client:
-            log = client.log(name)
+            await check_agreed(client, name, does, agreed, out)
+            log = client.log(name, password.encode())
             waiting = sum(len(adoption.items) for adoption in (await log.identify()).adoptions)
             await log.place()
-        text = f"Log {name}: {waiting} ledgers have their offsets." if waiting else "Nothing waits."
+        text = (
+            f"Log {name}: {waiting} ledger{' has its' if waiting == 1 else 's have their'} offsets."
+            if waiting
+            else "Nothing waits."
+        )
         out.result({"log": name, "placed": waiting}, text)
 
     run(work())
@@ -404,48 +355,3 @@ def collect(
                 await asyncio.sleep(every)
 
     run(work())
-
-
-def _shown(about: Any) -> dict[str, object]:
-    """A log's description as a JSON line."""
-    names = (
-        "ledger_id",
-        "first_offset",
-        "next_offset",
-        "count",
-        "bytes",
-        "min_time_ms",
-        "max_time_ms",
-        "state",
-    )
-    return {
-        "log": about.name,
-        "log_id": about.log_id,
-        "epoch": about.epoch,
-        "start_offset": about.start_offset,
-        "end_offset": about.end_offset,
-        "compacted_below": about.compacted_below,
-        "items": [{name: _plain(getattr(item, name)) for name in names} for item in about.items],
-    }
-
-
-def _plain(value: Any) -> object:
-    return value.name.lower() if hasattr(value, "name") else value
-
-
-def _drawing(about: Any) -> list[str]:
-    """The picture of a log."""
-    from quire.cli.picture import ItemFacts, draw_items
-
-    items = [
-        ItemFacts(
-            item.ledger_id, item.first_offset, item.next_offset, item.bytes or 0, str(_plain(item.state))
-        )
-        for item in about.items
-    ]
-    size = human_bytes(sum(item.size for item in items))
-    head = (
-        f"Log {about.name} (id {about.log_id}, epoch {about.epoch}): offsets {about.start_offset:,} to "
-        f"{about.end_offset - 1:,}, {len(items)} ledgers, {size}"
-    )
-    return [head, *draw_items(items, about.start_offset)]

@@ -5,13 +5,14 @@ its bytes are:
 
 | bytes | what |
 |---|---|
-| 1 | 1: it has a key; 2: it has a value (without: a tombstone) |
+| 1 | the sum of 1: it has a key; 2: it has a value (without: a tombstone); 4: it has a timestamp |
+| 8 | the timestamp in milliseconds since 1970; only if it has one |
 | 4 + n | the key, a length before it; only if it has one |
 | 4 | how many headers |
 | 4 + n, 4 + n | each header's name in UTF-8, and its value; the length -1 (all bits set) is "no value" |
 | the rest | the value |
 
-Times are carried by JSON lines only.
+JSON lines always carry times; delimited records do where that is asked for (`--times`, `log export`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ import base64
 import json
 import struct
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from quire.cli.log_formats import Printer, escaped, is_format, printer
 from quire.cli.output import Output, payload_facts
 from quire.cli.records import (
+    BadInputError,
     GivenRecord,
     bytes_max_of,
     look_for,
@@ -46,7 +51,8 @@ if TYPE_CHECKING:
 _LENGTH: Final = struct.Struct(">I")
 _MARK: Final = 1 << 31
 _NONE: Final = (1 << 32) - 1
-_KEY, _VALUE = 1, 2
+_TIME: Final = struct.Struct(">q")
+_KEY, _VALUE, _TIMED = 1, 2, 4
 _JSON_GROWTH: Final = 6
 """A byte of text takes at most so many in JSON (as `\\u0001`)."""
 _JSON_ROOM: Final = 64 * 1024
@@ -63,18 +69,20 @@ class Form(StrEnum):
     JSON = "json"
 
 
-def form_of(form: Form | None, *, delimited: bool, as_json: bool = False) -> Form:
+def form_of(text: str | None, *, delimited: bool, as_json: bool = False) -> Form:
     """The form that options name.
 
     Args:
-        form: `--format`.
+        text: `--format`.
         delimited: `--delimited`, the same as `--format delimited`.
         as_json: `--json` of a command that prints records, the same as `--format json`.
 
     Raises:
-        MisuseError: they name two.
+        MisuseError: they name two, or none that there is.
     """
-    named = {form} - {None}
+    if text is not None and text not in set(Form):
+        raise MisuseError(f"--format takes lines, delimited or json, not {text!r}.")
+    named = set() if text is None else {Form(text)}
     named |= {Form.DELIMITED} if delimited else set()
     named |= {Form.JSON} if as_json else set()
     if len(named) > 1:
@@ -84,11 +92,83 @@ def form_of(form: Form | None, *, delimited: bool, as_json: bool = False) -> For
     return next(iter(named), None) or Form.LINES
 
 
+def printed_as(
+    text: str | None, log: str, *, delimited: bool, as_json: bool, key_delimiter: str | None, times: bool
+) -> Form | Printer:
+    """How a command prints records: a form, or what a format string says.
+
+    Args:
+        text: `--format`: the name of a form, or a format string.
+        log: the log's name.
+        delimited: `--delimited`.
+        as_json: `--json`.
+        key_delimiter: `--key-delimiter`: lines of key, delimiter and value.
+        times: `--times`: delimited records with their timestamps.
+
+    Raises:
+        MisuseError: they name two ways, or one that there is not.
+    """
+    string = text if text is not None and is_format(text) else None
+    if string is not None and (delimited or as_json or key_delimiter is not None):
+        raise MisuseError("a format string says all of a record: leave the other options of its form out.")
+    if string is not None:
+        return printer(string, log)
+    if text is not None and text not in set(Form):
+        raise MisuseError(
+            f"--format takes lines, delimited, json or a format string such as '%o %k %s\\n', not {text!r}."
+        )
+    form = form_of(text, delimited=delimited, as_json=as_json)
+    if key_delimiter is not None:
+        if form is not Form.LINES:
+            raise MisuseError(f"--key-delimiter is for lines; {form} records have their keys anyway.")
+        between = escaped(key_delimiter, "--key-delimiter")
+        return lambda record: b"".join((record.key or b"", between, record.value or b"", b"\n"))
+    if times and form is not Form.DELIMITED:
+        raise MisuseError("--times is for --format delimited; json has times, lines have none.")
+    return partial(marked, times=True) if times else form
+
+
 # --- in -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What an append gives to records that do not have it.
+
+    Attributes:
+        key: for records without a key.
+        headers: after those that a record has.
+        timestamp_ms: for records without a time.
+        key_delimiter: in lines, what lies before the first one is the key; a line without one has no key.
+        empty_is_tombstone: an empty value becomes none.
+    """
+
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+    key_delimiter: bytes | None = None
+    empty_is_tombstone: bool = False
+
+    def to(self, record: bytes | GivenRecord) -> bytes | GivenRecord:
+        """The record with what it did not have."""
+        value, key, headers, time_ms = record if isinstance(record, GivenRecord) else GivenRecord(record)
+        if self.key_delimiter is not None and value is not None:
+            before, found, behind = value.partition(self.key_delimiter)
+            if found:
+                key, value = before, behind
+        return GivenRecord(
+            None if value == b"" and self.empty_is_tombstone else value,
+            self.key if key is None else key,
+            headers + self.headers,
+            self.timestamp_ms if time_ms is None else time_ms,
+        )
+
+
+NOTHING_ADDED: Final = Added()
+
+
 def read_log_records(
-    paths: Sequence[Path], form: Form, *, frame_bytes_max: int | None = None
+    paths: Sequence[Path], form: Form, *, frame_bytes_max: int | None = None, added: Added = NOTHING_ADDED
 ) -> Iterator[bytes | GivenRecord]:
     """Every record of the files in order, or of stdin without files (or for `-`).
 
@@ -96,14 +176,16 @@ def read_log_records(
         paths: what to read; each is opened when its turn comes, but looked for at once.
         form: how the records are written.
         frame_bytes_max: what was given as the longest frame; records may be as long.
+        added: what records get that they do not have.
 
     Raises:
         FileNotFoundError: one of them is not there.
-        MisuseError: while it is read: something is no record.
+        BadInputError: while it is read: something is no record.
     """
     look_for(paths)
     split = {Form.LINES: read_lines, Form.DELIMITED: read_marked, Form.JSON: read_json}[form]
-    return split_inputs(paths, split, bytes_max_of(frame_bytes_max))
+    records = split_inputs(paths, split, bytes_max_of(frame_bytes_max))
+    return records if added == NOTHING_ADDED else map(added.to, records)
 
 
 def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes | GivenRecord]:
@@ -123,7 +205,7 @@ def read_marked(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[bytes |
             text = (
                 f"Record {number} of {name} is damaged ({error}): read the log again with --format delimited."
             )
-            raise MisuseError(text, path=name) from error
+            raise BadInputError(text, path=name) from error
 
 
 def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[GivenRecord]:
@@ -139,7 +221,7 @@ def read_json(stream: BinaryIO, name: str, bytes_max: int) -> Iterator[GivenReco
                 f"Line {number} of {name} is no record ({error}): give an object with `value` (null: a tombstone) or "
                 "`value_base64`, and what there is of `key`, `key_base64`, `headers` and `timestamp_ms`."
             )
-            raise MisuseError(text, path=name) from error
+            raise BadInputError(text, path=name) from error
 
 
 def _of_facts(facts: Any) -> GivenRecord:
@@ -175,7 +257,7 @@ def _payload(facts: dict[str, Any], name: str) -> bytes | None:
 
 def _decode(body: bytes) -> GivenRecord:
     flags, place = body[0], 1
-    if flags > _KEY | _VALUE:
+    if flags > _KEY | _VALUE | _TIMED:
         raise ValueError(f"unknown flags {flags}")
 
     def taken(size: int) -> bytes:
@@ -189,6 +271,7 @@ def _decode(body: bytes) -> GivenRecord:
         size: int = _LENGTH.unpack(taken(_LENGTH.size))[0]
         return None if size == _NONE else taken(size)
 
+    time_ms: int | None = _TIME.unpack(taken(_TIME.size))[0] if flags & _TIMED else None
     key = sized() if flags & _KEY else None
     headers = []
     for _ in range(_LENGTH.unpack(taken(_LENGTH.size))[0]):
@@ -199,7 +282,7 @@ def _decode(body: bytes) -> GivenRecord:
     rest = taken(len(body) - place)
     if rest and not flags & _VALUE:
         raise ValueError("a tombstone has a value")
-    return GivenRecord(rest if flags & _VALUE else None, key, tuple(headers))
+    return GivenRecord(rest if flags & _VALUE else None, key, tuple(headers), time_ms)
 
 
 class LogAppender:
@@ -222,7 +305,9 @@ class LogAppender:
 # --- out ----------------------------------------------------------------------------------------------------------
 
 
-async def print_records(out: Output, records: AsyncIterator[Record], form: Form, *, at_once: bool) -> None:
+async def print_records(
+    out: Output, records: AsyncIterator[Record], form: Form | Printer, *, at_once: bool
+) -> None:
     """Print what an iterator of records gives; `at_once` flushes after each.
 
     Lines hold values alone. A tombstone prints nothing there, and a sentence on stderr says what was left out.
@@ -233,22 +318,25 @@ async def print_records(out: Output, records: AsyncIterator[Record], form: Form,
         async for record in records:
             match form:
                 case Form.JSON:
-                    stdout.write(json.dumps(_facts(record)).encode() + b"\n")
+                    stdout.write(json_line(record))
                 case Form.DELIMITED:
-                    _write_marked(stdout, record)
+                    stdout.write(marked(record))
                 case Form.LINES if record.value is None:
                     tombstones += 1
-                case Form.LINES:
+                case Form.LINES if record.value is not None:
                     others += record.key is not None or bool(record.headers) or b"\n" in record.value
                     write_record(stdout, record.value, delimited=False)
+                case _ if callable(form):
+                    stdout.write(form(record))
             if at_once:
                 stdout.flush()
         stdout.flush()
     finally:
         if tombstones or (others and not sys.stdout.isatty()):
+            left_out = f" Left out: {_many(tombstones, 'tombstone')}." if tombstones else ""
+            more = f" With keys, headers or line feeds: {_many(others, 'record')}." if others else ""
             out.note(
-                f"Lines hold values alone. Left out: {_many(tombstones, 'tombstone')}. With keys, headers or line "
-                f"feeds: {_many(others, 'record')}. --format json or --format delimited has everything."
+                f"Lines hold values alone.{left_out}{more} --format json or --format delimited has everything."
             )
 
 
@@ -256,8 +344,9 @@ def _many(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-def _facts(record: Record) -> dict[str, object]:
-    return {
+def json_line(record: Record) -> bytes:
+    """A record as a JSON line."""
+    facts = {
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
         **payload_facts("key", record.key),
@@ -267,13 +356,17 @@ def _facts(record: Record) -> dict[str, object]:
         "entry_id": record.entry_id,
         "index": record.index,
     }
+    return json.dumps(facts).encode() + b"\n"
 
 
-def _write_marked(stream: BinaryIO, record: Record) -> None:
-    if record.value is not None and record.key is None and not record.headers:
-        write_record(stream, record.value, delimited=True)
-        return
-    parts = [bytes([_KEY * (record.key is not None) | _VALUE * (record.value is not None)])]
+def marked(record: Record, *, times: bool = False) -> bytes:
+    """A length-delimited record; `times`: with its timestamp."""
+    if record.value is not None and record.key is None and not record.headers and not times:
+        return _LENGTH.pack(len(record.value)) + record.value
+    flags = _KEY * (record.key is not None) | _VALUE * (record.value is not None) | _TIMED * times
+    parts = [bytes([flags])]
+    if times:
+        parts.append(_TIME.pack(record.timestamp_ms))
     if record.key is not None:
         parts += [_LENGTH.pack(len(record.key)), record.key]
     parts.append(_LENGTH.pack(len(record.headers)))
@@ -281,5 +374,4 @@ def _write_marked(stream: BinaryIO, record: Record) -> None:
         parts += [_LENGTH.pack(len(name.encode())), name.encode()]
         parts += [_LENGTH.pack(_NONE)] if value is None else [_LENGTH.pack(len(value)), value]
     parts.append(record.value or b"")
-    stream.write(_LENGTH.pack(sum(map(len, parts)) | _MARK))
-    stream.writelines(parts)
+    return b"".join((_LENGTH.pack(sum(map(len, parts)) | _MARK), *parts))

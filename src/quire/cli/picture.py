@@ -77,12 +77,13 @@ def draw_write_sets(ensemble_size: int, write_quorum: int, ack_quorum: int) -> l
     return lines
 
 
-def draw_items(items: Sequence[ItemFacts], start_offset: int) -> list[str]:
+def draw_items(items: Sequence[ItemFacts], start_offset: int, shown: int = ITEMS_SHOWN) -> list[str]:
     """A row per ledger of a log with a bar for its share of the records.
 
     Args:
         items: in order, without those that truncation has removed.
         start_offset: the first offset that can still be read.
+        shown: of more items those in the middle are left out.
     """
     counts = [max(0, (item.next_offset or item.first_offset) - item.first_offset) for item in items]
     largest = max(counts, default=0) or 1
@@ -93,9 +94,9 @@ def draw_items(items: Sequence[ItemFacts], start_offset: int) -> list[str]:
     width = max((len(text) for text in ranges), default=0)
     lines = [f"  first readable offset {start_offset:,}"]
     for place, (item, text, count) in enumerate(zip(items, ranges, counts, strict=True)):
-        if len(items) > ITEMS_SHOWN and ITEMS_SHOWN // 2 <= place < len(items) - ITEMS_SHOWN // 2:
-            if place == ITEMS_SHOWN // 2:
-                lines.append(f"  {'…'.ljust(width)}  ({len(items) - ITEMS_SHOWN} more ledgers)")
+        if len(items) > shown and shown // 2 <= place < len(items) - shown // 2:
+            if place == shown // 2:
+                lines.append(f"  {'…'.ljust(width)}  ({len(items) - shown} more ledgers)")
             continue
         bar = "█" * -(-count * _BAR_WIDTH // largest) if item.next_offset is not None else "▒" * 3 + "→"
         lines.append(f"  {text.ljust(width)}  {bar.ljust(_BAR_WIDTH)}  ledger {item.ledger_id}  {item.state}")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeVar
 
-from quire.core.errors import MisuseError
+from quire.core.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +21,14 @@ default.)
 """
 
 R = TypeVar("R")
+
+
+class BadInputError(RefusedError):
+    """The input holds something that is no record, or one that is too long; the records before it are not concerned."""
+
+    code = "bad_input"
+
+
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -36,7 +44,7 @@ def read_records(
 
     Raises:
         FileNotFoundError: one of them is not there.
-        MisuseError: while it is read: a record is too long, or the last one is cut short.
+        BadInputError: while it is read: a record is too long, or the last one is cut short.
     """
     look_for(paths)
     return split_inputs(paths, read_delimited if delimited else read_lines, bytes_max_of(frame_bytes_max))
@@ -107,7 +115,7 @@ def read_lines(stream: BinaryIO, name: str, bytes_max: int = RECORD_BYTES_MAX) -
         record = line.removesuffix(b"\n")
         if len(record) > bytes_max:
             text = f"Line {number} of {name} is longer than {bytes_max} bytes; use shorter lines, or --frame-bytes-max."
-            raise MisuseError(text, path=name)
+            raise BadInputError(text, path=name)
         yield record
 
 
@@ -130,18 +138,18 @@ def read_exactly(stream: BinaryIO, size: int, number: int, name: str, bytes_max:
         bytes_max: more are refused.
 
     Raises:
-        MisuseError: there are fewer, or too many.
+        BadInputError: there are fewer, or too many.
     """
     if size > bytes_max:
         text = (
             f"Record {number} of {name} announces {size} bytes, more than {bytes_max}: "
             "are these records with a 4-byte big-endian length before each? --frame-bytes-max takes longer ones."
         )
-        raise MisuseError(text, path=name)
+        raise BadInputError(text, path=name)
     record = stream.read(size) if size >= 0 else b""
     if len(record) != size:
         text = f"Record {number} of {name} is cut short; the file is not whole."
-        raise MisuseError(text, path=name)
+        raise BadInputError(text, path=name)
     return record
 
 

@@ -86,7 +86,7 @@ def test_ctrl_c_at_a_log(cluster: LocalCluster) -> None:
         typed(terminal, cluster.uri, "log", "read", "stopped")
         terminal.process.send_signal(signal.SIGINT)
         code, said = terminal.end()
-    assert (code, said) == (130, "Interrupted.\n")
+    assert (code, said) == (130, "Confirmed: 1 record, the last one at offset 0.\nInterrupted.\n")
     assert call(cluster.uri, "log", "read", "stopped") == b"first\n"
 
 
@@ -94,10 +94,11 @@ def test_a_log_that_another_writer_took_over(cluster: LocalCluster) -> None:
     call(cluster.uri, "log", "create", "taken")
     with at_a_terminal(cluster.uri, "log", "append", "taken") as terminal:
         typed(terminal, cluster.uri, "log", "read", "taken")
-        call(cluster.uri, "log", "roll", "taken")
+        call(cluster.uri, "log", "roll", "taken", "--yes")
         terminal.type(b"second\n")  # the terminal stays open: nothing more is typed
         code, said = terminal.end()
     assert code in {1, 3}, said
+    assert "Confirmed: 1 record, the last one at offset 0" in said
     assert "Fatal" not in said
     assert "Traceback" not in said
 

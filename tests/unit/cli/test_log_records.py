@@ -17,8 +17,7 @@ from quire.cli.local_cluster import LocalCluster
 from quire.cli.log_records import Form, print_records, read_json, read_log_records, read_marked
 from quire.cli.main import app
 from quire.cli.output import Output
-from quire.cli.records import GivenRecord
-from quire.core.errors import MisuseError
+from quire.cli.records import BadInputError, GivenRecord
 from quire.core.ids import LedgerId
 from quire.log.records import Record
 from support.rounds import rounds
@@ -94,7 +93,7 @@ def test_each_form_that_has_everything_comes_back(records: list[GivenRecord]) ->
     ],
 )
 def test_a_json_line_that_is_no_record_is_named(line: bytes) -> None:
-    with pytest.raises(MisuseError, match="Line 2 of input is no record"):
+    with pytest.raises(BadInputError, match="Line 2 of input is no record"):
         list(read_json(io.BytesIO(b'{"value": "first"}\n' + line + b"\n"), "input", MIB))
 
 
@@ -104,7 +103,7 @@ def test_a_json_line_that_is_no_record_is_named(line: bytes) -> None:
 )
 def test_a_marked_record_that_is_damaged_is_named(body: bytes) -> None:
     data = b"\0\0\0\x01x" + (len(body) | 1 << 31).to_bytes(4, "big") + body
-    with pytest.raises(MisuseError, match="Record 2 of input is damaged"):
+    with pytest.raises(BadInputError, match="Record 2 of input is damaged"):
         list(read_marked(io.BytesIO(data), "input", MIB))
 
 

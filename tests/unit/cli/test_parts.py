@@ -10,11 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cli import failures, picture
-from quire.cli.feed import append_all, in_groups
+from quire.cli.feed import AppendTally, append_all, in_groups
 from quire.cli.histogram import Histogram, human_ns
 from quire.cli.options import cluster_uri, host_and_port
 from quire.cli.output import ProgressLine, human_bytes, payload_facts
-from quire.cli.records import RECORD_BYTES_MAX, read_delimited, read_lines, read_records, write_record
+from quire.cli.records import (
+    RECORD_BYTES_MAX,
+    BadInputError,
+    read_delimited,
+    read_lines,
+    read_records,
+    write_record,
+)
 from quire.core.errors import (
     LedgerFencedError,
     MisuseError,
@@ -57,13 +64,13 @@ def test_a_record_may_be_as_long_as_a_frame():
 
 @pytest.mark.parametrize("data", [b"\0\0", b"\0\0\0\x05four", (RECORD_BYTES_MAX + 1).to_bytes(4, "big")])
 def test_input_that_is_no_record_is_named(data: bytes) -> None:
-    with pytest.raises(MisuseError, match="Record 2 of input"):
+    with pytest.raises(BadInputError, match="Record 2 of input"):
         list(read_delimited(io.BytesIO(b"\0\0\0\x01x" + data), "input"))
 
 
 def test_a_line_that_is_too_long_is_named() -> None:
     assert list(read_lines(io.BytesIO(b"x" * RECORD_BYTES_MAX + b"\n"), "input")) == [b"x" * RECORD_BYTES_MAX]
-    with pytest.raises(MisuseError, match="Line 2 of input"):
+    with pytest.raises(BadInputError, match="Line 2 of input"):
         list(read_lines(io.BytesIO(b"short\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n"), "input"))
 
 
@@ -211,10 +218,20 @@ class Writer:
 def test_every_record_is_appended_in_order_and_counted_when_acknowledged() -> None:
     records = [b"%d" % number for number in range(1000)]
     writer = Writer()
-    progress = ProgressLine("x", None, "records")
-    assert asyncio.run(append_all(writer, iter(records), progress)) == (1000, sum(map(len, records)), 999)
+    opened: list[None] = []
+
+    async def open_writer() -> Writer:
+        opened.append(None)
+        return writer
+
+    progress, tally = ProgressLine("x", None, "records"), AppendTally()
+    asyncio.run(append_all(open_writer, iter(records), progress, tally))
+    assert (tally.confirmed, tally.bytes, tally.first, tally.last) == (1000, sum(map(len, records)), 0, 999)
     assert writer.taken == records
     assert progress.count == 1000
+    assert len(opened) == 1
+    asyncio.run(append_all(open_writer, iter(()), progress, AppendTally()))
+    assert len(opened) == 1, "without a record there is no writer"
 
 
 def test_no_record_is_held_back_while_the_source_waits() -> None:

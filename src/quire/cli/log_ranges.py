@@ -1,0 +1,218 @@
+"""Which records a command reads: offsets, times, the last so many; one rule for what lies outside.
+
+The rule, for logs and ledgers: a beginning that is not there is refused, before the first record that is left or behind
+the end, with exit code 1; an end that is not there is where the records end. The end itself is a beginning: nothing
+follows yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from quire.core.errors import MisuseError
+
+if TYPE_CHECKING:
+    from quire.log.log import Log
+    from quire.log.records import LogDescription, Record
+
+RULE: Final = (
+    "A beginning before the first record that is left, or behind the end, is refused (exit code 1); an end that is not "
+    "reached yet is where the records end."
+)
+TIMES: Final = "ISO 8601 (UTC without a zone), -15m, -1h or -2d before now, or @ and milliseconds since 1970"
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_RELATIVE: Final = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
+_GRACE_MS: Final = 1000
+"""What was appended before a moment may be seen so much later."""
+
+
+def parse_time(text: str, takes: str, now_ms: int | None = None) -> int:
+    """A time in milliseconds since 1970.
+
+    Args:
+        text: see `TIMES`; digits alone are milliseconds too.
+        takes: the beginning of the sentence for what is no time, as `--until takes`.
+        now_ms: what relative times are counted from; None: the clock.
+
+    Raises:
+        MisuseError: it is no time.
+    """
+    given = text.strip()
+    if (digits := given.removeprefix("@")).isascii() and digits.isdigit():
+        return int(digits)
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if given == "now":
+        return now_ms
+    if (relative := _RELATIVE.fullmatch(given)) is not None:
+        return now_ms - int(relative[1]) * _UNITS_MS[relative[2]]
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError as error:
+        raise MisuseError(f"{takes} {TIMES}; not {text!r}.") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def iso(time_ms: int | None) -> str | None:
+    """A time for people: ISO 8601 in UTC."""
+    if time_ms is None:
+        return None
+    return (
+        datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+
+
+class Until(NamedTuple):
+    """Where a read stops: before this offset, or before the first record as late as this time."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+NO_END: Final = Until()
+
+
+def parse_until(text: str) -> Until:
+    """The value of `--until`: digits are an offset, all else is a time.
+
+    Raises:
+        MisuseError: it is neither.
+    """
+    if text.isascii() and text.isdigit():
+        return Until(offset=int(text))
+    return Until(time_ms=parse_time(text, "--until takes an offset, or a time:"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """What a command was asked to read.
+
+    Attributes:
+        start: the first offset.
+        from_ms: begin with the first record as late as this.
+        last: begin so many records before the end.
+        until: where to stop.
+        follow: go on with what is appended later.
+        recover: close first what is open.
+    """
+
+    start: int | None = None
+    from_ms: int | None = None
+    last: int | None = None
+    until: Until = NO_END
+    follow: bool = False
+    recover: bool = False
+
+
+def span_of(
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    from_time: str | None = None,
+    last: int | None = None,
+    until: str | None = None,
+    follow: bool = False,
+    recover: bool = False,
+) -> ReadRange:
+    """What options ask for.
+
+    Raises:
+        MisuseError: they contradict each other, or one is no time.
+    """
+    begins = {"--start": start, "--from-time": from_time, "--last": last}
+    if len(given := [name for name, value in begins.items() if value is not None]) > 1:
+        raise MisuseError(f"{' and '.join(given)} are two beginnings: leave one out.")
+    if end is not None and until is not None:
+        raise MisuseError("--end and --until are two ends: leave one out.")
+    stop = Until(offset=end) if until is None else parse_until(until)
+    if start is not None and stop.offset is not None and stop.offset < start:
+        raise MisuseError(f"the end {stop.offset} lies before --start {start}.")
+    if recover and follow:
+        raise MisuseError("--follow goes on beside a writer, --recover ends it: leave one of them out.")
+    if recover and last is not None:
+        raise MisuseError(
+            "--last counts from the end as it is now, --recover moves it: leave one of them out."
+        )
+    from_ms = None if from_time is None else parse_time(from_time, "--from-time takes")
+    return ReadRange(start, from_ms, last, stop, follow, recover)
+
+
+async def beginning(log: Log, span: ReadRange, about: LogDescription) -> int:
+    """The offset at which a read begins.
+
+    Raises:
+        TrimmedError, PastEndError: `--start` is not in the log.
+    """
+    if span.last is not None:
+        return max(about.start_offset, about.end_offset - span.last)
+    if span.from_ms is not None:
+        from quire.log.seeking import offset_since
+
+        return await offset_since(log, about, span.from_ms)
+    if span.start is None:
+        return about.start_offset
+    if not (span.recover and span.start > about.end_offset):
+        log.check_start(about, span.start)
+    return span.start
+
+
+async def records_of(log: Log, span: ReadRange) -> AsyncGenerator[Record, None]:
+    """The records that were asked for, in order.
+
+    Raises:
+        TrimmedError, PastEndError: `--start` is not in the log.
+        QuireError: reading failed.
+    """
+    about = await log.describe(span.start or 0)
+    at = await beginning(log, span, about)
+    waiting_for = span.from_ms
+    async with contextlib.aclosing(_passing(log, span, at)) as records:
+        async for record in records:
+            if span.until.time_ms is not None and record.timestamp_ms >= span.until.time_ms:
+                return
+            if waiting_for is not None:
+                if record.timestamp_ms < waiting_for:
+                    continue
+                waiting_for = None
+            yield record
+
+
+async def _passing(log: Log, span: ReadRange, at: int) -> AsyncGenerator[Record, None]:
+    """The records from an offset on, as far as offsets and the clock allow."""
+    end, until_ms = span.until
+    if not span.follow:
+        async with contextlib.aclosing(log.read(at, end, recover=span.recover)) as records:
+            async for record in records:
+                yield record
+        return
+    if end is not None and at >= end:
+        return
+    async with contextlib.aclosing(log.tail(at)) as records:
+        while (following := await _next(records, until_ms)) is not None:
+            at = following.offset + 1
+            yield following
+            if end is not None and at >= end:
+                return
+    # The time is over: what was appended before it is confirmed by now.
+    async with contextlib.aclosing(log.read(at)) as rest:
+        async for record in rest:
+            yield record
+
+
+async def _next(records: AsyncGenerator[Record, None], until_ms: int | None) -> Record | None:
+    """The next record; None when the time is over first."""
+    if until_ms is None:
+        return await anext(records, None)
+    left_ms = until_ms + _GRACE_MS - time.time_ns() // 1_000_000
+    try:
+        return await asyncio.wait_for(records.__anext__(), max(left_ms, 0) / 1000)
+    except TimeoutError:
+        return None
