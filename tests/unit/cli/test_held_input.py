@@ -103,6 +103,61 @@ def test_a_log_that_another_writer_took_over(cluster: LocalCluster) -> None:
     assert "Traceback" not in said
 
 
+def test_whose_writer_ends_is_said_and_asked_for(cluster: LocalCluster, tmp_path: Path) -> None:
+    uri = cluster.uri
+    call(uri, "log", "create", "asked")
+    (tmp_path / "more").write_bytes(b"more\n")
+    more = ("log", "append", "asked", str(tmp_path / "more"))
+    with at_a_terminal(uri, "log", "append", "asked") as writer:
+        typed(writer, uri, "log", "read", "asked")
+        host = f":{writer.process.pid} (epoch 1)"
+        for words in (
+            more,
+            ("log", "roll", "asked"),
+            ("log", "read", "asked", "--recover"),
+            ("log", "place", "asked"),
+        ):
+            refused = CliRunner(env={"QUIRE_CLUSTER": uri}).invoke(app, list(words))
+            assert refused.exit_code == 1
+            assert "would end the writer at" in refused.stderr
+            assert host in refused.stderr
+        for answer in (b"n\n", b"\n"):
+            with at_a_terminal(uri, *more) as other:
+                other.type(answer)
+                code, said = other.end()
+            assert code == 1
+            assert "ends the writer at" in said
+            assert host in said
+        with at_a_terminal(uri, *more, "--wait") as other:
+            assert other.process.stderr is not None
+            assert b"waits until the writer at" in other.process.stderr.readline()
+            writer.type(b"last\n\x04")  # the end of what is typed
+            assert writer.end()[0] == 0
+            assert other.end()[0] == 0
+    assert call(uri, "log", "read", "asked") == b"first\nlast\nmore\n"
+    with at_a_terminal(uri, "log", "append", "asked") as writer:
+        typed(writer, uri, "log", "read", "asked", "--last", "1")
+        with at_a_terminal(uri, *more) as other:
+            other.type(b"y\n")
+            assert other.end()[0] == 0
+        writer.type(b"too late\n")
+        code, said = writer.end()
+    assert code in {1, 3}
+    assert "Confirmed: 1 record, the last one at offset 3" in said
+    assert call(uri, "log", "read", "asked", "--last", "2") == b"first\nmore\n"
+
+
+def test_what_destroys_is_asked_for_at_a_terminal(cluster: LocalCluster) -> None:
+    call(cluster.uri, "log", "create", "gone")
+    for answer, code in ((b"n\n", 1), (b"y\n", 0)):
+        with at_a_terminal(cluster.uri, "log", "delete", "gone") as terminal:
+            terminal.type(answer)
+            ended, said = terminal.end()
+        assert ended == code, said
+        assert "Delete log gone for ever, 0 records" in said
+        assert (b"gone" in call(cluster.uri, "log", "list", "--json")) == bool(code)
+
+
 def one_ledger(uri: str, before: set[bytes]) -> str:
     import json
 
@@ -144,3 +199,5 @@ def test_a_lost_quorum(tmp_path: Path, command: str) -> None:
             code, said = terminal.end()
         assert code == 3, said
         assert "Fatal" not in said
+        assert "Confirmed: 1 " in said
+        assert "unknown: 1." in said

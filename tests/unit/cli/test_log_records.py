@@ -3,7 +3,12 @@
 import asyncio
 import io
 import json
+import os
 import random
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +25,7 @@ from quire.cli.output import Output
 from quire.cli.records import BadInputError, GivenRecord
 from quire.core.ids import LedgerId
 from quire.log.records import Record
-from support.rounds import rounds
+from support.rounds import FULL, keep_figures, rounds
 
 MIB = 1024 * 1024
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -127,8 +132,8 @@ def call(uri: str, *arguments: str, given: bytes = b"") -> Result:
     return done
 
 
-def some(count: int) -> list[GivenRecord]:
-    """Records of every kind; a few are as long as the API takes without being asked."""
+def some(count: int, longest: int) -> list[GivenRecord]:
+    """Records of every kind; `longest` of them have values of 4 MiB, which the API takes without being asked."""
     chance = random.Random(33)
     records = []
     for number in range(count):
@@ -136,8 +141,9 @@ def some(count: int) -> list[GivenRecord]:
         key = chance.choice([None, b"", b"key %d" % number, chance.randbytes(9)])
         headers = chance.choice([(), (("a", b"b"),), (("a", None), ("a", b"\xff"), ("", b""))])
         records.append(GivenRecord(value, key, headers, 1_700_000_000_000 + chance.randrange(1000)))
-    records[1] = GivenRecord(chance.randbytes(4 * MIB), b"long", (), 1_700_000_000_000)
-    records[2] = GivenRecord(b"x" * 4 * MIB, None, (("h", b"v"),), 1_700_000_000_000)
+    for place in range(1, longest, 2):
+        records[place] = GivenRecord(chance.randbytes(4 * MIB), b"long", (), 1_700_000_000_000)
+        records[place + 1] = GivenRecord(b"x" * 4 * MIB, None, (("h", b"v"),), 1_700_000_000_000)
     return records
 
 
@@ -158,20 +164,79 @@ async def stored(uri: str, name: str) -> list[GivenRecord]:
         ]
 
 
+def piped(uri: str, read: list[str], append: list[str]) -> subprocess.Popen[str]:
+    """`log read … | log append …`."""
+    quire_log = [sys.executable, "-m", "quire.cli.main", "log"]
+    line = f"{shlex.join([*quire_log, 'read', *read])} | {shlex.join([*quire_log, 'append', *append])}"
+    return subprocess.Popen(
+        ["bash", "-o", "pipefail", "-c", line],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"QUIRE_CLUSTER": uri},
+    )
+
+
+def only_values(records: list[GivenRecord]) -> list[GivenRecord]:
+    return [GivenRecord((one.value or b"").replace(b"\n", b" ")) for one in records]
+
+
+def only_keys_and_values(records: list[GivenRecord]) -> list[GivenRecord]:
+    return [
+        GivenRecord(
+            (one.value or b"").replace(b"\n", b" "), (one.key or b"").replace(b"\n", b" ").replace(b":", b";")
+        )
+        for one in records
+    ]
+
+
 def test_reading_into_appending_keeps_everything(cluster: LocalCluster) -> None:
-    records = some(rounds(1000, 10_000))
-    asyncio.run(write(cluster.uri, "all", records))
+    """Through pipes, in each form: all that the form has, byte for byte."""
+    began = time.monotonic()
+    count, longest = rounds(300, 10_000), 2 if not FULL else 40
+    records = some(count, longest)
+    sources = {
+        "all": records,
+        "values": [one._replace(timestamp_ms=0) for one in only_values(records)],
+        "pairs": [one._replace(timestamp_ms=0) for one in only_keys_and_values(records)],
+    }
+    pipes = {
+        "delimited": ("all", ["-f", "delimited", "--times"], ["-f", "delimited"]),
+        "json": ("all", ["-f", "json"], ["-f", "json"]),
+        "lines": ("values", [], []),
+        "keyed": ("pairs", ["-K", ":"], ["-K", ":"]),
+    }
+    for name, those in sources.items():
+        asyncio.run(write(cluster.uri, name, those))
     assert asyncio.run(stored(cluster.uri, "all")) == records
-    for form in ("delimited", "json"):
-        call(cluster.uri, "create", form)
-        data = call(cluster.uri, "read", "all", "--format", form)
-        assert data.stderr == ""
-        call(cluster.uri, "append", form, "--format", form, given=data.stdout_bytes)
-        copies = asyncio.run(stored(cluster.uri, form))
-        if form == "delimited":
-            assert [one[:3] for one in copies] == [one[:3] for one in records]
+    running = {}
+    for target, (source, reading, appending) in pipes.items():
+        call(cluster.uri, "create", target)
+        running[target] = piped(cluster.uri, [source, *reading], [target, *appending])
+    for target, (source, _reading, _appending) in pipes.items():
+        out, err = running[target].communicate()
+        # Progress may be told; what lines would leave out may not.
+        assert (running[target].returncode, "alone" in err, "Traceback" in err) == (0, False, False), err
+        assert f"{count:,} records" in out
+        copies, wanted = asyncio.run(stored(cluster.uri, target)), sources[source]
+        if target in {"delimited", "json"}:
+            assert copies == wanted
         else:
-            assert copies == records
+            assert [one[:3] for one in copies] == [one[:3] for one in wanted]
+    values = [one.value for one in records]
+    keep_figures(
+        "log-pipes",
+        {
+            "forms": list(pipes),
+            "records": len(records),
+            "tombstones": values.count(None),
+            "empty_values": values.count(b""),
+            "values_of_4_MiB": sum(len(value or b"") == 4 * MIB for value in values),
+            "different": 0,
+            "seconds": round(time.monotonic() - began),
+        },
+        seed=33,
+    )
 
 
 def test_lines_keep_values_and_say_what_they_leave_out(cluster: LocalCluster) -> None:
@@ -182,13 +247,13 @@ def test_lines_keep_values_and_say_what_they_leave_out(cluster: LocalCluster) ->
         GivenRecord(b"v", b"k"),
         GivenRecord(b""),
     ]
-    asyncio.run(write(cluster.uri, "lines", records))
-    read = call(cluster.uri, "read", "lines")
+    asyncio.run(write(cluster.uri, "values alone", records))
+    read = call(cluster.uri, "read", "values alone")
     assert read.stdout_bytes == b"\n" + b"y" * 4 * MIB + b"\nv\n\n"
     assert "Left out: 1 tombstone. With keys, headers or line feeds: 1 record." in read.stderr
     call(cluster.uri, "create", "again")
     call(cluster.uri, "append", "again", given=read.stdout_bytes)
     assert call(cluster.uri, "read", "again").stdout_bytes == read.stdout_bytes
-    as_json = call(cluster.uri, "read", "lines", "--json", "--start", "2").stdout.splitlines()
+    as_json = call(cluster.uri, "read", "values alone", "--json", "--start", "2").stdout.splitlines()
     assert [json.loads(line)["value"] for line in as_json] == [None, "v", ""]
     assert json.loads(as_json[0])["headers"] == []
