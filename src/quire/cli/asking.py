@@ -7,9 +7,15 @@ from typing import Annotated
 
 import typer
 
-from quire.core.errors import MisuseError
+from quire.core.errors import MisuseError, RefusedError
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+class DeclinedError(RefusedError):
+    """The answer to a question was no."""
+
+    code = "declined"
 
 
 def can_ask() -> bool:
@@ -30,10 +36,12 @@ def confirm(question: str, why: str, *, yes: bool) -> None:
 
     Raises:
         MisuseError: standard input is no terminal, and there is no `--yes`.
-        typer.Abort: the answer is no.
+        DeclinedError: the answer is no.
+        typer.Abort: Ctrl-C, or the end of the input.
     """
     if yes:
         return
     if not can_ask():
         raise MisuseError(f"{why}: give --yes when the command cannot ask.")
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        raise DeclinedError("The answer was no: nothing was done.")

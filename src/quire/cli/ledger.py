@@ -262,7 +262,7 @@ def ask_about_writer(uri: str, ledger_id: int, *, yes: bool) -> None:
     """At a terminal, ask before an open ledger is recovered: nobody knows whether its writer is there.
 
     Raises:
-        typer.Abort: the answer is no.
+        DeclinedError: the answer is no.
     """
     if yes or not can_ask():
         return
