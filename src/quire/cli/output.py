@@ -125,7 +125,9 @@ class ProgressLine:
             ]
             if self.total is not None:
                 columns.append(TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            # What is printed meanwhile must stay on stdout where that is no terminal.
+            both = sys.stdout.isatty()
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=both)
             self._bar.start()
             self._task = self._bar.add_task(self.what, total=self.total, now="")
         return self
@@ -184,6 +186,27 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun: `1 bookie`, `1,200 bookies`.
+
+    Args:
+        count: how many.
+        noun: the singular.
+        plural: where it is not the singular with an s (`entry` is known).
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {plural or (noun[:-1] + 'ies' if noun.endswith('ry') else noun + 's')}"
+
+
+def human_duration(seconds: float) -> str:
+    """`seconds` in the two largest units that it has: `3d 4h`, `12m 5s`, `8s`."""
+    whole = int(seconds)
+    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    first = next((place for place, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
 
 
 def payload_facts(name: str, payload: bytes | memoryview | None) -> dict[str, object]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import typer
 
 from quire.cli.group import wants_json
-from quire.cli.options import ClusterOption, JsonOption
+from quire.cli.options import ClusterOption, JsonOption, named_cluster
 from quire.cli.output import Output, human_bytes
 from quire.core.errors import MisuseError
 
 app = typer.Typer(help="Spark: jobs that need many machines, and a doctor for its set-up.")
 
+NO_SPARK = "The packages for Spark are not installed: pip install 'quire[spark]'"
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -43,6 +43,10 @@ def run(context: typer.Context) -> None:
         return
     if job not in JOBS:
         raise MisuseError(f"There is no job {job!r}: {', '.join(JOBS)}.")
+    if not any(one == "--cluster" or one.startswith("--cluster=") for one in arguments):
+        # A job knows only its own option and QUIRE_CLUSTER.
+        named = named_cluster(None)
+        arguments += ["--cluster", named] if named else []
     parser = JOBS[job].parser()
     parser.prog = f"quire spark run {job}"
     if not as_json:
@@ -58,10 +62,13 @@ def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 
     Exit code 1: something would make Spark fail.
     """
-    from quire.spark.doctor import Health, examine
+    try:
+        from quire.spark.doctor import Health, examine
+    except ImportError as error:
+        raise MisuseError(f"{NO_SPARK}.") from error
 
     out = Output(as_json=as_json)
-    checks = list(examine(cluster or os.environ.get("QUIRE_CLUSTER")))
+    checks = list(examine(named_cluster(cluster)))
     out.rows("", ("what", "health", "found", "remedy"), [check.as_dict() for check in checks])
     if any(check.health is Health.BAD for check in checks):
         raise typer.Exit(1)
@@ -71,7 +78,7 @@ def _need_pyspark() -> None:
     try:
         import pyspark  # noqa: F401 - only whether it is there
     except ImportError as error:
-        raise MisuseError("Jobs need PySpark: pip install 'quire[spark]'.") from error
+        raise MisuseError(f"Jobs need PySpark. {NO_SPARK}.") from error
 
 
 def _show(out: Output, line: dict[str, Any]) -> None:
