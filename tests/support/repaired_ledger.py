@@ -11,8 +11,8 @@ from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.quorum import residues_of_slot
 from quire.core.repair_effects import (
-    ClearLimbo,
     CopyRange,
+    EndLimbo,
     ListReplica,
     ReadRecord,
     RepairEffect,
@@ -99,7 +99,7 @@ class RepairedLedger:
                 else:
                     self.record, self.notes, self.version = record, notes, version + 1
                     machine.swapped(self.version)
-            case ClearLimbo(bookie):
+            case EndLimbo(bookie):
                 self.limbo.discard(bookie)
                 machine.limbo_cleared(bookie, Answer.OK)
 

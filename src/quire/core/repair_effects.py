@@ -79,7 +79,7 @@ class WriteRepaired:
 
 
 @dataclass(frozen=True, slots=True)
-class ClearLimbo:
+class EndLimbo:
     """Tell a bookie that what it had lost is there again; answer `limbo_cleared`."""
 
     bookie: BookieId
@@ -124,7 +124,7 @@ class RepairEnded:
     report: RepairReport
 
 
-RepairEffect: TypeAlias = ReadRecord | ListReplica | CopyRange | WriteRepaired | ClearLimbo | RepairEnded
+RepairEffect: TypeAlias = ReadRecord | ListReplica | CopyRange | WriteRepaired | EndLimbo | RepairEnded
 
 
 @dataclass(frozen=True, slots=True)

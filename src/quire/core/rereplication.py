@@ -26,8 +26,8 @@ from quire.core.ledger_notes import NO_NOTES, EntryRange, LedgerNotes
 from quire.core.missing_copies import MissingCopies, period_of
 from quire.core.repair_effects import (
     LIMITS,
-    ClearLimbo,
     CopyRange,
+    EndLimbo,
     ListReplica,
     Loss,
     ReadRecord,
@@ -128,7 +128,7 @@ class RepairMachine:
         """The record as it is now; None: the ledger was deleted.
 
         Effects:
-            ListReplica for each bookie that is concerned; or ClearLimbo, when the record is the one that was filled; or
+            ListReplica for each bookie that is concerned; or EndLimbo, when the record is the one that was filled; or
             RepairEnded.
         """
         if self.status is not RepairStatus.READING:
@@ -147,7 +147,7 @@ class RepairMachine:
     def listed(self, bookie: BookieId, told: ReplicaList) -> None:
         """What a bookie holds, or why it did not say.
 
-        Effects, after the last list: CopyRange, WriteRepaired, ClearLimbo or RepairEnded; ListReplica of another target.
+        Effects, after the last list: CopyRange, WriteRepaired, EndLimbo or RepairEnded; ListReplica of another target.
         """
         if self.status not in {RepairStatus.LISTING, RepairStatus.VERIFYING}:
             return
@@ -413,7 +413,7 @@ class RepairMachine:
         else:
             self.status = RepairStatus.CLEARING
             plan.awaited = set(ending)
-            self.out += [ClearLimbo(bookie, plan.lists[bookie].told.doubt_lsn) for bookie in sorted(ending)]
+            self.out += [EndLimbo(bookie, plan.lists[bookie].told.doubt_lsn) for bookie in sorted(ending)]
 
     def _finish(self) -> None:
         report = self.report

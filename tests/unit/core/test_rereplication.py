@@ -15,8 +15,8 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.ledger_notes import BookieHoles, EntryRange, LedgerNotes
 from quire.core.repair_effects import (
-    ClearLimbo,
     CopyRange,
+    EndLimbo,
     ListReplica,
     Loss,
     ReadRecord,
@@ -239,7 +239,7 @@ def test_limbo_ends_after_a_record_that_was_read_after_the_filling():
     assert ended.report.cleared == [B[1]]
     last_read = max(place for place, effect in enumerate(world.log) if isinstance(effect, ReadRecord))
     copied = max(place for place, effect in enumerate(world.log) if isinstance(effect, CopyRange))
-    cleared = next(place for place, effect in enumerate(world.log) if isinstance(effect, ClearLimbo))
+    cleared = next(place for place, effect in enumerate(world.log) if isinstance(effect, EndLimbo))
     assert copied < last_read < cleared
 
 
