@@ -7,6 +7,7 @@ exit status says whether everything is up to date.
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
 import json
 import re
@@ -63,6 +64,23 @@ def machine(path: str, *names: str) -> str:
             "\n".join([f"## Inputs of `{node.name}`\n", "| input | what it does |", "| --- | --- |", *rows])
         )
     return "\n\n".join(parts) + "\n"
+
+
+def states(module: str, name: str) -> str:
+    """A machine's states as a diagram, and the inputs that leave it in its state, from its table."""
+    table = getattr(importlib.import_module(f"quire.{module.replace('/', '.')}"), name)
+    first = next(iter(table.states)).value
+    edges: dict[tuple[str, str], list[str]] = {}
+    for given, row in table.rows.items():
+        for old, after in row.items():
+            for new in sorted(each.value for each in after):
+                edges.setdefault((old.value, new), []).append(given)
+    moves = [f"    {old} --> {new}: {', '.join(names)}" for (old, new), names in edges.items() if old != new]
+    stays = [f"`{old}`: {', '.join(names)}" for (old, new), names in edges.items() if old == new]
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}", *moves, "```"]
+    if stays:
+        lines += ["", f"Inputs that act and may leave it where it is: {'; '.join(stays)}."]
+    return "\n".join(lines) + "\n"
 
 
 def is_machine(node: ast.ClassDef) -> bool:
@@ -351,6 +369,7 @@ def sizes(part: str) -> str:
 KINDS: dict[str, Callable[..., str]] = {
     "spark_options": spark_options,
     "machine": machine,
+    "states": states,
     "formats": formats,
     "fields": field_tables.fields,
     "decisions": decisions,

@@ -17,9 +17,10 @@ import pytest
 from quire.core import effects, log_effects, log_trimming
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerState
-from quire.core.log import LogMachine, LogStatus
+from quire.core.log import LogMachine
 from quire.core.log_effects import EndReason
-from quire.core.log_trimming import TrimMachine, TrimStatus
+from quire.core.log_handle import LOG, LogStatus
+from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
@@ -116,6 +117,27 @@ NOT_GIVEN = {
     "log_deleted": "nobody deletes the log (tests/unit/log)",
 }
 NOT_COME_TO = {Status: {"abandoned"}}
+NOT_MOVED = {
+    "LogMachine": {
+        *(
+            ("created", status, status)
+            for status in ("idle", "reading", "fencing", "swapping", "backing_off", "closing", "ended")
+        ),
+        ("head_read", "reading", "ended"),
+        ("head_read", "reading", "swapping"),
+        ("head_read", "swapping", "ended"),
+        ("head_written", "closing", "closing"),
+        ("ledger_failed", "closing", "ended"),
+        ("recovery_failed", "fencing", "ended"),
+    },
+    "TrimMachine": {
+        ("head_read", "reading", "clearing"),
+        *(("head_written", status, "clearing") for status in ("swapping", "clearing")),
+        ("head_written", "clearing", "deleting"),
+    },
+}
+"""Moves of the tables that these worlds do not come to: a ledger that comes when nothing awaits it, a log that is deleted, a
+list that is corrupt, several intents at once, a ledger that is lost while it is closed (tests/unit/core/test_log_legality.py)."""
 NOT_SAID = {
     log_trimming: {"TrimReadPage", "TrimDeletePage", "TrimDeleteLog"},
 }
@@ -127,8 +149,8 @@ class Seen:
 
     def __init__(self):
         self.rules, self.kinds = Counter(), Counter()
-        self.inputs, self.statuses, self.said, self.answers, self.records, self.ends = (
-            set() for _ in range(6)
+        self.inputs, self.statuses, self.said, self.answers, self.records, self.ends, self.moves = (
+            set() for _ in range(7)
         )
 
     def machine(self, kind, inputs):
@@ -143,6 +165,7 @@ class Seen:
                     return plain(machine, *args, **kwargs)
                 finally:
                     self.inputs.add((kind, name, before))
+                    self.moves.add((kind, name, before, machine.status))
                     self.statuses |= {before, machine.status}
                     self.said |= {type(effect) for effect in machine.out[count:]}
                     self.ends |= {
@@ -274,6 +297,26 @@ def test_a_writer_acts_on_every_input_in_every_status_that_allows_it(seen):
 def test_every_input_of_a_machine_is_given(seen, kind, inputs):
     given = {name for which, name, _ in seen.inputs if which is kind}
     assert set(inputs) - given == {name for name in NOT_GIVEN if name in inputs}
+
+
+@pytest.mark.parametrize(("kind", "table"), [(LogMachine, LOG), (TrimMachine, TRIM)])
+def test_a_machine_moves_as_its_table_says(seen, kind, table):
+    acts = {(name, status) for name, row in table.rows.items() for status in row}
+    found = {
+        (name, old.value, new.value)
+        for which, name, old, new in seen.moves
+        if which is kind and (old is not new or (name, old) in acts)
+    }
+    listed = {
+        (name, old.value, new.value)
+        for name, row in table.rows.items()
+        if name not in {*NOT_GIVEN, "head_seen"}
+        for old, after in row.items()
+        for new in after
+    }
+    stays = {move for move in found if move[1] == move[2]}  # a response to what was not asked for
+    assert found - listed <= stays
+    assert listed - found == NOT_MOVED[kind.__name__]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from quire.core import log_effects as effects
 from quire.core.errors import NotWritingError, QuireError
 from quire.core.ids import LedgerId
-from quire.core.log import LogMachine, LogStatus
+from quire.core.log import LogMachine
 from quire.core.log_effects import EndReason
+from quire.core.log_handle import LogStatus
 from quire.core.log_list import LedgerSummary, LogHead, LogItem, LogPage, PageLayout
 from quire.core.log_trimming import (
     TrimDeleteLedger,

@@ -204,7 +204,7 @@ class CommitWorld:
             own = None if mark is None else _input_of(mark.batch_id)  # every driver has the same checkpoint
             found = [FoundHead(state.head, state.version, own=own)]
             yield "reads", self._with(state, who, self._put(rest, lambda m: m.heads_read(found)))
-            if state.gives_up and rest.machine is not None and rest.machine._sent:
+            if state.gives_up and rest.machine is not None and rest.machine.may_be_in:
                 spent = state._replace(gives_up=state.gives_up - 1)
                 yield "gives up", self._with(spent, who, self._aborting(rest))
         elif kind == "search":

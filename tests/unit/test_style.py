@@ -11,7 +11,6 @@ FILE_LINES = 500
 FUNCTION_LINES = 60
 
 LONG_FILES = {
-    "src/quire/core/log.py": "one machine: opening, rolling, closing and resigning share one head and its open question",
     "src/quire/core/log_commit.py": "one machine: a swap whose answer is lost, adoption and takeover share the heads that were read",
     "src/quire/core/log_list.py": "every legal change of the list beside the check that refuses the others",
     "src/quire/core/recovery.py": "one machine whose three phases share the votes and the write-back window",

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from quire.core.errors import MisuseError
 from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
+from quire.core.log_fencing import Fencing
 from quire.core.log_list import (
     DEFAULT_LAYOUT,
     Adoption,
@@ -39,7 +40,9 @@ from quire.core.log_list import (
     paged,
 )
 from quire.core.log_marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
+from quire.core.log_swap import HeadSwap
 from quire.core.rules import RULES
+from quire.core.transitions import Transitions
 
 
 class OnReset(Enum):
@@ -61,6 +64,24 @@ class CommitStatus(Enum):
     FENCING = "fencing"
     SWAPPING = "swapping"
     ENDED = "ended"
+
+
+COMMIT: Final = Transitions(
+    CommitStatus,
+    {
+        "start": "idle > reading",
+        "heads_read": "reading > looking fencing swapping ended",
+        "looked": "looking > looking fencing swapping ended",
+        "recovered": "fencing > fencing swapping ended",
+        "recovery_failed": "fencing > reading ended",
+        "swapped": "swapping > ended",
+        "conflicted": "swapping > reading",
+        "unknown": "swapping > reading ended",
+        "ledger_missing": "swapping > reading",
+    },
+    refused=frozenset({"start"}),
+)
+"""Which input does what in which status."""
 
 
 class CommitOutcome(Enum):
@@ -276,16 +297,13 @@ class CommitMachine:
 
     __slots__ = (
         "_batch",
-        "_found",
-        "_gone_at",
+        "_fencing",
         "_layout",
         "_missing",
         "_name_page",
-        "_recovered",
         "_rules",
-        "_sent",
+        "_swap",
         "_taken",
-        "_waiting",
         "_ways",
         "by_number",
         "ended",
@@ -310,25 +328,39 @@ class CommitMachine:
         self.ended: CommitEnded | None = None
         self.by_number: list[int] = []
         """Parts whose mark could be compared by its number alone, as the heads were read last."""
-        self._found: tuple[FoundHead, ...] = ()
+        self._swap: HeadSwap[tuple[FoundHead, ...], tuple[int, ...]] = HeadSwap((), ())
         self._ways: list[_Way] = []
         self._taken: dict[int, bool] = {}
         """What `looked` answered since the heads were read last."""
-        self._waiting: list[LedgerId] = []
-        self._recovered: dict[LedgerId, LedgerSummary] = {}
-        self._sent = False
-        """Whether a compare-and-swap was asked for: from then on the batch may be in."""
+        self._fencing = Fencing()
         self._missing = False
-        self._gone_at: tuple[int, ...] = ()
+
+    @property
+    def _found(self) -> tuple[FoundHead, ...]:
+        """The heads as they were read last."""
+        assert self._swap.value is not None
+        return self._swap.value
+
+    @property
+    def may_be_in(self) -> bool:
+        """Whether a compare-and-swap was asked for: from then on the batch may be in."""
+        return self._swap.wanted is not None
+
+    def _acts(self, name: str) -> bool:
+        return COMMIT.acts(name, self.status)
+
+    def _to(self, status: CommitStatus) -> None:
+        self.status = COMMIT.moved(self.status, status)
 
     def start(self) -> None:
         """Begin. Effects: ReadHeads."""
-        if self.status is not CommitStatus.IDLE:
+        if not self._acts("start"):
             raise MisuseError("a commit runs once: use a new machine")
         self._read()
 
     def _read(self) -> None:
-        self.status = CommitStatus.READING
+        self._to(CommitStatus.READING)
+        self._swap.read()
         self.out.append(ReadHeads())
 
     def heads_read(self, found: Sequence[FoundHead]) -> None:
@@ -338,9 +370,9 @@ class CommitMachine:
             SwapHeads; before it LookForLedger or RecoverLedger where the heads alone do not decide or a leader left
             ledgers open; CommitEnded when nothing is left to do, or it must not be done.
         """
-        if self.status is not CommitStatus.READING:
+        if not self._acts("heads_read"):
             return
-        self._found = tuple(found)
+        self._swap.found(tuple(found), tuple(each.version for each in found))
         self._taken.clear()
         for place, part in enumerate(self._batch.parts):
             head = self._found[place].head
@@ -348,7 +380,7 @@ class CommitMachine:
                 self._end(CommitEnded(CommitOutcome.NO_SUCH_LOG, place))
                 return
             if self._must_look(head, part):
-                self.status = CommitStatus.LOOKING
+                self._to(CommitStatus.LOOKING)
                 self.out.append(LookForLedger(place, head, part.items[0].ledger_id))
         if self.status is CommitStatus.READING:
             self._decide()
@@ -356,7 +388,7 @@ class CommitMachine:
     def _must_look(self, head: LogHead, part: Part) -> bool:
         """A write without a mark, whose compare-and-swap may have happened, is looked for beyond the head."""
         return (
-            self._sent
+            self.may_be_in
             and not self._batch.query_id
             and bool(part.items)
             and not _is_listed(head, part.items[0].ledger_id)
@@ -364,7 +396,7 @@ class CommitMachine:
 
     def looked(self, place: int, *, listed: bool) -> None:
         """Whether a log names the batch's first ledger anywhere."""
-        if self.status is not CommitStatus.LOOKING:
+        if not self._acts("looked"):
             return
         self._taken[place] = listed
         heads = [found.head for found in self._found]
@@ -441,38 +473,25 @@ class CommitMachine:
 
     def _fence(self) -> None:
         """Fence what an opener of the log would fence."""
-        self.status = CommitStatus.FENCING
-        self._waiting = []
-        for way, found in zip(self._ways, self._found, strict=True):
-            head = found.head
-            if way is not _Way.TAKE or head is None:
-                continue
-            open_ids = [item.ledger_id for item in head.open_items]
-            for each in RULES.ledgers_to_fence(head.ledger_ids, open_ids):
-                item = head.item(each)
-                if item is not None and item.ledger_id not in self._recovered:
-                    self._waiting.append(item.ledger_id)
-                    self.out.append(RecoverItem(item))
-        if not self._waiting:
-            self._swap()
+        self._to(CommitStatus.FENCING)
+        taken = zip(self._ways, self._found, strict=True)
+        heads = [found.head for way, found in taken if way is _Way.TAKE and found.head is not None]
+        items = self._fencing.begin(heads, RULES)
+        self.out += [RecoverItem(item) for item in items]
+        if not items:
+            self._swap_heads()
 
     def recovered(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
         """A ledger is closed for good. Effects: SwapHeads after the last one."""
-        if self.status is not CommitStatus.FENCING or ledger_id not in self._waiting:
-            return
-        self._recovered[ledger_id] = summary
-        self._waiting.remove(ledger_id)
-        if not self._waiting:
-            self._swap()
+        awaited = self._acts("recovered") and ledger_id in self._fencing.waiting
+        if awaited and self._fencing.done(ledger_id, summary):
+            self._swap_heads()
 
     def recovery_failed(self, ledger_id: LedgerId, *, gone: bool, detail: str) -> None:
         """A ledger could not be closed; one that is gone was truncated away since the head was read."""
-        if self.status is not CommitStatus.FENCING or ledger_id not in self._waiting:
+        if not self._acts("recovery_failed") or ledger_id not in self._fencing.waiting:
             return
-        self._waiting.clear()
-        versions = tuple(found.version for found in self._found)
-        if gone and versions != self._gone_at:
-            self._gone_at = versions
+        if self._fencing.failed(gone=gone, version=self._swap.version):
             self._read()
         else:
             self._end(CommitEnded(CommitOutcome.RECOVERY_FAILED, detail=f"ledger {ledger_id}: {detail}"))
@@ -480,7 +499,7 @@ class CommitMachine:
     # --- the compare-and-swap
     # ----------------------------------------------------------------------------------------------
 
-    def _swap(self) -> None:
+    def _swap_heads(self) -> None:
         changes: list[HeadChange] = []
         required: list[LogItem] = []
         for way, part, found in zip(self._ways, self._batch.parts, self._found, strict=True):
@@ -498,16 +517,15 @@ class CommitMachine:
         if not changes:
             self._finish()
             return
-        self.status = CommitStatus.SWAPPING
-        self._sent = True
+        self._to(CommitStatus.SWAPPING)
+        self._swap.write(())  # what is to be written is in the effect
         self.out.append(SwapHeads(tuple(changes), tuple(required) if self._rules.requires_ledgers() else ()))
 
     def _changed(self, head: LogHead, part: Part, way: _Way) -> LogHead:
         """The head with the batch in it."""
         batch = self._batch
         if way is _Way.TAKE:
-            for item in head.open_items:
-                head = head.with_completed(item.ledger_id, self._recovered[item.ledger_id])
+            head = self._fencing.completed(head)
             head = head.with_leader(Leader(head.leader.epoch + 1))
         if way is _Way.MARK:
             pass
@@ -532,17 +550,18 @@ class CommitMachine:
 
     def swapped(self) -> None:
         """The compare-and-swap is done. Effects: CommitEnded."""
-        if self.status is CommitStatus.SWAPPING:
+        if self._acts("swapped"):
+            self._swap.written(())
             self._finish(committed=True)
 
     def conflicted(self) -> None:
         """Another client changed a head first; or this commit did, and the response was lost. Effects: ReadHeads."""
-        if self.status is CommitStatus.SWAPPING:
+        if self._acts("conflicted"):
             self._read()
 
     def unknown(self) -> None:
         """The outcome of the compare-and-swap is unknown. Like a conflict: read again."""
-        if self.status is not CommitStatus.SWAPPING:
+        if not self._acts("unknown"):
             return
         if self._rules.read_again_after_unknown():
             self._read()
@@ -551,7 +570,7 @@ class CommitMachine:
 
     def ledger_missing(self) -> None:
         """A ledger of the batch is gone. Effects: ReadHeads, once more: the batch may be in, and trimmed since."""
-        if self.status is CommitStatus.SWAPPING:
+        if self._acts("ledger_missing"):
             self._missing = True
             self._read()
 
@@ -567,7 +586,7 @@ class CommitMachine:
         self._end(CommitEnded(CommitOutcome.COMMITTED if mine or not replayed else CommitOutcome.ALREADY))
 
     def _end(self, ended: CommitEnded) -> None:
-        self.status = CommitStatus.ENDED
+        self._to(CommitStatus.ENDED)
         self.ended = ended
         self.out.append(ended)
 

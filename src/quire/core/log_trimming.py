@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from quire.core.errors import MisuseError, PastEndError
 from quire.core.ids import LedgerId
 from quire.core.log_list import Intent, IntentKind, LogHead, LogItem, LogPage, PageRef
+from quire.core.log_swap import HeadSwap
+from quire.core.transitions import Transitions
 
 
 class TrimStatus(Enum):
@@ -29,6 +31,23 @@ class TrimStatus(Enum):
     DELETING = "deleting"
     CLEARING = "clearing"
     ENDED = "ended"
+
+
+TRIM: Final = Transitions(
+    TrimStatus,
+    {
+        "start": "idle > reading",
+        "head_read": "reading > swapping deleting clearing ended",
+        "head_written": "swapping clearing > deleting clearing ended",
+        "head_conflicted": "swapping clearing > reading",
+        "ledger_deleted": "deleting > deleting clearing",
+        "page_read": "deleting > deleting clearing",
+        "page_deleted": "deleting > deleting clearing",
+        "log_deleted": "clearing > ended",
+    },
+    refused=frozenset({"start"}),
+)
+"""Which input does what in which status."""
 
 
 class TrimOutcome(Enum):
@@ -110,12 +129,11 @@ class TrimMachine:
     __slots__ = (
         "_before",
         "_end",
-        "_head",
         "_intent",
         "_now_ms",
         "_page",
         "_pages",
-        "_version",
+        "_swap",
         "_waiting",
         "out",
         "status",
@@ -127,8 +145,7 @@ class TrimMachine:
         self._now_ms = now_ms
         self.status = TrimStatus.IDLE
         self.out: list[TrimEffect] = []
-        self._head: LogHead | None = None
-        self._version = -1
+        self._swap: HeadSwap[LogHead, int] = HeadSwap(-1)
         self._intent: Intent | None = None
         # Pages still to be read, deepest first: memory is bounded by one page a level.
         self._pages: list[PageRef | _Finish] = []
@@ -137,10 +154,12 @@ class TrimMachine:
 
     def start(self) -> None:
         """Begin. Effects: TrimReadHead."""
-        if self.status is not TrimStatus.IDLE:
-            msg = "a truncation runs once: use a new machine"
-            raise MisuseError(msg)
+        if not self._acts("start"):
+            raise MisuseError("a truncation runs once: use a new machine")
         self._read()
+
+    def _acts(self, name: str) -> bool:
+        return TRIM.acts(name, self.status)
 
     def head_read(self, head: LogHead | None, version: int) -> None:
         """The head as it is now.
@@ -148,13 +167,13 @@ class TrimMachine:
         Effects:
             TrimWriteHead with the new start and the intent; or, when that is in, the first step of an intent.
         """
-        if self.status is not TrimStatus.READING:
+        if not self._acts("head_read"):
             return
         if head is None:
             # A deletion that another client ended is done; any other intent has no log left.
             self._finish(TrimOutcome.DONE if self._before is None else TrimOutcome.NO_SUCH_LOG)
             return
-        self._head, self._version = head, version
+        self._swap.found(head, version)
         try:
             wanted = self._wanted(head)
         except (PastEndError, MisuseError) as error:
@@ -175,23 +194,23 @@ class TrimMachine:
 
     def head_written(self, version: int) -> None:
         """The compare-and-swap is done: the intent stands, or is gone."""
-        if self.status not in {TrimStatus.SWAPPING, TrimStatus.CLEARING}:
-            return
-        self._version = version
-        self._next_intent()
+        if self._acts("head_written") and self._swap.awaits("written"):
+            self._swap.written(version)
+            self._next_intent()
 
     def head_conflicted(self) -> None:
         """The compare-and-swap was lost or its response was: read again, whatever is in stays in."""
-        if self.status in {TrimStatus.SWAPPING, TrimStatus.CLEARING}:
+        if self._acts("head_conflicted") and self._swap.awaits("written"):
             self._read()
 
     def _next_intent(self) -> None:
-        assert self._head is not None
-        if not self._head.intents:
+        head, self._swap.wanted = self._swap.value, None
+        assert head is not None
+        if not head.intents:
             self._finish(TrimOutcome.DONE)
             return
-        self.status = TrimStatus.DELETING
-        self._intent = self._head.intents[0]
+        self._to(TrimStatus.DELETING)
+        self._intent = head.intents[0]
         self._pages = list(reversed(self._intent.pages))
         self._page = None
         self._delete(self._intent.items)
@@ -204,7 +223,7 @@ class TrimMachine:
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
         """A ledger is gone. Effects: after the last of a page the page's own end, then the next page."""
-        if self.status is TrimStatus.DELETING and ledger_id in self._waiting:
+        if self._acts("ledger_deleted") and ledger_id in self._waiting:
             self._waiting.remove(ledger_id)
             if not self._waiting:
                 self._items_deleted()
@@ -221,7 +240,7 @@ class TrimMachine:
     def page_deleted(self, name: str) -> None:
         """A page is gone."""
         del name
-        if self.status is TrimStatus.DELETING:
+        if self._acts("page_deleted"):
             self._next_page()
 
     def _next_page(self) -> None:
@@ -242,7 +261,7 @@ class TrimMachine:
         Effects:
             TrimDeleteLedger for its items; or TrimReadPage for the pages below it that reach under the new start.
         """
-        if self.status is not TrimStatus.DELETING or self._page is None:
+        if not self._acts("page_read") or self._page is None:
             return
         assert self._intent is not None
         intent = self._intent
@@ -261,39 +280,44 @@ class TrimMachine:
             self._delete(tuple(item for item in page.items if intent.still_to_delete(item)))
 
     def _intent_done(self) -> None:
-        assert self._head is not None
+        head = self._swap.value
+        assert head is not None
         assert self._intent is not None
         if self._intent.kind is IntentKind.DELETE:
-            self.status = TrimStatus.CLEARING
+            self._to(TrimStatus.CLEARING)
             self.out.append(TrimDeleteLog())
         else:
-            self._write(self._head.without_intent(self._intent), TrimStatus.CLEARING)
+            self._write(head.without_intent(self._intent), TrimStatus.CLEARING)
 
     def log_deleted(self) -> None:
         """Head and name are gone."""
-        if self.status is TrimStatus.CLEARING:
+        if self._acts("log_deleted"):
             self._finish(TrimOutcome.DONE)
 
+    def _to(self, status: TrimStatus) -> None:
+        self.status = TRIM.moved(self.status, status)
+
     def _read(self) -> None:
-        self.status = TrimStatus.READING
+        self._to(TrimStatus.READING)
+        self._swap.read()
         self.out.append(TrimReadHead())
 
     def _write(self, head: LogHead, status: TrimStatus) -> None:
-        assert self._head is not None
-        self.status = status
-        self._head = replace(head, generation=self._head.generation + 1)
-        self.out.append(TrimWriteHead(self._head, self._version))
+        self._to(status)
+        made = replace(head, generation=head.generation + 1)
+        self._swap.write(made)
+        self.out.append(TrimWriteHead(made, self._swap.version))
 
     def _finish(self, outcome: TrimOutcome, detail: str = "") -> None:
-        self.status = TrimStatus.ENDED
+        self._to(TrimStatus.ENDED)
         self.out.append(TrimEnded(outcome, detail))
 
     def check(self) -> None:
         """Assert what must hold between inputs."""
         if self.status is TrimStatus.DELETING:
-            assert self._head is not None
-            assert self._intent in self._head.intents, "deleting without an intent in the head"
-        if self._head is not None and self._intent is not None and self._intent.kind is IntentKind.TRUNCATE:
+            assert self._swap.value is not None
+            assert self._intent in self._swap.value.intents, "deleting without an intent in the head"
+        if self._intent is not None and self._intent.kind is IntentKind.TRUNCATE:
             assert all(not item.is_open for item in self._intent.items), "an open item is never truncated"
 
 

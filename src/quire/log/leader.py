@@ -26,8 +26,9 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import LedgerId
-from quire.core.log import LogMachine, LogStatus
+from quire.core.log import LogMachine
 from quire.core.log_effects import EndReason
+from quire.core.log_handle import LogStatus
 from quire.core.log_list import LedgerSummary, LogHead, PageLayout
 from quire.env.interfaces import Chance
 from quire.log.config import LogConfig

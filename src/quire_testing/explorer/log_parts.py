@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from quire.core.log import LogStatus
+from quire.core.log_handle import LogStatus
 from quire.core.log_trimming import TrimStatus
 
 

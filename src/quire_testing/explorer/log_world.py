@@ -16,7 +16,8 @@ from typing import Any
 from quire.core import log_effects as fx
 from quire.core.errors import QuireError
 from quire.core.ids import LedgerId
-from quire.core.log import LogMachine, LogStatus
+from quire.core.log import LogMachine
+from quire.core.log_handle import LogStatus
 from quire.core.log_list import Adoption, ItemState, LedgerSummary, LogHead, LogItem, LogPage
 from quire_testing.explorer.invariants import LOG_INVARIANTS
 from quire_testing.explorer.log_parts import Flight, Handle, Ledger, LogConfiguration, LogState, put

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from quire.core import log_effects as fx
 from quire.core.errors import QuireError
-from quire.core.log import LogMachine, LogStatus
+from quire.core.log import LogMachine
+from quire.core.log_handle import LogStatus
 from quire.core.log_list import LogHead
 from quire.log.config import LogConfig
 from quire.log.electing import Candidacy

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from quire.core.ids import LedgerId
-from quire.core.log import LogStatus
+from quire.core.log_handle import LogStatus
 from quire.core.log_list import Adoption, ItemState, LogHead, LogItem
 from quire.log.heads import LogHeads
 from quire.metadata.memory import MemorySpace, MemoryStore

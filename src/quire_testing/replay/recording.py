@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from quire.client.machines import Machines
 from quire.core.errors import QuireError
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.log_handle import LOG
+from quire.core.log_trimming import TRIM
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
@@ -39,34 +41,10 @@ RECOVERY_INPUTS = (
     "length_found",
     "length_unavailable",
 )
-LOG_INPUTS = (
-    "open",
-    "retry",
-    "head_read",
-    "recovered",
-    "recovery_failed",
-    "created",
-    "create_failed",
-    "head_written",
-    "head_conflicted",
-    "head_unknown",
-    "roll",
-    "drained",
-    "ledger_closed",
-    "ledger_failed",
-    "close",
-    "abandon",
-)
-TRIM_INPUTS = (
-    "start",
-    "head_read",
-    "head_written",
-    "head_conflicted",
-    "ledger_deleted",
-    "page_read",
-    "page_deleted",
-    "log_deleted",
-)
+LOG_INPUTS = tuple(
+    name for name in LOG.rows if name != "head_seen"
+)  # nobody tells it in the explorer's world
+TRIM_INPUTS = tuple(TRIM.rows)
 CHOICES = frozenset({"replacements_chosen", "replacements_found", "waited"})
 """Inputs that answer a question of the same turn."""
 

@@ -1,0 +1,271 @@
+"""The tables of the log's machines: every input in every state acts as its row says, changes nothing, or is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.errors import MisuseError, NotWritingError
+from quire.core.ids import LedgerId
+from quire.core.log import LogMachine
+from quire.core.log_commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
+from quire.core.log_fencing import Fencing
+from quire.core.log_handle import LOG, LogStatus
+from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem
+from quire.core.log_roll import ROLL, Roll, RollStep
+from quire.core.log_swap import SWAP, HeadSwap, SwapStep
+from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
+from quire.core.rules import RULES
+from quire.wire.log_records import page_name
+from quire_testing.explorer.snapshot import state_of
+
+ONE, TWO, NEXT = LedgerId(1), LedgerId(2), LedgerId(3)
+SUMMARY = LedgerSummary(4)
+
+
+def head_of(*ledgers, open_last=True):
+    head = LogHead(b"\x05" * 16, "orders", leader=Leader(1, "before"))
+    for each in ledgers:
+        head = head.with_item(LogItem(each))
+        if each != ledgers[-1] or not open_last:
+            head = head.with_completed(each, SUMMARY)
+    return head
+
+
+def opened(*steps):
+    machine = LogMachine("me", name_page=page_name)
+    machine.open()
+    for step in steps:
+        step(machine)
+    return machine
+
+
+def read(machine):
+    machine.head_read(head_of(ONE), 1)
+
+
+def fenced(machine):
+    machine.recovered(ONE, SUMMARY)
+
+
+def created(machine):
+    machine.created(TWO, 0)
+
+
+def lost(machine):
+    machine.head_conflicted()
+    machine.head_read(head_of(ONE, open_last=False).with_leader(Leader(9, "other")), 7)
+
+
+LOGS = {
+    LogStatus.IDLE: lambda: LogMachine("me", name_page=page_name),
+    LogStatus.READING: lambda: opened(),
+    LogStatus.FENCING: lambda: opened(read),
+    LogStatus.CREATING: lambda: opened(read, fenced),
+    LogStatus.SWAPPING: lambda: opened(read, fenced, created),
+    LogStatus.BACKING_OFF: lambda: opened(read, fenced, created, lost),
+    LogStatus.SERVING: lambda: opened(read, fenced, created, lambda m: m.head_written(2)),
+    LogStatus.CLOSING: lambda: opened(
+        read, fenced, created, lambda m: m.head_written(2), lambda m: m.close()
+    ),
+    LogStatus.ENDED: lambda: opened(lambda m: m.abandon()),
+}
+LOG_INPUTS = {
+    "open": lambda m: m.open(),
+    "retry": lambda m: m.retry(),
+    "head_read": lambda m: m.head_read(head_of(ONE), 5),
+    "recovered": lambda m: m.recovered(ONE, SUMMARY),
+    "recovery_failed": lambda m: m.recovery_failed(ONE, gone=False, detail="no quorum"),
+    "created": lambda m: m.created(NEXT, 0),
+    "create_failed": lambda m: m.create_failed("too few bookies"),
+    "head_written": lambda m: m.head_written(6),
+    "head_conflicted": lambda m: m.head_conflicted(),
+    "head_unknown": lambda m: m.head_unknown(),
+    "roll": lambda m: m.roll(),
+    "head_seen": lambda m: m.head_seen(m.head or head_of(), 5),
+    "drained": lambda m: m.drained(TWO, 1),
+    "ledger_closed": lambda m: m.ledger_closed(TWO, SUMMARY),
+    "ledger_failed": lambda m: m.ledger_failed(TWO, "fenced"),
+    "close": lambda m: m.close(),
+    "abandon": lambda m: m.abandon(),
+}
+
+
+def started(machine, *steps):
+    machine.start()
+    for step in steps:
+        step(machine)
+    return machine
+
+
+def trimmed(*steps):
+    return started(TrimMachine(4, end=8), *steps)
+
+
+def trim_read(machine):
+    machine.head_read(head_of(ONE, TWO), 1)
+
+
+TRIMS = {
+    TrimStatus.IDLE: lambda: TrimMachine(4, end=8),
+    TrimStatus.READING: lambda: trimmed(),
+    TrimStatus.SWAPPING: lambda: trimmed(trim_read),
+    TrimStatus.DELETING: lambda: trimmed(trim_read, lambda m: m.head_written(2)),
+    TrimStatus.CLEARING: lambda: trimmed(
+        trim_read, lambda m: m.head_written(2), lambda m: m.ledger_deleted(ONE)
+    ),
+    TrimStatus.ENDED: lambda: trimmed(lambda m: m.head_read(None, -1)),
+}
+TRIM_INPUTS = {
+    "start": lambda m: m.start(),
+    "head_read": lambda m: m.head_read(head_of(ONE, TWO), 5),
+    "head_written": lambda m: m.head_written(6),
+    "head_conflicted": lambda m: m.head_conflicted(),
+    "ledger_deleted": lambda m: m.ledger_deleted(ONE),
+    "page_read": lambda m: m.page_read(None),
+    "page_deleted": lambda m: m.page_deleted("page"),
+    "log_deleted": lambda m: m.log_deleted(),
+}
+STAGED = LogItem(TWO, state=ItemState.CLOSED, count=4)
+
+
+def committed(*steps, takeover=False, marked=True):
+    batch = CommitBatch((Part(b"\x05" * 16, (STAGED,)),), "query" if marked else "", takeover=takeover)
+    return started(CommitMachine(batch, name_page=page_name), *steps)
+
+
+def heads_read(machine):
+    machine.heads_read([FoundHead(LogHead(b"\x05" * 16, "orders"), 1)])
+
+
+COMMITS = {
+    CommitStatus.IDLE: lambda: CommitMachine(CommitBatch(()), name_page=page_name),
+    CommitStatus.READING: lambda: committed(),
+    CommitStatus.LOOKING: lambda: committed(heads_read, lambda m: m.conflicted(), heads_read, marked=False),
+    CommitStatus.FENCING: lambda: committed(
+        lambda m: m.heads_read([FoundHead(head_of(ONE), 1)]), takeover=True
+    ),
+    CommitStatus.SWAPPING: lambda: committed(heads_read),
+    CommitStatus.ENDED: lambda: committed(lambda m: m.heads_read([FoundHead(None)])),
+}
+COMMIT_INPUTS = {
+    "start": lambda m: m.start(),
+    "heads_read": heads_read,
+    "looked": lambda m: m.looked(0, listed=False),
+    "recovered": lambda m: m.recovered(ONE, SUMMARY),
+    "recovery_failed": lambda m: m.recovery_failed(ONE, gone=False, detail="no quorum"),
+    "swapped": lambda m: m.swapped(),
+    "conflicted": lambda m: m.conflicted(),
+    "unknown": lambda m: m.unknown(),
+    "ledger_missing": lambda m: m.ledger_missing(),
+}
+MACHINES = {
+    LogMachine: (LOG, LOGS, LOG_INPUTS, {"check"}),
+    TrimMachine: (TRIM, TRIMS, TRIM_INPUTS, {"check"}),
+    CommitMachine: (COMMIT, COMMITS, COMMIT_INPUTS, {"check"}),
+}
+CASES = [
+    pytest.param(kind, name, status, id=f"{kind.__name__}-{name}-{status.value}")
+    for kind, (table, _, _, _) in MACHINES.items()
+    for name in table.rows
+    for status in table.states
+]
+NOT_ASKED = {
+    *(("LogMachine", "head_read", status) for status in ("swapping", "serving", "closing")),
+    *(
+        ("LogMachine", name, status)
+        for name in ("head_written", "head_conflicted", "head_unknown")
+        for status in ("serving", "closing")
+    ),
+    *(("LogMachine", name, "serving") for name in ("create_failed", "drained", "ledger_closed")),
+    ("TrimMachine", "page_read", "deleting"),
+}
+"""Responses to what was not asked for on the shortest way to a status: they change nothing either."""
+
+
+@pytest.mark.parametrize("kind", MACHINES, ids=lambda kind: kind.__name__)
+def test_a_table_names_every_input_and_every_status(kind):
+    table, ways, inputs, others = MACHINES[kind]
+    public = {name for name, what in vars(kind).items() if not name.startswith("_") and callable(what)}
+    assert public - others == table.rows.keys() == inputs.keys()
+    assert ways.keys() == set(table.states)
+    for status, way in ways.items():
+        assert way().status is status
+
+
+@pytest.mark.parametrize(("kind", "name", "status"), CASES)
+def test_an_input_does_what_the_table_says(kind, name, status):
+    table, ways, inputs, _ = MACHINES[kind]
+    machine = ways[status]()
+    machine.out.clear()
+    before = state_of(machine)
+    if table.acts(name, status):
+        inputs[name](machine)
+        assert machine.status in table.rows[name][status]
+        changed = state_of(machine) != before or bool(machine.out)
+        assert changed == ((kind.__name__, name, status.value) not in NOT_ASKED)
+    elif name in table.refused:
+        with pytest.raises((MisuseError, NotWritingError)):
+            inputs[name](machine)
+        assert state_of(machine) == before
+    else:
+        inputs[name](machine)
+        assert state_of(machine) == before
+        assert machine.out == []
+    machine.check()
+
+
+@pytest.mark.parametrize("table", [LOG, TRIM, COMMIT, ROLL, SWAP], ids=lambda table: table.states.__name__)
+def test_only_the_moves_of_a_table_are_made(table):
+    listed = {(old, new) for row in table.rows.values() for old, after in row.items() for new in after}
+    for old in table.states:
+        for new in table.states:
+            if (old, new) in listed:
+                assert table.moved(old, new) is new
+            else:
+                with pytest.raises(AssertionError, match=f"from {old.value} to {new.value}"):
+                    table.moved(old, new)
+
+
+SWAPS = {
+    "read": lambda swap: swap.read(),
+    "found": lambda swap: swap.found("b", 2),
+    "learned": lambda swap: swap.learned("b", 2),
+    "write": lambda swap: swap.write("c"),
+    "written": lambda swap: swap.written(3),
+}
+
+
+@pytest.mark.parametrize("step", SwapStep, ids=lambda step: step.value)
+@pytest.mark.parametrize("name", SWAP.rows)
+def test_a_compare_and_swap_takes_what_its_table_says(name, step):
+    swap = HeadSwap(1, "a", "c", step)
+    assert swap.awaits(name) == SWAP.acts(name, step)
+    if SWAP.acts(name, step):
+        SWAPS[name](swap)
+        assert {swap.step} == SWAP.rows[name][step]
+        value, version = {"found": ("b", 2), "learned": ("b", 2), "written": ("c", 3)}.get(name, ("a", 1))
+        assert (swap.value, swap.version) == (value, version)
+    else:
+        with pytest.raises(AssertionError, match=f"{name} of a compare-and-swap that is {step.value}"):
+            SWAPS[name](swap)
+        assert swap == HeadSwap(1, "a", "c", step)
+
+
+def test_a_roll_that_is_over_has_no_former_ledger():
+    roll = Roll(RollStep.LISTING, True, ONE, True, (TWO,))
+    roll.to(RollStep.NONE)
+    assert roll == Roll(RollStep.NONE, False, None, True, (TWO,))
+    assert roll.under_way, "a former ledger is not sealed yet"
+
+
+def test_no_ledger_is_fenced_twice_and_one_that_is_gone_is_looked_for_once():
+    fencing = Fencing()
+    head = head_of(ONE, TWO)
+    assert [item.ledger_id for item in fencing.begin([head], RULES)] == [ONE, TWO]
+    assert not fencing.done(ONE, SUMMARY)
+    assert fencing.failed(gone=True, version=1)
+    assert [item.ledger_id for item in fencing.begin([head], RULES)] == [TWO]
+    assert not fencing.failed(gone=True, version=1), "the list has not changed since"
+    assert fencing.begin([head], RULES)
+    assert fencing.done(TWO, SUMMARY)
+    assert not fencing.completed(head).open_items
