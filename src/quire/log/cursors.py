@@ -15,15 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quire.core.errors import AlreadyExistsError, MetadataUnknownError, MisuseError, RefusedError
+from quire.core.errors import MisuseError, RefusedError
 from quire.core.log_list import LogHead
+from quire.log.patience import Patience, at_once
 from quire.metadata.paging import every_key
 from quire.metadata.store import (
     Create,
     Delete,
     KeyMissingError,
     MetadataStore,
-    VersionConflictError,
 )
 from quire.wire.log_cursors import Cursor, decode_cursor, encode_cursor
 
@@ -125,25 +125,23 @@ class LogCursors:
         self, owner: str, use: CursorUse, change: Callable[[Cursor], Cursor], offset: int
     ) -> Cursor:
         key = cursor_key(owner, use.name)
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
+
+        async def once() -> Cursor:
             found = await self._store.get(key)
             now = self._wall_ms()
-            try:
-                if found is None:
-                    cursor = Cursor(owner, use.name, offset, offset, use.hold, use.holder, now, now)
-                    await self._store.multi((Create(key, encode_cursor(cursor)),))
-                    return cursor
-                old = decode_cursor(found.value, owner, use.name)
-                cursor = replace(change(old), hold=use.hold, holder=use.holder)
-                if cursor != old:
-                    cursor = replace(cursor, moved_ms=now)
-                    await self._store.put(key, encode_cursor(cursor), found.version)
+            if found is None:
+                cursor = Cursor(owner, use.name, offset, offset, use.hold, use.holder, now, now)
+                await self._store.multi((Create(key, encode_cursor(cursor)),))
                 return cursor
-            except (AlreadyExistsError, VersionConflictError, MetadataUnknownError):
-                # Another reader was faster, or the outcome is unknown: read again. Every change here may be made twice.
-                if attempt == _ATTEMPTS_MAX:
-                    raise
-        raise AssertionError
+            old = decode_cursor(found.value, owner, use.name)
+            cursor = replace(change(old), hold=use.hold, holder=use.holder)
+            if cursor != old:
+                cursor = replace(cursor, moved_ms=now)
+                await self._store.put(key, encode_cursor(cursor), found.version)
+            return cursor
+
+        # Every change here may be made twice.
+        return await Patience(_ATTEMPTS_MAX, at_once).until_in(once)
 
     async def remove(self, owner: str, name: str) -> bool:
         """Delete a cursor; whether there was one."""

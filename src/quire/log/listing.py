@@ -9,19 +9,20 @@ Source: docs/spark-sink.md, "Exactly once: how": a deletion proves itself.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Final
 
 from quire.core.errors import (
     CorruptMetadataError,
-    MetadataUnknownError,
     NoSuchLedgerError,
     NoSuchLogError,
 )
 from quire.core.log_list import LogHead, LogItem, PageRef, Place
 from quire.log.heads import HEADS, LogHeads
+from quire.log.patience import LOST, Patience, at_once
 from quire.metadata.ledgers import LedgerStore
-from quire.metadata.store import MetadataStore, Require, StoreBusyError, VersionConflictError
+from quire.metadata.store import MetadataStore, Require, StoreBusyError
 
 _TRIES: Final = 20
 
@@ -101,19 +102,19 @@ async def delete_unlisted(
     Returns:
         Whether it is gone. False: it is listed, or that is unknown now.
     """
-    for _ in range(_TRIES):
+
+    async def once() -> bool:
         guards: tuple[Require, ...] = ()
         if looks:
             listing = await read_listing(store, heads, log_id)
             if listing is None or ledger_id in listing.ledgers:
                 return False
             guards = (Require(HEADS + log_id.hex(), listing.version),)
-        try:
+        with contextlib.suppress(NoSuchLedgerError):
             await records.delete(ledger_id, guards=guards)
-        except NoSuchLedgerError:
-            return True
-        except (VersionConflictError, MetadataUnknownError, StoreBusyError):
-            pass  # look again
-        else:
-            return True
+        return True
+
+    again = (*LOST, StoreBusyError)
+    with contextlib.suppress(*again):
+        return await Patience(_TRIES, at_once).until_in(once, again)
     return False

@@ -14,7 +14,6 @@ from dataclasses import replace
 from quire.client.client import Client
 from quire.client.reader import LedgerReader
 from quire.core.errors import (
-    MetadataUnknownError,
     NoSuchLedgerError,
     NoSuchLogError,
     PastEndError,
@@ -32,12 +31,12 @@ from quire.log.electing import CandidateStanding, Elector, StoreElector
 from quire.log.heads import LogHeads, name_key
 from quire.log.leader import LogLeader, MakeLogMachine
 from quire.log.ledgers import LogLedgers, summary
+from quire.log.patience import Patience
 from quire.log.plan import plan
 from quire.log.reader import LogReader, confirmed_end
 from quire.log.records import BatchAt, ItemDescription, LogDescription, LogRange, Record
 from quire.log.trimming import LogTrimmer, MakeTrimMachine
 from quire.log.writer import LogWriter
-from quire.metadata.store import VersionConflictError
 from quire.wire.entry import digest_type_of
 from quire.wire.log_cursors import Cursor
 from quire.wire.log_records import LOG_ID_BYTES
@@ -452,22 +451,23 @@ class Log:
             How many lines were completed.
         """
         done = 0
-        while True:
-            log_id = await self._heads.find(self.name)
-            found = None if log_id is None else await self._heads.read(log_id)
-            if found is None or found[0].is_being_deleted:
-                raise self._missing()
-            head, version = found
-            item = next(iter(head.open_items), None)
-            if item is None:
-                return done
-            reader = await self._ledgers.open(item)
-            if not reader.closed:
-                return done
-            completed = head.with_completed(item.ledger_id, await summary(reader))
-            with contextlib.suppress(VersionConflictError, MetadataUnknownError):
-                await self._heads.write(replace(completed, generation=head.generation + 1), version)
-                done += 1
+        while await Patience(self._config.metadata_attempts_max).until_in(self._complete_item):
+            done += 1
+        return done
+
+    async def _complete_item(self) -> bool:
+        log_id = await self._heads.find(self.name)
+        found = None if log_id is None else await self._heads.read(log_id)
+        if found is None or found[0].is_being_deleted:
+            raise self._missing()
+        head, version = found
+        item = next(iter(head.open_items), None)
+        reader = await self._ledgers.open(item) if item else None
+        if item is None or reader is None or not reader.closed:
+            return False
+        completed = head.with_completed(item.ledger_id, await summary(reader))
+        await self._heads.write(replace(completed, generation=head.generation + 1), version)
+        return True
 
 
 def _item(item: LogItem, last_entry: int | None) -> ItemDescription:

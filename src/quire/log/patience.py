@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec, TypeVar
 
-from quire.core.errors import MetadataUnknownError, QuireError
+from quire.core.errors import AlreadyExistsError, MetadataUnknownError, QuireError
 from quire.metadata.store import VersionConflictError
 
 P = ParamSpec("P")
@@ -17,6 +17,14 @@ T = TypeVar("T")
 
 _PAUSE_MS: Final = 20
 _PAUSES_MAX: Final = 50
+
+
+LOST: Final = (AlreadyExistsError, VersionConflictError, MetadataUnknownError)
+"""What a compare-and-swap raises whose outcome the next reading shows."""
+
+
+async def at_once(_: int) -> None:
+    """Does not wait before the next attempt."""
 
 
 async def _pause(attempt: int) -> None:
@@ -65,6 +73,24 @@ class Patience:
             else:
                 self._missing = 0
                 return answer
+
+    async def until_in(
+        self, once: Callable[[], Awaitable[T]], again: tuple[type[QuireError], ...] = LOST
+    ) -> T:
+        """Read, change and replace by compare-and-swap; after a conflict and a lost response all of it again.
+
+        Args:
+            once: reads, judges whether the change is in, and makes it otherwise.
+            again: the errors after which it is called again.
+
+        Raises:
+            QuireError: as `failed`.
+        """
+        while True:
+            try:
+                return await once()
+            except again as error:
+                await self.failed(error, again=True)
 
     async def swap(
         self,

@@ -18,11 +18,9 @@ from quire.client.client import Client
 from quire.core.errors import (
     CorruptMetadataError,
     ListChangedError,
-    MetadataUnknownError,
     MisuseError,
     NoSuchLedgerError,
     NoSuchLogError,
-    QuireError,
     StagedLedgerGoneError,
 )
 from quire.core.ids import LedgerId
@@ -32,9 +30,9 @@ from quire.core.log_rewriting import Replacement, is_done, replaceable, with_rep
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, is_batched, read_views, summary
-from quire.log.patience import Patience
+from quire.log.patience import LOST, Patience
 from quire.log.staging import StagedBy, stage
-from quire.metadata.store import VersionConflictError
+from quire.metadata.store import StoreAwayError, StoreBusyError
 from quire.wire.batch import BatchView
 from quire.wire.log_records import page_name
 
@@ -149,15 +147,10 @@ class LogRewriter:
             NoSuchLogError: the log was deleted.
             MetadataUnknownError: the outcome is unknown; call again.
         """
-        patience = Patience(self._config.metadata_attempts_max)
-        while True:
-            try:
-                return await self._swap_once(replacements, archive, compacted_below)
-            except StagedLedgerGoneError:
-                raise
-            except QuireError as error:
-                again = isinstance(error, VersionConflictError | MetadataUnknownError)
-                await patience.failed(error, again=again)
+        await Patience(self._config.metadata_attempts_max).until_in(
+            lambda: self._swap_once(replacements, archive, compacted_below),
+            (*LOST, StoreAwayError, StoreBusyError),
+        )
 
     async def _swap_once(
         self, replacements: Sequence[Replacement], archive: str, compacted_below: int
