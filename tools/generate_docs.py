@@ -21,6 +21,7 @@ import exhibits
 import field_tables
 import gallery
 import plots
+import sentences
 
 from quire.spark.given import Use
 from quire.spark.options import READ_OPTIONS
@@ -389,6 +390,7 @@ KINDS: dict[str, Callable[..., str]] = {
     "explored": gallery.explored,
     "sizes": sizes,
     "checked": checked_where.table,
+    "sentences": sentences.table,
 }
 
 
