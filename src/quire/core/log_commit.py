@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 from quire.core.errors import MisuseError
 from quire.core.fingerprints import Fingerprint
 from quire.core.ids import LedgerId
+from quire.core.log_effects import RecoverLedger
 from quire.core.log_fencing import Fencing
 from quire.core.log_list import (
     DEFAULT_LAYOUT,
@@ -198,13 +199,6 @@ class LookForLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoverItem:
-    """Fence and close an item's ledger; answer `recovered` or `recovery_failed`."""
-
-    item: LogItem
-
-
-@dataclass(frozen=True, slots=True)
 class HeadChange:
     """One head's new value at `version`; its pages are stored before."""
 
@@ -248,7 +242,7 @@ class CommitEnded:
     own: Fingerprint | None = None
 
 
-CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverItem | SwapHeads | DeleteUnlisted | CommitEnded
+CommitEffect: TypeAlias = ReadHeads | LookForLedger | RecoverLedger | SwapHeads | DeleteUnlisted | CommitEnded
 
 
 # --- rules ----------------------------------------------------------------------------------------------------
@@ -477,7 +471,7 @@ class CommitMachine:
         taken = zip(self._ways, self._found, strict=True)
         heads = [found.head for way, found in taken if way is _Way.TAKE and found.head is not None]
         items = self._fencing.begin(heads, RULES)
-        self.out += [RecoverItem(item) for item in items]
+        self.out += [RecoverLedger(item) for item in items]
         if not items:
             self._swap_heads()
 

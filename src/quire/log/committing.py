@@ -33,6 +33,7 @@ from quire.core.log_commit import (
     CommitRules,
     FoundHead,
 )
+from quire.core.log_effects import RecoverLedger
 from quire.core.log_list import LogHead, LogItem, PageLayout
 from quire.core.log_trimming import TrimMachine
 from quire.log.config import LogConfig
@@ -164,7 +165,7 @@ class LogCommitter:
                         f"the metadata store did not return the list of log {self._names[place]!r}"
                     )
                 machine.looked(place, listed=ledger_id in listing.ledgers)
-            case c.RecoverItem(item):
+            case RecoverLedger(item):
                 await self._recover(item)
             case c.SwapHeads():
                 await self._swap(effect)

@@ -220,17 +220,18 @@ class LogHeads:
         return [item for item in items if item.next_offset is None or item.next_offset > offset]
 
     async def _items_below(self, head: LogHead, page: PageRef, offset: int) -> list[LogItem]:
-        found = await self.read_page(head.log_id, page.name)
-        if found is None:
-            msg = (
-                f"page {page.name} of log {head.name!r} is missing: the log was truncated or "
-                "deleted meanwhile"
-            )
-            raise NoSuchLogError(msg, log=head.name, page=page.name)
+        found = await self._page(head, page)
         if found.children:
             child = next(child for child in found.children if child.next_offset > offset)
             return await self._items_below(head, child, offset)
         return [item for item in found.items if item.next_offset is None or item.next_offset > offset]
+
+    async def _page(self, head: LogHead, page: PageRef) -> LogPage:
+        found = await self.read_page(head.log_id, page.name)
+        if found is None:
+            msg = f"page {page.name} of log {head.name!r} is missing: the log was truncated or deleted meanwhile"
+            raise NoSuchLogError(msg, log=head.name, page=page.name)
+        return found
 
     async def all_items(self, head: LogHead, since: int = 0) -> list[LogItem]:
         """Every item that reaches above the log's start, and above `since`, oldest first.
@@ -261,13 +262,7 @@ class LogHeads:
     async def _collect(self, head: LogHead, page: PageRef, items: list[LogItem], start: int) -> None:
         if page.next_offset <= start:
             return
-        found = await self.read_page(head.log_id, page.name)
-        if found is None:
-            msg = (
-                f"page {page.name} of log {head.name!r} is missing: the log was truncated or "
-                "deleted meanwhile"
-            )
-            raise NoSuchLogError(msg, log=head.name, page=page.name)
+        found = await self._page(head, page)
         items += found.items
         for child in found.children:
             await self._collect(head, child, items, start)

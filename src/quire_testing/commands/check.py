@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -20,93 +22,97 @@ if TYPE_CHECKING:
     from quire_testing.explorer.explorer import Progress
     from quire_testing.explorer.mutants import AnyConfiguration
 
+C = TypeVar("C")
+
 MutantOption = Annotated[
     str, typer.Option("--mutant", metavar="NAME", help="Take one fix out: D1, X5, ... (see --list-mutants).")
 ]
 
 
+BUDGETS: Final[dict[str, tuple[int, int, str]]] = {
+    "bookies": (2, 1, "Bookies; those beyond the ensemble are spares."),
+    "ensemble": (2, 1, "E."),
+    "write_quorum": (2, 1, "Qw."),
+    "ack_quorum": (2, 1, "Qa."),
+    "entries": (1, 0, "Appends of the writer; with --collector, of each life's."),
+    "in_flight": (2, 1, "Appends that may be unconfirmed at a time."),
+    "clients": (1, 1, "Clients that recover; with --log, handles."),
+    "reruns": (0, 0, "Recoveries that begin again."),
+    "window": (1, 1, "Entries of one round of recovery reads."),
+    "timeouts": (0, 0, "Requests given up that still arrive."),
+    "crashes": (0, 0, "Bookies that crash and start again."),
+    "breaks": (0, 0, "Connections that break."),
+    "lost_swaps": (0, 0, "Swaps whose answer is lost; with --collector, answers."),
+    "damages": (0, 0, "Entries that rot."),
+    "deletions": (0, 0, "Deletions by the owner."),
+    "journal": (True, 0, "Bookies keep a journal."),
+    "closes": (False, 0, "The writer, or a log's leader, may close."),
+    "explicit_lac": (False, 0, "The writer tells its LAC."),
+    "absent": (False, 0, "A spare may stay unfound."),
+    "drops": (False, 0, "What a given-up bookie has not got was not sent."),
+    "readers": (0, 0, "Clients that read beside the writer."),
+    "run": (1, 1, "Entries of one append."),
+    "away": (0, 0, "Bookies away when the ledger is created: it begins with absent slots."),
+    "min_present": (0, 0, "With --away: bookies that must be there then; 0: Qa."),
+    "named": (False, 0, "With --no-journal: what is lost names its ledger."),
+    "clears": (0, 0, "With --no-journal: doubts that a client fills and ends."),
+    "waits": (False, 0, "A writer below its ack quorum waits before it ends."),
+    "log": (False, 0, "Explore a log of ledgers instead of one ledger."),
+    "ledgers": (3, 1, "With --log: ledgers that can be created."),
+    "trims": (0, 0, "With --log: truncations beside the handles."),
+    "stages": (0, 0, "With --log: ledgers that a sink commits."),
+    "directories": (False, 0, "Explore a bookie's directory, copies of it and the processes on them."),
+    "collector": (False, 0, "Explore a bookie's collector and a metadata store that goes back."),
+    "ours": (False, 0, "With --collector: ledgers of ours; without it Java's, without tokens."),
+    "mixed": (False, 0, "With --collector: both kinds of clients delete."),
+    "lives": (1, 1, "With --collector: how often the id is created."),
+    "passes": (3, 1, "With --collector: passes of the collector."),
+    "backups": (1, 0, "With --collector: copies of the store."),
+    "restores": (1, 0, "With --collector: how often one is put back."),
+    "hands": (0, 0, "With --collector: orphans deleted by hand."),
+    "accepts": (0, 0, "With --collector: stores that are accepted."),
+    "full": (0, 0, "With --collector: passes on a full disk."),
+    "expires": (False, 0, "With --collector: the bookie forgets what it deleted."),
+    "reuses": (False, 0, "With --collector: an id comes again while a lost ledger has it."),
+}  # fmt: skip
+"""For each size, fault and choice of a world its usual value, the least that can be given, and its help."""
+NAMES: Final = {"recoverers": "clients", "handles": "clients", "writes": "entries", "lost": "lost_swaps"}
+"""Fields of configurations whose options are called otherwise."""
+
+
+def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with an option for each budget; it is handed all of them as `budgets`."""
+
+    def run(**given: Any) -> None:
+        command({name: given.pop(name) for name in BUDGETS}, **given)
+
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    options = [
+        inspect.Parameter(name, own[0].kind, default=usual, annotation=Annotated[type(usual), _option(name)])
+        for name, (usual, _, _) in BUDGETS.items()
+    ]
+    run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*options, *own)}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
+def _option(name: str) -> Any:
+    usual, least, text = BUDGETS[name]
+    given = f"--{name.replace('_', '-')}"
+    if isinstance(usual, bool):
+        return typer.Option(f"{given}/--no-{name}" if usual else given, help=text)
+    return typer.Option(given, min=least, help=text)
+
+
+def _made(kind: type[C], budgets: dict[str, int]) -> C:
+    names = {field.name: NAMES.get(field.name, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{field: budgets[name] for field, name in names.items() if name in budgets})
+
+
+@with_budgets
 def check(
-    bookies: Annotated[int, typer.Option(min=1, help="Bookies; those beyond the ensemble are spares.")] = 2,
-    ensemble: Annotated[int, typer.Option(min=1, help="E.")] = 2,
-    write_quorum: Annotated[int, typer.Option(min=1, help="Qw.")] = 2,
-    ack_quorum: Annotated[int, typer.Option(min=1, help="Qa.")] = 2,
-    entries: Annotated[
-        int, typer.Option(min=0, help="Appends of the writer; with --collector, of each life's.")
-    ] = 1,
-    in_flight: Annotated[int, typer.Option(min=1, help="Appends that may be unconfirmed at a time.")] = 2,
-    clients: Annotated[int, typer.Option(min=1, help="Clients that recover; with --log, handles.")] = 1,
-    reruns: Annotated[int, typer.Option(min=0, help="Recoveries that begin again.")] = 0,
-    window: Annotated[int, typer.Option(min=1, help="Entries of one round of recovery reads.")] = 1,
-    timeouts: Annotated[int, typer.Option(min=0, help="Requests given up that still arrive.")] = 0,
-    crashes: Annotated[int, typer.Option(min=0, help="Bookies that crash and start again.")] = 0,
-    breaks: Annotated[int, typer.Option(min=0, help="Connections that break.")] = 0,
-    lost_swaps: Annotated[
-        int, typer.Option(min=0, help="Swaps whose answer is lost; with --collector, answers.")
-    ] = 0,
-    damages: Annotated[int, typer.Option(min=0, help="Entries that rot.")] = 0,
-    deletions: Annotated[int, typer.Option(min=0, help="Deletions by the owner.")] = 0,
-    journal: Annotated[bool, typer.Option("--journal/--no-journal", help="Bookies keep a journal.")] = True,
-    closes: Annotated[
-        bool, typer.Option("--closes", help="The writer, or a log's leader, may close.")
-    ] = False,
-    explicit_lac: Annotated[bool, typer.Option("--explicit-lac", help="The writer tells its LAC.")] = False,
-    absent: Annotated[bool, typer.Option("--absent", help="A spare may stay unfound.")] = False,
-    drops: Annotated[
-        bool, typer.Option("--drops", help="What a given-up bookie has not got was not sent.")
-    ] = False,
-    readers: Annotated[int, typer.Option(min=0, help="Clients that read beside the writer.")] = 0,
-    run: Annotated[int, typer.Option(min=1, help="Entries of one append.")] = 1,
-    away: Annotated[
-        int, typer.Option(min=0, help="Bookies away when the ledger is created: it begins with absent slots.")
-    ] = 0,
-    min_present: Annotated[
-        int, typer.Option(min=0, help="With --away: bookies that must be there then; 0: Qa.")
-    ] = 0,
-    named: Annotated[
-        bool, typer.Option("--named", help="With --no-journal: what is lost names its ledger.")
-    ] = False,
-    clears: Annotated[
-        int, typer.Option(min=0, help="With --no-journal: doubts that a client fills and ends.")
-    ] = 0,
-    waits: Annotated[
-        bool, typer.Option("--waits", help="A writer below its ack quorum waits before it ends.")
-    ] = False,
-    log: Annotated[
-        bool, typer.Option("--log", help="Explore a log of ledgers instead of one ledger.")
-    ] = False,
-    ledgers: Annotated[int, typer.Option(min=1, help="With --log: ledgers that can be created.")] = 3,
-    trims: Annotated[int, typer.Option(min=0, help="With --log: truncations beside the handles.")] = 0,
-    stages: Annotated[int, typer.Option(min=0, help="With --log: ledgers that a sink commits.")] = 0,
-    directories: Annotated[
-        bool,
-        typer.Option(
-            "--directories", help="Explore a bookie's directory, copies of it and the processes on them."
-        ),
-    ] = False,
-    collector: Annotated[
-        bool,
-        typer.Option("--collector", help="Explore a bookie's collector and a metadata store that goes back."),
-    ] = False,
-    ours: Annotated[
-        bool,
-        typer.Option("--ours", help="With --collector: ledgers of ours; without it Java's, without tokens."),
-    ] = False,
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="With --collector: both kinds of clients delete.")
-    ] = False,
-    lives: Annotated[int, typer.Option(min=1, help="With --collector: how often the id is created.")] = 1,
-    passes: Annotated[int, typer.Option(min=1, help="With --collector: passes of the collector.")] = 3,
-    backups: Annotated[int, typer.Option(min=0, help="With --collector: copies of the store.")] = 1,
-    restores: Annotated[int, typer.Option(min=0, help="With --collector: how often one is put back.")] = 1,
-    hands: Annotated[int, typer.Option(min=0, help="With --collector: orphans deleted by hand.")] = 0,
-    accepts: Annotated[int, typer.Option(min=0, help="With --collector: stores that are accepted.")] = 0,
-    full: Annotated[int, typer.Option(min=0, help="With --collector: passes on a full disk.")] = 0,
-    expires: Annotated[
-        bool, typer.Option("--expires", help="With --collector: the bookie forgets what it deleted.")
-    ] = False,
-    reuses: Annotated[
-        bool, typer.Option("--reuses", help="With --collector: an id comes again while a lost ledger has it.")
-    ] = False,
+    budgets: dict[str, int],
     mutant: MutantOption = "",
     list_mutants: Annotated[
         bool, typer.Option("--list-mutants", help="Say which fixes can be taken out.")
@@ -160,59 +166,14 @@ def check(
         _continuous(out, workers)
         return
     configuration: AnyConfiguration
-    if directories:
+    if budgets["directories"]:
         configuration = DirectoryConfiguration()
-    elif collector:
-        configuration = CollectorConfiguration(
-            ours,
-            mixed,
-            lives,
-            entries,
-            passes,
-            backups,
-            restores,
-            crashes,
-            lost_swaps,
-            hands,
-            accepts,
-            full,
-            expires,
-            reuses,
-        )
-    elif log:
-        configuration = LogConfiguration(
-            max(clients, 1), ledgers, entries, lost_swaps, 0, trims, closes, stages
-        )
+    elif budgets["collector"]:
+        configuration = _made(CollectorConfiguration, budgets)
+    elif budgets["log"]:
+        configuration = _made(LogConfiguration, budgets)
     else:
-        configuration = Configuration(
-            bookies,
-            ensemble,
-            write_quorum,
-            ack_quorum,
-            entries,
-            in_flight,
-            clients,
-            reruns,
-            window,
-            timeouts,
-            crashes,
-            breaks,
-            lost_swaps,
-            damages,
-            deletions,
-            journal,
-            closes,
-            explicit_lac,
-            absent,
-            drops,
-            readers,
-            run,
-            away,
-            min_present,
-            named,
-            clears,
-            waits,
-        )
+        configuration = _made(Configuration, budgets)
         _refuse_away(configuration)
     _refuse_other_pictures(diagram)
     limits: dict[str, Any] = {"progress": _reporter(), "seconds_max": seconds, "states_max": states}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.core.garbage import PassCount, Proof
+from quire_testing.explorer.configuration import budgets_text
 
 LEDGER = 1
 """The one ledger id of this world."""
@@ -57,15 +58,8 @@ class CollectorConfiguration:
         """The configuration on one line."""
         whose = ("ours" if self.ours else "java") + (" mixed" if self.mixed else "")
         name = f"collector {whose} {self.lives} lives {self.writes} writes {self.passes} passes"
-        name += f" backups={self.backups}" if self.backups != 1 else ""
-        name += f" restores={self.restores}" if self.restores != 1 else ""
-        name += f" crashes={self.crashes}" if self.crashes else ""
-        name += f" lost answers={self.lost}" if self.lost else ""
-        name += f" hands={self.hands}" if self.hands else ""
-        name += f" accepts={self.accepts}" if self.accepts else ""
-        name += f" full={self.full}" if self.full else ""
-        name += " expires=yes" if self.expires else ""
-        return name + (" reuses=yes" if self.reuses else "")
+        rest = budgets_text(self, "ours", "mixed", "lives", "writes", "passes")
+        return name + rest.replace(" lost=", " lost answers=")
 
 
 class Tomb(NamedTuple):

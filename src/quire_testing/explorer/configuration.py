@@ -6,6 +6,7 @@ Source: BookKeeper protocol, "Ledgers": E >= Qw >= Qa.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +75,7 @@ class Configuration:
         size = (
             f"{self.bookies} bookies {self.ensemble}/{self.write_quorum}/{self.ack_quorum} N={self.entries}"
         )
-        usual = Configuration()
-        skipped = {"bookies", "ensemble", "write_quorum", "ack_quorum", "entries"}
-        rest = [
-            f"{field.name.replace('_', ' ')}={_plain(getattr(self, field.name))}"
-            for field in fields(self)
-            if field.name not in skipped and getattr(self, field.name) != getattr(usual, field.name)
-        ]
-        return " ".join([size, *rest])
+        return size + budgets_text(self, "bookies", "ensemble", "write_quorum", "ack_quorum", "entries")
 
     @property
     def entries_written(self) -> int:
@@ -93,6 +87,15 @@ class Configuration:
         """Whether nothing can go wrong in it."""
         faults = (self.timeouts, self.crashes, self.breaks, self.lost_swaps, self.damages, self.deletions)
         return not any(faults)
+
+
+def budgets_text(configuration: Any, *said: str) -> str:
+    """Each budget that is not the usual one, and that is not said already, in the order of the fields."""
+    return "".join(
+        f" {field.name.replace('_', ' ')}={_plain(getattr(configuration, field.name))}"
+        for field in fields(configuration)
+        if field.name not in said and getattr(configuration, field.name) != field.default
+    )
 
 
 def _plain(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from quire.core.log_handle import LogStatus
 from quire.core.log_trimming import TrimStatus
+from quire_testing.explorer.configuration import budgets_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,7 @@ class LogConfiguration:
     def name(self) -> str:
         """The configuration on one line."""
         name = f"log {self.handles} clients {self.ledgers} ledgers {self.writes} writes"
-        name += f" lost swaps={self.lost_swaps}" if self.lost_swaps else ""
-        name += f" adopts={self.adopts}" if self.adopts else ""
-        name += f" trims={self.trims}" if self.trims else ""
-        name += " closes=yes" if self.closes else ""
-        return name + (f" stages={self.stages}" if self.stages else "")
+        return name + budgets_text(self, "handles", "ledgers", "writes")
 
 
 class Ledger(NamedTuple):

@@ -363,28 +363,26 @@ class LogWorld(Trims):
         head = self.heads.parts[state.head]
         number = len(state.ledgers) + 1
         adoption = Adoption((LogItem(LedgerId(number), state=ItemState.CLOSED),))
-        new = self.heads.number(replace(head, adoptions=(*head.adoptions, adoption)))
-        after = state._replace(
-            head=new,
+        after = self._written(state, replace(head, adoptions=(*head.adoptions, adoption)))
+        label = Label("sink", f"commits ledger {number}", (), kind="stage")
+        return label, after._replace(stages=state.stages - 1)
+
+    def _written(self, state: LogState, head: LogHead) -> LogState:
+        """A sink has closed a ledger and changed the head."""
+        return state._replace(
+            head=self.heads.number(head),
             version=state.version + 1,
-            stages=state.stages - 1,
             ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
         )
-        return Label("sink", f"commits ledger {number}", (), kind="stage"), after
 
     def _adopts(self, state: LogState) -> tuple[Label, LogState]:
         """A sink puts a closed ledger at the list's end, whatever is open (the placement rule of F-10 is out)."""
         head = self.heads.parts[state.head]
         number = len(state.ledgers) + 1
         item = LogItem(LedgerId(number), state=ItemState.CLOSED, first_offset=0, next_offset=0)
-        new = self.heads.number(replace(head, items=(*head.items, item)))
-        after = state._replace(
-            head=new,
-            version=state.version + 1,
-            adopts=state.adopts - 1,
-            ledgers=(*state.ledgers, Ledger(-1, (), closed=True)),
-        )
-        return Label("sink", f"puts ledger {number} on the list", (), kind="adopt"), after
+        after = self._written(state, replace(head, items=(*head.items, item)))
+        label = Label("sink", f"puts ledger {number} on the list", (), kind="adopt")
+        return label, after._replace(adopts=state.adopts - 1)
 
 
 def _page_name(page: LogPage) -> str:

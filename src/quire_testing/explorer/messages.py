@@ -67,11 +67,6 @@ class Link(NamedTuple):
         return Link((), (*self.replies, *failed))
 
 
-def entries_text(first: int, last: int) -> str:
-    """A range as transcripts write it."""
-    return f"{first}..{last}"
-
-
 def request_text(request: Request) -> str:
     """A request as transcripts write it."""
     match request:

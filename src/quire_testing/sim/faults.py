@@ -8,7 +8,7 @@ Source: docs/simulation.md, "The world".
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -148,7 +148,3 @@ def _amount(chance: random.Random, kind: Kind) -> int:
     if kind is Kind.DIES_WRITING:
         return 1 + chance.randrange(12)
     return 0
-
-
-Apply = Callable[[Fault], Callable[[], object] | None]
-"""Carries a fault out; returns what heals it, if anything does."""

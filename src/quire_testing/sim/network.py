@@ -19,7 +19,7 @@ from typing import Any
 from crc32c import crc32c
 
 from quire_testing.kit.transport import MemoryTransport
-from quire_testing.sim.loop import MS, SECOND, ProcessLoop, Timeline
+from quire_testing.sim.loop import SECOND, ProcessLoop, Timeline
 
 WRITE_BUFFER_BYTES = 64 * 1024
 CONNECT_TIMEOUT_NS = 3 * SECOND
@@ -438,6 +438,3 @@ def _refuse(future: asyncio.Future[Any]) -> None:
 def _time_out(future: asyncio.Future[Any]) -> None:
     if not future.done():
         future.set_exception(TimeoutError("nothing came back"))
-
-
-DELAY_USUAL_NS = MS // 5

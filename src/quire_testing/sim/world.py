@@ -24,7 +24,7 @@ from quire.metadata.memory import MemorySpace
 from quire.wire import ledger_metadata
 from quire_testing.history import History
 from quire_testing.sim.faults import Fault, Kind, Phase
-from quire_testing.sim.loop import MS, SECOND, Timeline
+from quire_testing.sim.loop import Timeline
 from quire_testing.sim.mixes import Settings
 from quire_testing.sim.network import Network
 from quire_testing.sim.programs import (
@@ -376,7 +376,3 @@ class World:
         for loop in self.around.loops:
             loop.bury()
         self.problems += self.timeline.problems
-
-
-END_NS = 600 * SECOND
-PACE_NS = MS
