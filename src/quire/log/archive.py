@@ -55,13 +55,9 @@ SCHEMA: Final = pa.schema(
 class ArchiveError(StorageError):
     """An archive file is missing, cut, or not what the log's list says."""
 
-    code = "archive"
-
 
 class ArchiveLostError(ArchiveError):
     """What was archived is gone: the file is not in its directory, which is there, or its bytes are others."""
-
-    code = "archive_lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,9 @@ CURSOR_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 class CursorTakenError(RefusedError):
     """Another reader uses the cursor now."""
 
-    code = "cursor_taken"
-
 
 class CursorHoldsError(RefusedError):
     """A cursor keeps records from being truncated."""
-
-    code = "cursor_holds"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,26 +45,20 @@ PENDING_KEYS_MAX: Final = 10_000
 class VersionConflictError(RefusedError):
     """The key has another version than the one given: another client changed it. Read it and decide again."""
 
-    code = "version_conflict"
-
 
 class KeyMissingError(VersionConflictError):
     """The key to change does not exist (any more)."""
-
-    code = "key_missing"
 
 
 class StoreBusyError(RefusedError):
     """Another process kept the store to itself for too long; nothing was changed."""
 
-    code = "store_busy"
     retriable = True
 
 
 class StoreAwayError(RefusedError):
     """The store did not respond in time; nothing was changed."""
 
-    code = "store_away"
     retriable = True
 
 

@@ -42,8 +42,6 @@ _PAUSE_SECONDS: Final = 0.1
 class RecreatedError(AbsentError):
     """The log of that name is another one than the one that is read."""
 
-    code = "recreated"
-
 
 # --- the ends -------------------------------------------------------------------------------------------------------
 

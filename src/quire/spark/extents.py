@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 class AbsentError(SparkUseError):
     """What was loaded, or was to be read on, is not in the cluster."""
 
-    code = "absent"
-
 
 @dataclass(frozen=True, slots=True)
 class Extent:

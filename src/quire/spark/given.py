@@ -31,8 +31,6 @@ _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30}
 class SparkUseError(MisuseError):
     """What a PySpark user wrote cannot be done as written. The text starts with `quire:` and ends with the remedy."""
 
-    code = "spark_use"
-
 
 def use_error(text: str, **ids: object) -> SparkUseError:
     """The error with the text of one sentence and its remedy."""

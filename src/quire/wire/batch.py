@@ -72,8 +72,6 @@ _CHECKSUM_AT: Final = HEADER_BYTES - 4
 class MalformedBatchError(PeerError):
     """An entry that should be a batch is not one, or its bytes are damaged."""
 
-    code = "malformed_batch"
-
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:

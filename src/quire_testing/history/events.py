@@ -31,8 +31,6 @@ OUTCOMES: Final = frozenset({OK, FAIL, UNKNOWN})
 class MalformedHistoryError(RefusedError):
     """A line is no event, or no event that can come here; the text names the line."""
 
-    code = "malformed_history"
-
 
 @dataclass(slots=True)
 class Event:
