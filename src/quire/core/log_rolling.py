@@ -12,8 +12,8 @@ docs/decisions/024-adoption.md.
 
 from __future__ import annotations
 
+from quire.core import log_closing
 from quire.core.ids import LedgerId
-from quire.core.log_closing import roll_over
 from quire.core.log_effects import (
     CloseLedger,
     CreateLedger,
@@ -47,7 +47,7 @@ def created(handle: HandleState, item: LogItem) -> None:
 def create_failed(handle: HandleState) -> None:
     """The roll is given up and may be tried again later."""
     handle.rolls.to(RollStep.NONE)
-    roll_over(handle, done=False)
+    log_closing.roll_over(handle, done=False)
 
 
 def listed(handle: HandleState, item: LogItem) -> None:
@@ -98,7 +98,7 @@ def placed(handle: HandleState, item: LogItem) -> None:
     handle.new = None
     handle.rolls.to(RollStep.NONE)
     switch(handle, item, listed_item.first_offset)
-    roll_over(handle, done=True)
+    log_closing.roll_over(handle, done=True)
 
 
 def switch(handle: HandleState, item: LogItem, first_offset: int | None) -> None:
@@ -113,4 +113,4 @@ def completed(handle: HandleState, ledger_id: LedgerId) -> None:
     """The list calls a former ledger closed."""
     if ledger_id in handle.rolls.sealing:
         handle.rolls.sealing = tuple(each for each in handle.rolls.sealing if each != ledger_id)
-        roll_over(handle, done=True)
+        log_closing.roll_over(handle, done=True)

@@ -1,4 +1,4 @@
-"""CopyUnit of a list that become one ledger: which may, what a task says of the ledger it made, what is listed for it."""
+"""Neighbours of a list that become one ledger: which may, what a task says of the ledger it made, what is listed for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quire.wire.batch import FORMAT_BATCH1
 
 @dataclass(frozen=True, slots=True)
 class CopyUnit:
-    """CopyUnit that become one ledger, for one task.
+    """Neighbours that become one ledger, for one task.
 
     Attributes:
         log_id: the log; `password` and `settings`: of its ledgers.
