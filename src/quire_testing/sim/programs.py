@@ -264,11 +264,6 @@ class SimBookie:
         self.loop.resume()
         self._around.note(self.name, "goes on")
 
-    def cut_from_store(self, *, cut: bool) -> None:
-        """Its way to the metadata store."""
-        if self.store is not None:
-            self.store.cut = cut
-
 
 SIM_CLIENT = ClientConfig(
     run_bytes_max=64 * KIB,

@@ -17,7 +17,7 @@ import argparse
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -101,7 +101,7 @@ class ArchivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveReport:
+class ArchiveReport(command.Report):
     """What was done.
 
     Attributes:
@@ -122,10 +122,6 @@ class ArchiveReport:
     strays: int
     removed: int
     seconds: float
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return {**asdict(self), "ok": not self.refused}
 
 
 def plan(

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -20,6 +21,17 @@ from quire.spark.local import session
 Line = dict[str, Any]
 """The result of a run of a job, as in JSON."""
 Step = Callable[[SparkSession, argparse.Namespace], Line]
+
+
+class Report:
+    """What a run of a job came to: a dataclass, for JSON."""
+
+    __slots__ = ()
+
+    def as_dict(self) -> Line:
+        """Its fields; and `ok`, where a job may refuse a part of its work."""
+        line: Line = asdict(self)  # type: ignore[call-overload]
+        return line | {"ok": not line["refused"]} if "refused" in line else line
 
 
 def text(data: bytes | None) -> str | None:

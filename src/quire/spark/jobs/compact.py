@@ -20,7 +20,7 @@ import argparse
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -109,7 +109,7 @@ class CompactPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactReport:
+class CompactReport(command.Report):
     """What was done.
 
     Attributes:
@@ -130,10 +130,6 @@ class CompactReport:
     compacted_below: int
     refused: list[str]
     seconds: float
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return {**asdict(self), "ok": not self.refused}
 
 
 def plan(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -68,7 +68,7 @@ class MaterialisePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class MaterialiseReport:
+class MaterialiseReport(command.Report):
     """What was made.
 
     Attributes:
@@ -88,10 +88,6 @@ class MaterialiseReport:
     keys: int | None
     removed: int
     seconds: float
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return asdict(self)
 
 
 def plan(

@@ -12,7 +12,7 @@ import argparse
 import hashlib
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from quire.spark.jobs import command, lists
 
 
 @dataclass(frozen=True, slots=True)
-class StateReport:
+class StateReport(command.Report):
     """What a replay led to.
 
     Attributes:
@@ -46,10 +46,6 @@ class StateReport:
     records_read: int
     sha256: str
     seconds: float
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return asdict(self)
 
 
 def run(

@@ -16,7 +16,7 @@ import argparse
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ class RewritePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteReport:
+class RewriteReport(command.Report):
     """What was done.
 
     Attributes:
@@ -87,10 +87,6 @@ class RewriteReport:
     bytes: int
     refused: list[str]
     seconds: float
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return {**asdict(self), "ok": not self.refused}
 
 
 def plan(

@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby, starmap
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,7 @@ class ScrubPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ScrubReport:
+class ScrubReport(command.Report):
     """What all copies showed.
 
     Attributes:
@@ -120,10 +120,6 @@ class ScrubReport:
     units: int
     units_before: int
     seconds: float
-
-    def as_dict(self) -> command.Line:
-        """For JSON."""
-        return asdict(self)
 
 
 def plan(
