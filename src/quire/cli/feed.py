@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections import deque
 from functools import partial
@@ -200,16 +201,19 @@ def telling_how_far(tally: AppendTally, out: Output, unit: str, place: str, **id
         place: `offset` or `entry`; programs find `confirmed`, `last_offset` or `last_entry`, and `unknown`.
         ids: what the append is about.
     """
+
+    def facts() -> dict[str, object]:
+        return {"confirmed": tally.confirmed, f"last_{place}": tally.last, "unknown": tally.unknown}
+
     try:
         yield
     except QuireError as error:
         if not tally.confirmed and not tally.unknown:
             raise
-        facts = {"confirmed": tally.confirmed, f"last_{place}": tally.last, "unknown": tally.unknown}
         text = f"{error.message.rstrip('.')}. {tally.sentence(unit, place)}"
-        raise type(error)(text, **(error.ids | ids | facts)) from error
+        raise type(error)(text, **(error.ids | ids | facts())) from error
     except (KeyboardInterrupt, asyncio.CancelledError, OSError):
-        out.note(tally.sentence(unit, place))
+        out.note(json.dumps(ids | facts()) if out.as_json else tally.sentence(unit, place))
         raise
 
 

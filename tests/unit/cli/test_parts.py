@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cli import failures, picture
-from quire.cli.feed import AppendTally, append_all, in_groups
+from quire.cli.feed import AppendTally, append_all, in_groups, telling_how_far
 from quire.cli.histogram import Histogram, human_ns
 from quire.cli.options import cluster_uri, host_and_port
-from quire.cli.output import ProgressLine, human_bytes, payload_facts
+from quire.cli.output import Output, ProgressLine, human_bytes, payload_facts
 from quire.cli.records import (
     RECORD_BYTES_MAX,
     BadInputError,
@@ -239,6 +239,57 @@ def test_every_record_is_appended_in_order_and_counted_when_acknowledged() -> No
     assert len(opened) == 1
     asyncio.run(append_all(open_writer, iter(()), progress, AppendTally()))
     assert len(opened) == 1, "without a record there is no writer"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_ended_early_says_how_far_it_came(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    async def work(tally: AppendTally) -> None:
+        loop = asyncio.get_running_loop()
+        writer = Writer()
+
+        async def open_writer() -> Writer:
+            return writer
+
+        def source():
+            yield from (b"1", b"2", b"3", b"4", b"5")
+            loop.call_soon_threadsafe(task.cancel)
+            yield b"6"
+
+        task = asyncio.ensure_future(
+            append_all(open_writer, source(), ProgressLine("x", None, "records"), tally)
+        )
+        await task
+
+    tally, out = AppendTally(), Output(as_json=as_json)
+    with (
+        pytest.raises(asyncio.CancelledError),
+        telling_how_far(tally, out, "records", "offset", log="x"),
+    ):
+        asyncio.run(work(tally))
+    assert tally.confirmed + tally.unknown <= 6
+    said = capsys.readouterr().err
+    if as_json:
+        last = None if tally.last is None else tally.last
+        facts = {"log": "x", "confirmed": tally.confirmed, "last_offset": last, "unknown": tally.unknown}
+        assert json.loads(said) == facts
+    else:
+        assert said == tally.sentence("records", "offset") + "\n"
+    tally.confirmed, tally.last, tally.unknown = 1200, 1199, 3
+    with (
+        pytest.raises(LedgerFencedError) as ended,
+        telling_how_far(tally, out, "records", "offset", log="x"),
+    ):
+        raise LedgerFencedError("it was fenced.", ledger_id=4)
+    assert ended.value.message == (
+        "it was fenced. Confirmed: 1,200 records, the last one at offset 1,199; unknown: 3."
+    )
+    assert ended.value.ids == {
+        "ledger_id": 4,
+        "log": "x",
+        "confirmed": 1200,
+        "last_offset": 1199,
+        "unknown": 3,
+    }
 
 
 def test_no_record_is_held_back_while_the_source_waits() -> None:
