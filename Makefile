@@ -32,7 +32,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 demo: $(RUNTIME) java  ## the main job, narrated (ARGS="--input FILE" for your own lines)
-	@$(WITH_JAVA) $(BIN)/python -m quire.cli.main demo $(ARGS)
+	@$(WITH_JAVA) $(BIN)/python -m quire demo $(ARGS)
 
 test: $(DEV) java static  ## everything a change must pass
 	@$(BIN)/python bench/guard.py

@@ -44,7 +44,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", f"{folder}/cluster", "--json"]
+        command = [sys.executable, "-m", "quire", "up", "--dir", f"{folder}/cluster", "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:  # noqa: S603 - our own command
             assert up.stdout is not None
             uri = json.loads(up.stdout.readline())["cluster"]

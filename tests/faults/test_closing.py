@@ -77,7 +77,7 @@ async def unrecorded(client: Client, ledger_id: int, last: int | None = None) ->
 
 def command(made: LocalCluster, *words: str, given: bytes = b"") -> tuple[int, dict[str, object]]:
     """A command's exit code and what it prints."""
-    program = [sys.executable, "-m", "quire.cli.main", *words, "--json"]
+    program = [sys.executable, "-m", "quire", *words, "--json"]
     environment = {**os.environ, "QUIRE_CLUSTER": made.uri}
     done = subprocess.run(program, input=given, capture_output=True, env=environment, check=False)
     return done.returncode, json.loads(done.stdout.splitlines()[-1])

@@ -40,7 +40,7 @@ def highest(pid: int) -> int:
 
 
 def test_an_idle_cluster(tmp_path: Path, record: Record) -> None:
-    command = [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(tmp_path), "--json"]
+    command = [sys.executable, "-m", "quire", "up", "--dir", str(tmp_path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as up:
         assert up.stdout is not None
         try:

@@ -165,7 +165,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_it(tmp_pa
         assert re.search(rf"Port {port} .* in use .* --port", error["message"])
         bookie = subprocess.run(
             [
-                *(sys.executable, "-m", "quire.cli.main", "bookie", "--dir", str(tmp_path / "b"), "--create"),
+                *(sys.executable, "-m", "quire", "bookie", "--dir", str(tmp_path / "b"), "--create"),
                 *("--cluster", f"sqlite:{tmp_path / 'm.db'}", "--listen", f"127.0.0.1:{port}"),
             ],
             capture_output=True,
@@ -250,7 +250,7 @@ class Foreground:
     """A command that runs until it is told to stop."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "quire.cli.main", *arguments]
+        command = [sys.executable, "-m", "quire", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def stop(self, number: int) -> tuple[int, str, str]:
@@ -268,7 +268,7 @@ def test_a_bookie_in_the_foreground_and_ctrl_c_at_a_tail(tmp_path: Path) -> None
         ready = json.loads(bookie.process.stdout.readline())
         assert ready["id"].startswith("one.")
         assert ready["pid"] == bookie.process.pid
-        quire = [sys.executable, "-m", "quire.cli.main"]
+        quire = [sys.executable, "-m", "quire"]
         one = ("-E", "1", "-w", "1", "-a", "1")
         subprocess.run([*quire, "log", "create", "x", *one, *cluster], check=True, timeout=WAIT_S)
         subprocess.run([*quire, "log", "append", "x", *cluster], input=b"first\n", check=True, timeout=WAIT_S)

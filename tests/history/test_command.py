@@ -70,7 +70,7 @@ def test_a_line_that_is_none(verify, tmp_path):
     (tmp_path / "h.jsonl").write_bytes(text_of(one_of_everything()[:8]) + b"{}\n")
     said = verify("h.jsonl", code=1).output
     assert "line 10: at must be nanoseconds" in said
-    error = json.loads(verify("h.jsonl", "--json", code=1).stdout)["error"]
+    error = json.loads(verify("h.jsonl", "--json", code=1).stderr)["error"]
     assert error["code"] == "malformed_history"
     assert error["ids"] == {"line": 10, "file": ""}
 

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900)]
 
-COMMAND = [sys.executable, "-m", "quire.cli.main", "demo"]
+COMMAND = [sys.executable, "-m", "quire", "demo"]
 
 
 def test_the_whole_story_on_a_small_input_away_from_the_project(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:
         command = [*COMMAND, "--dir", str(tmp_path), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["error"]["code"] == "directory_in_use"
+    assert json.loads(done.stderr)["error"]["code"] == "directory_in_use"
 
 
 def test_an_empty_input_is_refused(tmp_path: Path) -> None:

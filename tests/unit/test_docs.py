@@ -51,7 +51,7 @@ def cluster(tmp_path_factory):
     directory = tmp_path_factory.mktemp("docs")
     with (directory / "up.log").open("w") as log:
         up = subprocess.Popen(
-            [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(directory / "cluster"), "--json"],
+            [sys.executable, "-m", "quire", "up", "--dir", str(directory / "cluster"), "--json"],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

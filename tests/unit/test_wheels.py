@@ -46,7 +46,7 @@ def runtime(tmp_path_factory):
 def quire(runtime, *arguments):
     """The command line of the unpacked wheel. `-S`: the editable install of this clone is not on its path."""
     return subprocess.run(
-        [sys.executable, "-S", "-m", "quire.cli.main", *arguments],
+        [sys.executable, "-S", "-m", "quire", *arguments],
         env=os.environ | {"PYTHONPATH": f"{runtime}{os.pathsep}{INSTALLED}"},
         cwd=runtime,
         capture_output=True,

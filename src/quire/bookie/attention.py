@@ -58,12 +58,18 @@ class Attention:
         self._failed: dict[str, str] = {}
         self._loop = SlowLoop()
         self._announced = Announcements()
+        self._began_ms = clock.now_ms()
         self._damages_left = DAMAGES_A_LOOK
         self._damages_unsaid = 0
         self.searching: Callable[[], bool] = lambda: False
         for damage in storage.damages.kept:
             self._damaged(damage)
         storage.damages.on_found = self._damaged
+
+    @property
+    def uptime_ms(self) -> int:
+        """How long the bookie has been running."""
+        return self._clock.now_ms() - self._began_ms
 
     # --- what happens --------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from quire.bookie.about import disk_facts, program_version
 from quire.bookie.admission import Admission
 from quire.bookie.attention import Attention
 from quire.bookie.boots import BootRecord
@@ -458,6 +459,9 @@ class BookieServer:
             "limbo": len(storage.limbo),
             "collector": self.collector.info(),
             "conditions": self.attention.info(),
+            "version": program_version(),
+            "uptime_ms": self.attention.uptime_ms,
+            "disk": disk_facts(self.config.directory),
         }
 
     def answer_info(self, body: Buffer) -> dict[str, Any]:

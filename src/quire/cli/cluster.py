@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quire.cli.attention import conditions_of, kinds_of, lines_of, silent, unregistered
-from quire.cli.failures import EXIT_ATTENTION
+from quire.cli.attention import kinds_of, lines_of
+from quire.cli.bookie_rows import bookie_rows, shown
+from quire.cli.failures import EXIT_ATTENTION, EXIT_FAILED
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.orphans import accept_store, orphans
-from quire.cli.output import Output, human_bytes
+from quire.cli.output import Output, counted
 from quire.cli.upgrade import upgrade
+from quire.core.errors import NoClusterError
 
 if TYPE_CHECKING:
     from quire.cli.toolbox import Toolbox
-    from quire.metadata.bookies import BookieInfo
 
-app = typer.Typer(help="The cluster as a whole: status, bookies, orphans, accept-store, upgrade.")
+app = typer.Typer(help="The cluster as a whole: status, health, bookies, orphans, accept-store, upgrade.")
 app.command("upgrade")(upgrade)
 app.command("orphans")(orphans)
 app.command("accept-store")(accept_store)
 
 LEDGERS_COUNTED_MAX = 100_000
+READ_AT_ONCE = 64
+QUORUM_DEFAULT = 3
 
 
 @app.command()
 def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
-    """List the bookies: registered ones, and those whose cookie says that they ought to be there.
+    """List the bookies with version, uptime, bytes and free space; those that are down too.
 
-    What needs attention is shown with what ends it; the exit code is 5 then.
+    A bookie of Java reports only its disk. What needs attention is shown with what ends it; the exit code is 5 then.
     """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
 
@@ -38,8 +43,21 @@ def bookies(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 
         async with open_toolbox(uri) as tools:
             rows = await bookie_rows(tools)
-        columns = ("id", "address", "standing", "answers", "protocol", "features", "holds", "needs")
-        out.rows("", columns, rows if as_json else [row | {"needs": kinds_of(row)} for row in rows])
+        columns = (
+            "id",
+            "address",
+            "standing",
+            "version",
+            "uptime",
+            "holds",
+            "stored",
+            "free",
+            "protocol",
+            "needs",
+        )
+        out.rows(
+            "", columns, rows if as_json else [row | shown(row) | {"needs": kinds_of(row)} for row in rows]
+        )
         if not as_json:
             out.lines(lines_of(rows))
         return rows
@@ -59,9 +77,10 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         from quire.cli.toolbox import open_toolbox
 
         async with open_toolbox(uri) as tools:
-            rows = await bookie_rows(tools)
-            states = await ledger_states(tools)
-            logs = await _count_keys(tools, "log-names")
+            rows: list[dict[str, Any]]
+            rows, states, logs = await asyncio.gather(
+                bookie_rows(tools), ledger_states(tools), _count_keys(tools, "log-names")
+            )
             instance = tools.store.instance_id
         count = {
             standing: sum(row["standing"] == standing for row in rows)
@@ -84,7 +103,8 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         lines = [f"Cluster  {uri}  (instance {instance})", f"Bookies  {standing}", f"Ledgers  {ledgers}"]
         lines.append(f"Logs     {logs:,}")
         if collection["orphans"]:
-            kept = f"{collection['orphans']:,} ledgers on bookies have no record"
+            have = "has" if collection["orphans"] == 1 else "have"
+            kept = f"{counted(collection['orphans'], 'ledger')} on bookies {have} no record"
             lines.append(f"Orphans  {kept}: `quire cluster orphans`")
         lines += lines_of(rows)
         if not count["up"]:
@@ -93,6 +113,64 @@ def status(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
         return rows
 
     _end(run(work()))
+
+
+@app.command()
+def health(
+    cluster: ClusterOption = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", min=0.1, metavar="SECONDS", help="So long the store and the bookies may take."
+        ),
+    ] = 5.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Say in one line whether the cluster can be written to and all is well; for scripts and probes.
+
+    Exit code 0: healthy. 5: some bookie needs attention, but logs can be written. 1: the metadata store does not respond in
+    time, or fewer bookies take entries than the 3 that a log has by default.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> int:
+        facts, text = await examine(uri, timeout)
+        out.result(facts, text)
+        return {"healthy": 0, "attention": EXIT_ATTENTION}.get(str(facts["health"]), EXIT_FAILED)
+
+    if code := run(work()):
+        raise typer.Exit(code)
+
+
+async def examine(uri: str, timeout_s: float) -> tuple[dict[str, Any], str]:
+    """How healthy a cluster is.
+
+    Returns:
+        What programs read, and the line for people.
+    """
+    from quire.cli.toolbox import open_toolbox
+
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout_s), open_toolbox(uri) as tools:
+            rows = await bookie_rows(tools, max(100, int(timeout_s * 900)))
+    except TimeoutError as error:
+        raise NoClusterError(
+            f"The metadata store of {uri} did not respond in {timeout_s:g} s: check that it runs and can be reached."
+        ) from error
+    writable = sum(row["standing"] == "up" and row["answers"] == "ok" for row in rows)
+    needy = [row["id"] for row in rows if row["conditions"]]
+    of = f"{writable} of {counted(len(rows), 'bookie')} can be written to"
+    if writable < QUORUM_DEFAULT:
+        state, text = "unhealthy", f"unhealthy: {of}, and a log needs {QUORUM_DEFAULT} by default"
+    elif needy:
+        need = "needs" if len(needy) == 1 else "need"
+        state, text = "attention", f"attention: {of}; {', '.join(needy)} {need} it (`quire cluster bookies`)"
+    else:
+        state, text = "healthy", f"healthy: {of}"
+    facts: dict[str, Any] = {"health": state, "cluster": uri, "writable": writable, "bookies": len(rows)}
+    facts |= {"attention": needy, "seconds": round(time.monotonic() - began, 3)}
+    return facts, text
 
 
 def _end(rows: list[dict[str, Any]]) -> None:
@@ -116,53 +194,6 @@ def collection_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def bookie_rows(tools: Toolbox) -> list[dict[str, Any]]:
-    """What is known of every bookie: its registration, and what it says itself."""
-    from quire.core.answers import Answer
-
-    found = await tools.registry.available()
-    rows: list[dict[str, Any]] = []
-    for bookie, info in sorted(found.items()):
-        answer, says = await tools.bookies.info(bookie, timeout_ms=2000)
-        rows.append(
-            {
-                "id": str(bookie),
-                "address": f"{info.host}:{info.port}",
-                "standing": "up" if info.writable else "read-only",
-                "answers": answer.name.lower(),
-                **_speaks(info),
-                "holds": _held(says),
-                "info": says if answer is Answer.OK else None,
-                "conditions": conditions_of(says, writable=info.writable)
-                if answer is Answer.OK
-                else silent(answer.name.lower()),
-            }
-        )
-    for bookie in sorted(set(await tools.registry.list_cookies()) - set(found)):
-        nothing = dict.fromkeys(("answers", "protocol", "features", "holds"))
-        down = {"id": str(bookie), "address": None, "standing": "down", "conditions": unregistered()}
-        rows.append(down | nothing)
-    return rows
-
-
-def _speaks(info: BookieInfo) -> dict[str, str | None]:
-    """What a bookie has registered: the protocol that it is spoken to in, and what its program can do beyond version 1."""
-    from quire.wire.bookie_service_info import FEATURES_PROPERTY
-
-    protocol = "bookkeeper" if info.native is None else f"native {info.native[1]}"
-    return {"protocol": protocol, "features": info.properties.get(FEATURES_PROPERTY)}
-
-
-def _held(says: dict[str, Any]) -> str | None:
-    """What a bookie reports of its disk; Java's report less."""
-    storage = says.get("storage", {})
-    if "segments" in storage:
-        return f"{storage['ledgers']} ledgers in {storage['segments']} segments"
-    if disk := says.get("disk"):
-        return f"{human_bytes(disk['free_bytes'])} of {human_bytes(disk['bytes'])} free"
-    return None
-
-
 async def ledger_states(tools: Toolbox) -> dict[str, int]:
     """How many ledgers there are in each state (of the first `LEDGERS_COUNTED_MAX`)."""
     from quire.core.errors import NoSuchLedgerError
@@ -171,13 +202,15 @@ async def ledger_states(tools: Toolbox) -> dict[str, int]:
     after: int | None = None
     for _ in range(LEDGERS_COUNTED_MAX // 1000):
         ids = await tools.ledgers.list(after, 1000)
-        for ledger_id in ids:
-            try:
-                record, _version = await tools.ledgers.read(ledger_id)
-            except NoSuchLedgerError:
-                continue
-            state = record.state.name.lower()
-            states[state] = states.get(state, 0) + 1
+        for start in range(0, len(ids), READ_AT_ONCE):
+            some = ids[start : start + READ_AT_ONCE]
+            for found in await asyncio.gather(*map(tools.ledgers.read, some), return_exceptions=True):
+                if isinstance(found, NoSuchLedgerError):
+                    continue
+                if isinstance(found, BaseException):
+                    raise found
+                state = found[0].state.name.lower()
+                states[state] = states.get(state, 0) + 1
         if len(ids) < 1000:
             break
         after = ids[-1]

@@ -5,23 +5,26 @@ Servers use it too, so it must not import the command-line library.
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | refused or failed: the response is no, or this machine or a peer failed |
+| 1 | refused or failed: the response is no, a read failed, this machine or a peer failed, or nobody takes the output |
 | 2 | usage: the command line itself is wrong; nothing was sent |
 | 3 | outcome unknown: it may or may not have happened; read after a recovery to find out |
 | 4 | a bookie: another process has its identity; do not start it again by itself |
-| 5 | `quire cluster status`, `cluster bookies`: done, and some bookie needs attention |
-| 130 | ended by Ctrl-C |
+| 5 | `quire cluster status`, `cluster bookies`, `cluster health`: done, and some bookie needs attention |
+| 130 | ended by Ctrl-C or SIGTERM; `up` and `bookie` stop cleanly then, with 0 |
+
+Source: `docs/command-line.md`, "Exit codes".
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
 import sys
 import traceback
-from typing import Final
+from typing import Final, TextIO
 
 from quire.core.errors import (
     IdentityReplacedError,
@@ -122,16 +125,28 @@ _HINTS: Final = {
 """What to type next, after the sentence that also serves callers in Python."""
 
 
-def report(error: BaseException, *, as_json: bool) -> int:
+def report(error: BaseException, *, as_json: bool, stream: TextIO | None = None) -> int:
     """Report `error` to the user, in one sentence or one JSON object.
+
+    Args:
+        error: what ended the command.
+        as_json: a JSON object instead of a sentence.
+        stream: where the object goes, by default stderr; a server's parent reads its stdout.
 
     Returns:
         The exit code.
     """
+    # Where even stderr takes nothing, the exit code is all that is left to say.
+    with contextlib.suppress(OSError, ValueError):
+        _say(error, as_json=as_json, stream=stream or sys.stderr)
+    return exit_code(error)
+
+
+def _say(error: BaseException, *, as_json: bool, stream: TextIO) -> None:
     facts = describe(error)
     if as_json:
-        sys.stdout.write(json.dumps({"error": facts}) + "\n")
-        sys.stdout.flush()
+        stream.write(json.dumps({"error": facts}) + "\n")
+        stream.flush()
     elif facts["code"] != "internal":
         red, end = (
             ("\x1b[31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
@@ -139,7 +154,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
         hint = _HINTS.get(str(facts["code"]), "")
         again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
         sys.stderr.write(f"{red}{facts['message']}{hint}{again}{end}\n")
+        sys.stderr.flush()
     if facts["code"] == "internal":
         # Not a known error: a report of it needs the whole trace.
         traceback.print_exception(error)
-    return exit_code(error)

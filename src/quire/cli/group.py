@@ -1,23 +1,27 @@
-"""The root of the command line: whatever a command raises ends here, in one handler."""
+"""The root of the command line: help that is whole, and one handler in which whatever a command raises ends."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import json
-import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from typer import Abort, Exit
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from quire.cli.failures import EXIT_FAILED, EXIT_USAGE, report
+from quire.cli.examples import EXAMPLES
+from quire.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, report
 from quire.cli.options import NOT_ON_COMMAND_LINES
+from quire.cli.process import discard_output
 from quire.core.errors import MisuseError
 
 
-def wants_json(arguments: list[str]) -> bool:
+def wants_json(arguments: Sequence[str]) -> bool:
     """Whether `--json` stands among a command line's options."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in options
@@ -26,29 +30,119 @@ def wants_json(arguments: list[str]) -> bool:
 class HandledGroup(TyperGroup):
     """The root of the command line: whatever a command raises ends here."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        _complete_help(self, "")
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Remember whether errors are to be JSON, before anything else can go wrong."""
+        """Remember whether errors are to be JSON."""
         ctx.meta["quire.json"] = wants_json(args)
         return super().parse_args(ctx, args)
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,  # noqa: ARG002 -- the base class has it, and this is Linux
+        **extra: Any,
+    ) -> Any:
+        """Run one command line; the process ends with its exit code.
+
+        Args:
+            args: the words after the program's name, by default this process's.
+            prog_name: the program's name, in usages.
+            complete_var: the variable by which a shell asks for completions.
+            standalone_mode: False: return the exit code.
+            windows_expand_args: nothing here.
+            extra: settings of the root's context.
+        """
+        if prog_name is not None:
+            extra["prog_name"] = prog_name
+        if complete_var is not None:
+            extra["complete_var"] = complete_var
+        words = list(sys.argv[1:] if args is None else args)
+        code = self._run(words, **extra)
+        if not standalone_mode:
+            return code
+        sys.exit(code)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; turn what it raises into words and an exit code."""
-        as_json = bool(ctx.meta.get("quire.json"))
+        """Run the command; Ctrl-C is reported here, because the base class gives it no words."""
         try:
             return super().invoke(ctx)
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:
+            raise Exit(report(error, as_json=bool(ctx.meta.get("quire.json")))) from error
+
+    def _run(self, words: list[str], **extra: Any) -> int:
+        as_json = wants_json(words)
+        try:
+            code = super().main(words, standalone_mode=False, **extra)
+            sys.stdout.flush()
         except BrokenPipeError:
             # The reader of our output has gone (`quire log read … | head`): not an error, and nothing more to say.
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 -- lives until the process ends
-            raise Exit(EXIT_FAILED) from None
+            discard_output()
+            return EXIT_FAILED
         except TyperException as error:
-            if getattr(error, "option_name", "") == "--password":
-                raise Exit(report(MisuseError(NOT_ON_COMMAND_LINES), as_json=as_json)) from None
-            if not as_json:
-                raise
+            return _refuse(error, as_json=as_json)
+        except Exit as error:
+            return error.exit_code
+        except Abort:
+            return _stop(as_json=as_json)
+        except Exception as error:  # noqa: BLE001 -- the top of the process: all is reported
+            code = report(error, as_json=as_json)
+            if isinstance(error, OSError):
+                _give_output_up()
+            return code
+        return code if isinstance(code, int) else 0
+
+
+def _refuse(error: TyperException, *, as_json: bool) -> int:
+    """The command line itself is wrong."""
+    if getattr(error, "option_name", "") == "--password":
+        return report(MisuseError(NOT_ON_COMMAND_LINES), as_json=as_json)
+    with contextlib.suppress(OSError):
+        if as_json:
             facts = {"code": "usage", "message": error.format_message(), "retriable": False, "ids": {}}
-            sys.stdout.write(json.dumps({"error": facts}) + "\n")
-            raise Exit(EXIT_USAGE) from error
-        except (Exit, Abort):
-            raise
-        except (Exception, KeyboardInterrupt, asyncio.CancelledError) as error:
-            raise Exit(report(error, as_json=as_json)) from error
+            sys.stderr.write(json.dumps({"error": facts}) + "\n")
+        else:
+            error.show()  # type: ignore[attr-defined]
+        sys.stderr.flush()
+    return EXIT_USAGE
+
+
+def _stop(*, as_json: bool) -> int:
+    """Ctrl-C, or the end of the input, where a question was asked."""
+    cause = sys.exc_info()[1]
+    if cause is not None and isinstance(cause.__context__, EOFError):
+        text = "The question was not answered: nothing was done. Give --yes where there is nobody to ask."
+        return report(MisuseError(text), as_json=as_json)
+    report(KeyboardInterrupt(), as_json=as_json)
+    return EXIT_INTERRUPTED
+
+
+def _give_output_up() -> None:
+    """If stdout takes nothing more, the interpreter must not try again when it ends."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        discard_output()
+
+
+def _complete_help(group: Any, path: str) -> None:
+    """Give every command below a group its whole summary in lists, and its examples below its help."""
+    for name, command in group.commands.items():
+        words = f"{path} {name}".strip()
+        summary = inspect.cleandoc(command.help or "").split("\n\n")[0]
+        command.short_help = command.short_help or " ".join(summary.split())
+        if lines := EXAMPLES.get(words):
+            # The mark keeps the lines as they are.
+            command.epilog = "\n\n".join(
+                [
+                    *filter(None, [command.epilog]),
+                    "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines),
+                ]
+            )
+        if hasattr(command, "commands"):
+            _complete_help(command, words)

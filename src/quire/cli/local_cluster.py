@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quire.cli.failures import BookieStartError, PortInUseError
+from quire.cli.named_clusters import MEMBERS_FILE, METADATA_FILE
 from quire.core.errors import CorruptMetadataError, DirectoryInUseError, MisuseError, WrongDirectoryError
 from quire.env.private import check_owner, close_folder, open_private
 from quire.env.real import RealFiles, require_linux
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LOG: Final = logging.getLogger(__name__)
-METADATA_FILE: Final = "metadata.db"
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -402,7 +402,7 @@ class LocalCluster:
             process.stdin.close()
 
     def _remembered(self) -> dict[str, int]:
-        path = self.directory / "bookies.json"
+        path = self.directory / MEMBERS_FILE
         try:
             facts = json.loads(path.read_text("utf-8"))
             self._former = str(facts.get("cluster") or "")
@@ -422,7 +422,7 @@ class LocalCluster:
             "bookies": [{"name": bookie.name, "port": bookie.port} for bookie in self.bookies],
             "cluster": self.uri if self._joined else None,
         }
-        path = self.directory / "bookies.json"
+        path = self.directory / MEMBERS_FILE
         new = path.with_suffix(".new")
         with open_private(new, "w", encoding="utf-8") as stream:
             json.dump(facts, stream, indent=1)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Annotated
+
 import typer
 
 from quire.cli import (
     bench,
     bookie,
     cluster,
+    context,
     ledger,
     log,
     metadata,
     spark,
     testing,
+    top,
     up,
 )
 from quire.cli.demo.command import demo
 from quire.cli.group import HandledGroup
+from quire.cli.options import BEFORE_SUBCOMMAND
+from quire.cli.process import end_on_sigterm, prepare_streams
 
 EPILOG = (
     "Exit codes: 0 done; 1 refused or failed; 2 wrong usage; 3 outcome unknown (it may or may not have happened); "
-    "5 the cluster needs attention (`cluster status`, `cluster bookies`); 130 Ctrl-C."
+    "4 a bookie whose identity another process has; 5 the cluster needs attention (`cluster status`, `cluster bookies`, "
+    "`cluster health`); 130 Ctrl-C or SIGTERM."
 )
 
 app = typer.Typer(
@@ -29,24 +37,62 @@ app = typer.Typer(
     help="A replicated log store: ledgers, logs, the bookies that hold them.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import platform
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            ours = version("quire")
+        except PackageNotFoundError:
+            ours = "(not installed as a package)"
+        sys.stdout.write(f"quire {ours} (Python {platform.python_version()}, {platform.system()})\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    cluster_named: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="CLUSTER",
+            help="The cluster, as the commands take it: here it is for whatever command follows.",
+            show_default=False,
+        ),
+    ] = None,
+    version: Annotated[  # noqa: ARG001 -- its callback has acted
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A replicated log store: ledgers, logs, the bookies that hold them."""
+    BEFORE_SUBCOMMAND.set(cluster_named)
+
+
 app.command("up")(up.up)
 app.command("demo")(demo)
 app.command("bookie")(bookie.bookie)
+app.command("top")(top.top)
 testing.add_commands(app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(log.app, name="log")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(context.app, name="context")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(bench.app, name="bench")
 app.add_typer(spark.app, name="spark")
 
 
 def main() -> None:
-    """Run the command line (the entry point of the `quire` script)."""
+    """Run the command line as a process of its own."""
+    prepare_streams()
+    end_on_sigterm()
     app(prog_name="quire")
 
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from quire.cli.asking import YesOption, confirm
+from quire.cli.named_clusters import without_password
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output
 
@@ -23,9 +25,23 @@ def metadata() -> None:
 
 
 @app.command("format")
-def format_(cluster: ClusterOption = None, force: ForceOption = False, as_json: JsonOption = False) -> None:
-    """Make the metadata of a new cluster. In ZooKeeper it is BookKeeper's own, and Java bookies may join."""
+def format_(
+    cluster: ClusterOption = None,
+    force: ForceOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the metadata of a new cluster. In ZooKeeper it is BookKeeper's own, and Java bookies may join.
+
+    With --force what is there is deleted first, after a question.
+    """
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
+    if force:
+        confirm(
+            f"Delete every ledger and log of {without_password(uri)} and make an empty cluster?",
+            "--force deletes the metadata of every ledger and log",
+            yes=yes,
+        )
 
     async def work() -> None:
         from quire.metadata.connect import format_store

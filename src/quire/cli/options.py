@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from quire.cli.named_clusters import NamedClusters, uri_of
 from quire.core.errors import MisuseError, NoClusterError
 from quire.env.private import read_secret
 
@@ -21,9 +23,9 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        envvar="QUIRE_CLUSTER",
-        metavar="URI",
-        help="The cluster: sqlite:PATH (what `quire up` prints), or zk://HOST:2181/ledgers.",
+        metavar="CLUSTER",
+        help="The cluster: sqlite:PATH (what `quire up` prints), zk://HOST:2181/ledgers, a directory of `quire up`, or the "
+        "name of a context [default: QUIRE_CLUSTER, else the context in use].",
         show_default=False,
     ),
 ]
@@ -135,12 +137,38 @@ PasswordOption = Annotated[
 ]
 
 
+BEFORE_SUBCOMMAND: ContextVar[str | None] = ContextVar("BEFORE_SUBCOMMAND", default=None)
+"""What `quire --cluster CLUSTER log …` names: the root of the command line sets it on every call."""
+
+
+def named_cluster(cluster: str | None) -> str | None:
+    """The URI of the cluster that is named: by the option, at either place, by the environment, or by the context in use.
+
+    Args:
+        cluster: the option's value.
+
+    Raises:
+        NoClusterError: the text that names it is neither a URI, nor a context, nor a path.
+    """
+    if given := cluster or BEFORE_SUBCOMMAND.get() or os.environ.get("QUIRE_CLUSTER"):
+        return uri_of(given)
+    known = NamedClusters.load()
+    return known.clusters[known.current] if known.current is not None else None
+
+
 def cluster_uri(cluster: str | None) -> str:
-    """The cluster that is meant, or a sentence about how to name one."""
-    if not cluster:
-        text = "No cluster is named: give --cluster URI or set QUIRE_CLUSTER to what `quire up` printed."
-        raise NoClusterError(text)
-    return cluster
+    """The cluster that is meant, or a sentence about how to name one.
+
+    Raises:
+        NoClusterError: none is named, or what names it cannot be.
+    """
+    if uri := named_cluster(cluster):
+        return uri
+    text = (
+        "No cluster is named: give --cluster URI or set QUIRE_CLUSTER to what `quire up` printed, or put a context in use "
+        "(`quire context add NAME CLUSTER --use`)."
+    )
+    raise NoClusterError(text)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

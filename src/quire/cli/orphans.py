@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quire.cli.asking import YesOption, confirm
 from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
-from quire.cli.output import Output
+from quire.cli.output import Output, counted
 from quire.core.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ SHOWN_MAX = 1000
 """So many rows stand in a table; JSON has all."""
 WAIT_SECONDS_MAX = 180.0
 _UNKNOWN, _DUE = "unknown", "due"
-
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def orphans(
@@ -85,10 +85,7 @@ def accept_store(
             if any(not one.accepted for one in holding):
                 found, silent = await kept_without_record(tools, out)
                 _lists(out, holding, found, silent)
-                if not yes:
-                    _ask(
-                        as_json, "Accept this metadata store?", "accept-store changes what bookies may delete"
-                    )
+                _ask("Accept this metadata store?", "accept-store changes what bookies may delete", yes=yes)
             told = await library.accept_store(tools.store)
             names = [str(one.bookie) for one in told]
             going = await _gone_on(tools, out, names) if wait else []
@@ -175,19 +172,15 @@ async def _delete(
             "orphans` lists the orphans; nothing was deleted",
             ledgers=strangers,
         )
-    if not yes:
-        _ask(
-            out.as_json,
-            f"Delete {len(chosen):,} ledgers for ever: {_some(chosen)}?",
-            f"Deleting {len(chosen):,} ledgers cannot be undone",
-        )
+    many = counted(len(chosen), "ledger")
+    _ask(f"Delete {many} for ever: {_some(chosen)}?", f"Deleting {many} cannot be undone", yes=yes)
     with out.progress("deleting", len(chosen), "ledgers") as progress:
         for ledger_id in chosen:
             await tools.ledgers.delete_orphan(ledger_id)
             progress.advance(1)
     out.result(
         {"deleted": chosen},
-        f"{len(chosen):,} ledgers are deleted; bookies drop their entries with their next pass.",
+        f"{many} {'is' if len(chosen) == 1 else 'are'} deleted; bookies drop the entries with their next pass.",
     )
 
 
@@ -201,11 +194,11 @@ def _lists(
     unknown = sum(_UNKNOWN in kinds for kinds in found.values())
     if due:
         out.note(
-            f"would be deleted, because this store has a tombstone of each: {len(due):,} ledgers: {_some(due)}"
+            f"would be deleted, because this store has a tombstone of each: {counted(len(due), 'ledger')}: {_some(due)}"
         )
     else:
         out.note("would be deleted: nothing")
-    out.note(f"stays on the bookies without a record: {unknown:,} ledgers (`quire cluster orphans`)")
+    out.note(f"stays on the bookies without a record: {counted(unknown, 'ledger')} (`quire cluster orphans`)")
     _note_silent(out, silent)
 
 
@@ -213,12 +206,13 @@ def _some(ids: list[int]) -> str:
     return ", ".join(map(str, ids[:50])) + (", …" if len(ids) > 50 else "")
 
 
-def _ask(as_json: bool, question: str, otherwise: str) -> None:
-    import sys
-
-    if as_json or not sys.stdin.isatty():
-        raise MisuseError(f"{otherwise}: give --yes when the command cannot ask.")
-    typer.confirm(question, abort=True, err=True)
+def _ask(question: str, why: str, *, yes: bool) -> None:
+    """Ask in the middle of a coroutine: Ctrl-C must end the question, not wait until it is answered."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        confirm(question, why, yes=yes)
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 async def _gone_on(tools: Toolbox, out: Output, names: list[str]) -> list[str]:

@@ -89,9 +89,18 @@ class Output:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
-    def progress(self, what: str, total: int | None = None, unit: str = "entries") -> ProgressLine:
-        """Show how far a long job is, on stderr, while the `with` block runs."""
-        return ProgressLine(what, total, unit)
+    def progress(
+        self, what: str, total: int | None = None, unit: str = "entries", *, typed: bool = False
+    ) -> ProgressLine:
+        """Show how far a long job is, on stderr, while the `with` block runs.
+
+        Args:
+            what: what is being done, a few words.
+            total: how many units there are, if known.
+            unit: the name of a unit, plural.
+            typed: its input is typed at the terminal, where nothing may be drawn over it: nothing is shown.
+        """
+        return ProgressLine(what, total, unit, quiet=typed)
 
 
 class ProgressLine:
@@ -101,10 +110,11 @@ class ProgressLine:
         what: what is being done, a few words.
         total: how many units there are, if known.
         unit: the name of a unit, plural.
+        quiet: only count; nothing is shown.
     """
 
-    def __init__(self, what: str, total: int | None, unit: str) -> None:
-        self.what, self.total, self.unit = what, total, unit
+    def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
+        self.what, self.total, self.unit, self.quiet = what, total, unit, quiet
         self.count = 0
         self.bytes = 0
         self._started = self._last = time.monotonic()
@@ -113,7 +123,7 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         self._started = self._last = time.monotonic()
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self.quiet:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
@@ -136,7 +146,7 @@ class ProgressLine:
         self.bytes += size
         now = time.monotonic()
         interval = 0.1 if self._bar is not None else PLAIN_INTERVAL_S
-        if now - self._last < interval:
+        if self.quiet or now - self._last < interval:
             return
         self._last = now
         if self._bar is not None:
@@ -184,6 +194,27 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun: `1 bookie`, `1,200 bookies`.
+
+    Args:
+        count: how many.
+        noun: the singular.
+        plural: where it is not the singular with an s (`entry` is known).
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {plural or (noun[:-1] + 'ies' if noun.endswith('ry') else noun + 's')}"
+
+
+def human_duration(seconds: float) -> str:
+    """`seconds` in the two largest units that it has: `3d 4h`, `12m 5s`, `8s`."""
+    whole = int(seconds)
+    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    first = next((place for place, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
 
 
 def payload_facts(name: str, payload: bytes | memoryview | None) -> dict[str, object]:

@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         )
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the process: all is reported
-        return report(error, as_json=True)
+        return report(error, as_json=True, stream=sys.stdout)
     return 0
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import typer
 
 from quire.cli.group import wants_json
-from quire.cli.options import ClusterOption, JsonOption
+from quire.cli.options import ClusterOption, JsonOption, named_cluster
 from quire.cli.output import Output, human_bytes
 from quire.core.errors import MisuseError
 
@@ -43,6 +42,10 @@ def run(context: typer.Context) -> None:
         return
     if job not in JOBS:
         raise MisuseError(f"There is no job {job!r}: {', '.join(JOBS)}.")
+    if not any(one == "--cluster" or one.startswith("--cluster=") for one in arguments):
+        # A job knows only its own option and QUIRE_CLUSTER.
+        named = named_cluster(None)
+        arguments += ["--cluster", named] if named else []
     parser = JOBS[job].parser()
     parser.prog = f"quire spark run {job}"
     if not as_json:
@@ -61,7 +64,7 @@ def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     from quire.spark.doctor import Health, examine
 
     out = Output(as_json=as_json)
-    checks = list(examine(cluster or os.environ.get("QUIRE_CLUSTER")))
+    checks = list(examine(named_cluster(cluster)))
     out.rows("", ("what", "health", "found", "remedy"), [check.as_dict() for check in checks])
     if any(check.health is Health.BAD for check in checks):
         raise typer.Exit(1)

@@ -6,12 +6,14 @@ import os
 import signal
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quire.cli.local_cluster import LocalBookie, LocalCluster
-from quire.cli.options import FrameOption, JsonOption, SecurityOption, SegmentOption
+from quire.cli.named_clusters import uri_of
+from quire.cli.options import BEFORE_SUBCOMMAND, FrameOption, JsonOption, SecurityOption, SegmentOption
 from quire.cli.output import Output
 from quire.core.errors import MisuseError
 
@@ -25,8 +27,8 @@ OtherClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        metavar="URI",
-        help="Add the bookies to this cluster instead of making one; QUIRE_CLUSTER does not count here.",
+        metavar="CLUSTER",
+        help="Add the bookies to this cluster instead of making one; QUIRE_CLUSTER and contexts in use do not count here.",
         show_default=False,
     ),
 ]
@@ -56,11 +58,12 @@ def up(
         text = "The web console is not built yet: start without --console; `quire cluster status` shows the cluster."
         raise MisuseError(text)
     out = Output(as_json=as_json)
+    named = cluster or BEFORE_SUBCOMMAND.get()
     with signal_pipe() as stop:
         local = LocalCluster(
             directory,
             bookies,
-            cluster=cluster,
+            cluster=uri_of(named) if named else None,
             port=port,
             security=security,
             frame_bytes_max=frame_bytes_max,
@@ -96,19 +99,27 @@ def _say_ready(out: Output, local: LocalCluster) -> None:
         f"  {bookie.id}  {bookie.address}  pid {bookie.pid}  {bookie.directory}" for bookie in local.bookies
     ]
     text = "\n".join(
-        [f"Cluster {local.uri}", *lines, "", f"  export QUIRE_CLUSTER={local.uri}", "  Ctrl-C stops it."]
+        [
+            f"Cluster {local.uri}",
+            *lines,
+            "",
+            f"  export QUIRE_CLUSTER={quote(local.uri)}",
+            "  Ctrl-C stops it.",
+        ]
     )
     out.result(facts, text)
 
 
 def _say_dead(out: Output, local: LocalCluster, bookie: LocalBookie) -> None:
-    again = f"quire bookie --dir {bookie.directory} --cluster {local.uri} --listen {bookie.address} --name {bookie.name}"
+    words = ["quire", "bookie", "--dir", str(bookie.directory), "--cluster", local.uri]
+    words += ["--listen", bookie.address, "--name", bookie.name]
     if local.security is not None:
-        again += f" --security {local.security}"
+        words += ["--security", str(local.security)]
     if local.frame_bytes_max is not None:
-        again += f" --frame-bytes-max {local.frame_bytes_max}"
+        words += ["--frame-bytes-max", str(local.frame_bytes_max)]
     if local.segment_bytes is not None:
-        again += f" --segment-bytes {local.segment_bytes}"
+        words += ["--segment-bytes", str(local.segment_bytes)]
+    again = join(words)
     lines = bookie.last_lines()
     facts = {
         "event": "bookie_died",

@@ -1,7 +1,7 @@
 """The exceptions that callers of public methods meet.
 
-Five kinds. What matters to a caller is whether the thing happened: `MisuseError` and `RefusedError` say no,
-`OutcomeUnknownError` says that the outcome is unknown.
+Six kinds. What matters to a caller is whether the thing happened: `MisuseError` and `RefusedError` say no,
+`OutcomeUnknownError` says that the outcome is unknown. `ReadFailedError` is a read, which changes nothing.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader": "LedgerFenced should be treated like a timeout".
 """
@@ -51,6 +51,12 @@ class OutcomeUnknownError(QuireError):
     """It may or may not have happened. Only a read after a recovery shows it."""
 
     code = "outcome_unknown"
+
+
+class ReadFailedError(QuireError):
+    """A read did not give what it was asked for. It has changed nothing, and may be repeated."""
+
+    code = "read_failed"
 
 
 class PeerError(QuireError):
@@ -266,7 +272,10 @@ class RecoveryInconclusiveError(OutcomeUnknownError):
     retriable = True
 
 
-class ReadUnavailableError(OutcomeUnknownError):
+# --- reads ----------------------------------------------------------------------------------------------------
+
+
+class ReadUnavailableError(ReadFailedError):
     """The entry may exist, but no bookie of its write set could serve it now."""
 
     code = "read_unavailable"

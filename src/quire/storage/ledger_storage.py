@@ -633,6 +633,7 @@ class LedgerStorage:
         return {
             "segments": len(self.segments),
             "spares": self._files.spares,
+            "segment_bytes": sum(segment.header.segment_bytes for segment in self.segments.values()),
             "ledgers": len(self._ledgers),
             "tombstones": len(self._states.tombstones),
             "shrunk_tombstones": len(self._states.shrunk),

@@ -56,7 +56,7 @@ def test_clients_are_told_what_is_advertised(tmp_path: Path, how: str) -> None:
     environment = {"QUIRE_ADVERTISE": "localhost:0"} if how == "environment" else {}
     words += ["--advertise", "localhost:0"] if how == "option" else []
     bookie = subprocess.Popen(
-        [sys.executable, "-m", "quire.cli.main", *words],
+        [sys.executable, "-m", "quire", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | environment,

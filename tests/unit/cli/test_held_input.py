@@ -31,7 +31,7 @@ class Terminal:
     def __init__(self, uri: str, *arguments: str) -> None:
         self._ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "quire.cli.main", *arguments],
+            [sys.executable, "-m", "quire", *arguments],
             stdin=theirs,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

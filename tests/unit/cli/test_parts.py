@@ -158,7 +158,7 @@ def test_exit_codes_follow_what_happened() -> None:
 def test_errors_become_json_with_code_and_ids(capsys: pytest.CaptureFixture[str]) -> None:
     error = LedgerFencedError("ledger 7 was fenced", ledger_id=7, bookies=("a", "b"), raw=b"\xff")
     assert failures.report(error, as_json=True) == 3
-    assert json.loads(capsys.readouterr().out) == {
+    assert json.loads(capsys.readouterr().err) == {
         "error": {
             "code": "ledger_fenced",
             "message": "ledger 7 was fenced",
@@ -166,6 +166,12 @@ def test_errors_become_json_with_code_and_ids(capsys: pytest.CaptureFixture[str]
             "ids": {"ledger_id": 7, "bookies": ["a", "b"], "raw": "\\xff"},
         }
     }
+
+
+def test_a_servers_parent_reads_its_error_on_the_stream_it_listens_to() -> None:
+    stream = io.StringIO()
+    failures.report(WindowFullError("no room"), as_json=True, stream=stream)
+    assert json.loads(stream.getvalue())["error"]["code"] == "window_full"
 
 
 def test_errors_become_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +185,8 @@ def test_errors_become_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unexpected_error_keeps_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert failures.report(ValueError("a bug"), as_json=True) == 1
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["error"]["code"] == "internal"
+    assert captured.out == ""
+    assert json.loads(captured.err.splitlines()[0])["error"]["code"] == "internal"
     assert "ValueError: a bug" in captured.err
 
 

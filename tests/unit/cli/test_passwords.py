@@ -44,7 +44,7 @@ def test_a_password_on_a_command_line_is_refused(command: tuple[str, ...], given
     for way in ("--password-file FILE", "--password-file -", "QUIRE_PASSWORD"):
         assert way in refused.stderr
     assert SECRET not in refused.output
-    error = json.loads(runner.invoke(app, [*command, *given, "--json"]).stdout)["error"]
+    error = json.loads(runner.invoke(app, [*command, *given, "--json"]).stderr)["error"]
     assert error["code"] == "misuse"
     assert "every user of this machine can read command lines" in error["message"]
 

@@ -32,7 +32,7 @@ def bookies(uri: str) -> list[str]:
 def up(directory: Path, *arguments: str, **environment: str) -> tuple[str, str]:
     """Start `quire up`, and stop it when it is ready: the first line, and what it said on stderr."""
     running = subprocess.Popen(
-        [sys.executable, "-m", "quire.cli.main", "up", "--dir", str(directory), "--json", *arguments],
+        [sys.executable, "-m", "quire", "up", "--dir", str(directory), "--json", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | environment,

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(load(options.cluster, options.log, lines_of(options.root, files), options.records_per_second))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the process: all is reported
-        return report(error, as_json=True)
+        return report(error, as_json=True, stream=sys.stdout)
     return 0
 
 

@@ -1,0 +1,106 @@
+"""`quire top`: bookies, logs and their writers, drawn anew every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quire.cli.options import ClusterOption, JsonOption, cluster_uri, run
+from quire.cli.output import Output, counted
+
+if TYPE_CHECKING:
+    from quire.cli.snapshot import Snapshot, Snapshots
+
+
+def top(
+    cluster: ClusterOption = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="How often to look.")
+    ] = 2.0,
+    logs_max: Annotated[
+        int, typer.Option("--logs", min=0, metavar="N", help="Show so many logs, the busiest first.")
+    ] = 20,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print, and end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch bookies, logs and writers; Ctrl-C ends it.
+
+    Rates are those since the last look; with --once there is none yet. Without a terminal the tables are printed one
+    below the other, and --json prints one object per look.
+    """
+    uri, out = cluster_uri(cluster), Output(as_json=as_json)
+
+    async def work() -> None:
+        import quire
+        from quire.cli.snapshot import Snapshots
+        from quire.cli.toolbox import open_toolbox
+
+        async with open_toolbox(uri) as tools, quire.connect(uri) as client:
+            snapshots = Snapshots(tools, client, uri, logs_max)
+            if once or as_json or not sys.stdout.isatty():
+                await _print(out, snapshots, None if once else interval)
+            else:
+                await _draw(snapshots, interval)
+
+    run(work())
+
+
+async def _print(out: Output, snapshots: Snapshots, interval: float | None) -> None:
+    while True:
+        seen = await snapshots.take()
+        out.result(seen.facts(), "\n".join(heading(seen)))
+        out.draw(tables(seen))
+        if interval is None:
+            return
+        await asyncio.sleep(interval)
+
+
+async def _draw(snapshots: Snapshots, interval: float) -> None:
+    """Keep the screen as it is between looks: what is typed there is not ours."""
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+        while True:
+            seen = await snapshots.take()
+            live.update(tables(seen, heading(seen)), refresh=True)
+            await asyncio.sleep(interval)
+
+
+def heading(seen: Snapshot) -> list[str]:
+    """The lines above the tables."""
+    clock = time.strftime("%H:%M:%S", time.localtime(seen.at_ms / 1000))
+    up = sum(row["standing"] == "up" for row in seen.bookies)
+    return [
+        f"{clock}  {seen.cluster}",
+        f"{counted(len(seen.bookies), 'bookie')}, {up} up; {counted(seen.logs_count, 'log')}; Ctrl-C ends this",
+    ]
+
+
+def tables(seen: Snapshot, lines: list[str] | None = None) -> Any:
+    """Both tables, below some lines."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    bookies = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("bookie", "standing", "entries/s", "bytes/s", "stored", "free", "uptime", "needs"):
+        bookies.add_column(name, overflow="fold")
+    for row in seen.bookies:
+        bookies.add_row(*(row["shown"][name] for name in bookies_columns()))
+    logs = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("log", "end offset", "records/s", "writer"):
+        logs.add_column(name, overflow="fold")
+    for row in seen.logs:
+        rate = "-" if row["records_per_s"] is None else f"{row['records_per_s']:,.0f}"
+        logs.add_row(row["log"], f"{row['end_offset']:,}", rate, row["writer"] or "-")
+    return Group(*[Text(line) for line in lines or ()], Text(""), bookies, Text(""), logs)
+
+
+def bookies_columns() -> tuple[str, ...]:
+    """What a bookie's row shows, in order."""
+    return ("id", "standing", "entries", "bytes", "stored", "free", "uptime", "needs")

@@ -1,0 +1,41 @@
+"""Every command that the command line has, found where it is composed: a new one is tested by itself."""
+
+from functools import cache
+from typing import Any
+
+import typer.main
+
+from quire.cli.main import app
+
+
+@cache
+def root() -> Any:
+    """The command line, built once."""
+    return typer.main.get_command(app)
+
+
+@cache
+def every_command() -> dict[tuple[str, ...], Any]:
+    """The commands, by the words that call them."""
+    found: dict[tuple[str, ...], Any] = {}
+
+    def walk(group: Any, before: tuple[str, ...]) -> None:
+        for name, command in group.commands.items():
+            words = (*before, name)
+            if hasattr(command, "commands"):
+                walk(command, words)
+            else:
+                found[words] = command
+
+    walk(root(), ())
+    return found
+
+
+def help_of(*words: str) -> str:
+    """What `--help` shows of a command or a group of them."""
+    context = root().make_context("quire", [], resilient_parsing=True)
+    command = root()
+    for name in words:
+        command = command.commands[name]
+        context = command.make_context(name, [], parent=context, resilient_parsing=True)
+    return str(command.get_help(context))
