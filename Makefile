@@ -26,7 +26,7 @@ FAST := not (interop or faults or spark or explore or long or slow)
 SPARK42 := contract stream_contract losses rows bad_records threads checkpoints frames stream answers
 ARGS ?=
 
-.PHONY: help demo test setup fmt check static full bench golden-rewrite interop faults spark spark42 docs proto lock clean java
+.PHONY: help demo test setup etcd fmt check static full bench golden-rewrite interop faults spark spark42 docs proto lock clean java
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -39,6 +39,9 @@ test: $(DEV) java static  ## everything a change must pass
 	@$(WITH_JAVA) $(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m "not slow" $(ARGS)
 
 setup: $(DEV)  ## the environment in .venv, with all that development needs
+
+etcd:  ## an etcd for the tests, built with Go (minutes); without one they are skipped, loudly
+	@tools/etcd-peer build
 
 check: $(DEV) static  ## lint, types, imports and the fast tests, under two minutes
 	@$(BIN)/python -m pytest -q -m "$(FAST)" $(ARGS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from quire.cli.process import end_on_sigterm
+from quire.cli.process import end_on_sigterm, keep_exit_code
 
 
 def main() -> None:
@@ -20,6 +20,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         sys.exit(130)
+    finally:
+        keep_exit_code()
 
 
 if __name__ == "__main__":

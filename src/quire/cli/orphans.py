@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -208,6 +209,9 @@ def _some(ids: list[int]) -> str:
 
 def _ask(question: str, why: str, *, yes: bool) -> None:
     """Ask in the middle of a coroutine: Ctrl-C must end the question, not wait until it is answered."""
+    if threading.current_thread() is not threading.main_thread():
+        confirm(question, why, yes=yes)
+        return
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         confirm(question, why, yes=yes)

@@ -135,7 +135,9 @@ class ProgressLine:
             ]
             if self.total is not None:
                 columns.append(TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            # What is printed meanwhile must stay on stdout where that is no terminal.
+            both = sys.stdout.isatty()
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=both)
             self._bar.start()
             self._task = self._bar.add_task(self.what, total=self.total, now="")
         return self

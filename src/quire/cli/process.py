@@ -60,6 +60,12 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, _as_ctrl_c)
 
 
+def keep_exit_code() -> None:
+    """The exit code is known: a signal while the interpreter takes itself down must not replace it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _as_ctrl_c(number: int, frame: FrameType | None) -> Any:
     # While a coroutine runs, Ctrl-C cancels it. A shell without job control ignores SIGINT for what it starts with `&`.
     handler = signal.getsignal(signal.SIGINT)

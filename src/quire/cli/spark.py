@@ -13,6 +13,7 @@ from quire.core.errors import MisuseError
 
 app = typer.Typer(help="Spark: jobs that need many machines, and a doctor for its set-up.")
 
+NO_SPARK = "The packages for Spark are not installed: pip install 'quire[spark]'"
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -61,7 +62,10 @@ def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
 
     Exit code 1: something would make Spark fail.
     """
-    from quire.spark.doctor import Health, examine
+    try:
+        from quire.spark.doctor import Health, examine
+    except ImportError as error:
+        raise MisuseError(f"{NO_SPARK}.") from error
 
     out = Output(as_json=as_json)
     checks = list(examine(named_cluster(cluster)))
@@ -74,7 +78,7 @@ def _need_pyspark() -> None:
     try:
         import pyspark  # noqa: F401 - only whether it is there
     except ImportError as error:
-        raise MisuseError("Jobs need PySpark: pip install 'quire[spark]'.") from error
+        raise MisuseError(f"Jobs need PySpark. {NO_SPARK}.") from error
 
 
 def _show(out: Output, line: dict[str, Any]) -> None:

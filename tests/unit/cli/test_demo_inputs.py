@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.demo import bulk, git_history
+from quire.cli.demo import bulk, git_history, needed, under_fire
 from quire.cli.demo.git_history import NameSpace, NotUsableError, TreeEdit
 from quire.cli.demo.stdlib_repository import make_repository
 from quire.cli.demo.story import prepared
@@ -166,3 +166,28 @@ def test_a_demo_directory_that_another_user_made_is_refused(tmp_path: Path) -> N
     os.chown(directory, 65534, 65534)
     with pytest.raises(WrongDirectoryError, match="belongs to user 65534"), prepared(directory):
         pass
+
+
+def test_what_is_missing_is_said_before_the_demo_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(needed.MissingError) as caught:
+        needed.check(tmp_path / "demo")
+    assert "git is not installed" in caught.value.message
+    assert "Java is not on the PATH" in caught.value.message
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o700)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(needed.MissingError, match="is version 11, and Spark needs 17 or 21"):
+        needed.check(tmp_path / "demo")
+
+
+@pytest.mark.parametrize("records", [1, 2, 3, 9, 10, 11, 100])
+def test_the_writer_is_killed_before_it_may_have_ended(records: int) -> None:
+    bulk = under_fire.Bulk(Path("/"), [], records, 1)
+    assert 1 <= bulk.share(3) <= bulk.share(5) <= bulk.share(6) <= bulk.hold_at
+    assert bulk.hold_at < records or records == 1

@@ -1,6 +1,6 @@
 """The demo's writer, a process of its own so that it can be killed: appends an input's lines to a log.
 
-    python -m quire.cli.demo.load --cluster URI --log NAME --root DIR [--records-per-second N] < FILES
+    python -m quire.cli.demo.load --cluster URI --log NAME --root DIR [--records-per-second N] [--pause-at N,N] < FILES
 
 It looks where the log ends and goes on there: record n of the input has offset n, so a successor neither loses nor
 doubles a line. On stdout it says, a JSON object per line, where it began and how far its records are acknowledged.
@@ -37,7 +37,9 @@ def say(**facts: object) -> None:
     sys.stdout.flush()
 
 
-async def load(cluster: str, log_name: str, records: Iterator[InputLine], rate: int) -> None:
+async def load(
+    cluster: str, log_name: str, records: Iterator[InputLine], rate: int, hold_at: int | None = None
+) -> None:
     """Append the records that the log does not have yet.
 
     Args:
@@ -45,6 +47,7 @@ async def load(cluster: str, log_name: str, records: Iterator[InputLine], rate: 
         log_name: which log.
         records: the whole input, in order.
         rate: at most so many records in a second; 0 is as fast as it goes.
+        hold_at: with so many records in the log it waits to be killed, however short the input is.
     """
     import quire
 
@@ -52,11 +55,14 @@ async def load(cluster: str, log_name: str, records: Iterator[InputLine], rate: 
     async with quire.connect(cluster) as client, await client.log(log_name).open_writer() as writer:
         start = (await client.log(log_name).describe()).end_offset
         say(opened=start, seconds=round(time.monotonic() - began, 3))
-        rest = itertools.islice(records, start, None)
-        await _append(writer, rest, start, rate)
+        rest = itertools.islice(records, start, hold_at)
+        end = await _append(writer, rest, start, rate)
+        if hold_at is not None:
+            await asyncio.Event().wait()
+        say(done=end)
 
 
-async def _append(writer: Any, records: Iterator[InputLine], start: int, rate: int) -> None:
+async def _append(writer: Any, records: Iterator[InputLine], start: int, rate: int) -> int:
     said = start
 
     def acknowledged(future: asyncio.Future[int]) -> None:
@@ -80,7 +86,7 @@ async def _append(writer: Any, records: Iterator[InputLine], start: int, rate: i
         late = time.monotonic() - began - count / rate if rate else 0.0
         await asyncio.sleep(max(0.0, -late))
     await writer.drain()
-    say(done=start + count)
+    return start + count
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,12 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", required=True)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--records-per-second", type=int, default=0)
+    parser.add_argument("--hold-at", type=int)
     options = parser.parse_args(arguments)
     files = [
         options.root / name for name in sys.stdin.buffer.read().decode("utf-8", "surrogateescape").split("\0")
     ]
     try:
-        run(load(options.cluster, options.log, lines_of(options.root, files), options.records_per_second))
+        records = lines_of(options.root, files)
+        run(load(options.cluster, options.log, records, options.records_per_second, options.hold_at))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the top of the process: all is reported
         return report(error, as_json=True, stream=sys.stdout)
     return 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from quire.cli.output import PLAIN_INTERVAL_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +28,22 @@ class Step:
     def line(self) -> str:
         """The counts as one line."""
         shown = [
-            f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}"
+            f"{value:,} {singular(name) if value == 1 else name}"
+            if isinstance(value, int)
+            else f"{name} {value}"
             for name, value in self.counts.items()
         ]
         return ", ".join([*shown, f"{self.seconds:.1f} s"])
+
+
+def singular(name: str) -> str:
+    """What one of them is called: the first word in -s loses it (`bookies killed`, `entries`)."""
+    first, space, rest = name.partition(" ")
+    if first.endswith("ies") and first != "bookies":
+        first = first[:-3] + "y"
+    elif first.endswith("s"):
+        first = first[:-1]
+    return first + space + rest
 
 
 class Narrator:
@@ -66,6 +81,23 @@ class Narrator:
         """One thing that happened within a step."""
         if not self.out.as_json:
             print(f"   {text}", flush=True)
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Something that does not count: how long it has been going, on stderr, every two seconds."""
+        began, over = time.monotonic(), threading.Event()
+
+        def show() -> None:
+            while not over.wait(PLAIN_INTERVAL_S):
+                self.out.note(f"   {what}: {time.monotonic() - began:.0f} s")
+
+        shown = threading.Thread(target=show, name="demo progress", daemon=True)
+        shown.start()
+        try:
+            yield
+        finally:
+            over.set()
+            shown.join()
 
     def progress(self, what: str, total: int, unit: str = "records") -> ProgressLine:
         """A bar for something that takes seconds."""

@@ -30,11 +30,23 @@ class WriterProcess:
         root: the common root of the files.
         files: the input.
         rate: records in a second at most; 0 without a limit.
+        hold_at: with so many records in the log it waits to be killed; None: it writes all of them.
     """
 
-    def __init__(self, cluster: str, log: str, root: Path, files: list[Path], rate: int) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        log: str,
+        root: Path,
+        files: list[Path],
+        rate: int,
+        *,
+        hold_at: int | None = None,
+    ) -> None:
         command = [sys.executable, "-m", "quire.cli.demo.load", "--cluster", cluster, "--log", log]
         command += ["--root", str(root), "--records-per-second", str(rate)]
+        if hold_at is not None:
+            command += ["--hold-at", str(hold_at)]
         self.opened: int | None = None
         self.open_seconds = 0.0
         self.acknowledged = 0
@@ -94,9 +106,7 @@ class WriterProcess:
             if failed is not None:
                 raise ChildFailedError(f"The writer failed: {failed}")
             if self.done:
-                raise ChildFailedError(
-                    "The writer was done before it could be killed; give it a larger --input."
-                )
+                raise ChildFailedError("The writer ended before it was to.")
 
     def kill(self) -> int:
         """Kill it with SIGKILL.

@@ -7,10 +7,10 @@ import shutil
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from quire.cli.demo import bulk, history, under_fire
+from quire.cli.demo import bulk, history, needed, under_fire
 from quire.cli.demo.processes import SparkProcess, WriterProcess
 from quire.cli.local_cluster import LocalCluster
-from quire.cli.output import human_bytes
+from quire.cli.output import counted, human_bytes
 from quire.core.errors import DirectoryInUseError, MisuseError
 from quire.env.private import FOLDER_MODE, check_owner, close_to_others, open_private
 from quire.env.real import RealFiles
@@ -41,12 +41,14 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
     from quire import blocking
 
     root, files = bulk.given_files(given) if given else _library()
+    needed.check(directory)
     tables = directory / "tables"
     with ExitStack() as stack:
         stack.enter_context(prepared(directory))
         tables.mkdir()
         with narrator.step("A cluster on this machine") as step:
-            local = stack.enter_context(LocalCluster(directory / "cluster", BOOKIES))
+            with narrator.busy("starting the bookies"):
+                local = stack.enter_context(LocalCluster(directory / "cluster", BOOKIES))
             # A JVM takes seconds to start: it does so while the log is written.
             spark = SparkProcess(directory / "spark.log")
             stack.callback(spark.close)
@@ -58,20 +60,24 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
         with narrator.step("The history of a repository becomes a log, with a snapshot beside it") as step:
             found = history.find_history(narrator, directory / "stdlib.git")
             narrator.say(f"{found.repository}, to commit {found.edits[-1].commit[:12]}")
-            found = history.append_history(client, found)
+            with narrator.busy(f"appending {len(found.edits):,} edits"):
+                found = history.append_history(client, found)
             commits = len({edit.commit for edit in found.edits})
             step.counts |= {"edits appended": len(found.edits), "commits": commits}
 
-        with narrator.step("The log is read back and replayed; git says whether it is right") as step:
+        with (
+            narrator.step("The log is read back and replayed; git says whether it is right") as step,
+            narrator.busy(f"replaying {len(found.edits):,} edits"),
+        ):
             step.counts |= history.check_history(client, found)
 
         with narrator.step("Bulk: every line of many files; a bookie dies while they are written") as step:
             what = under_fire.count_input(root, files)
             narrator.say(
-                f"{len(files):,} files below {root}: {what.records:,} lines, {human_bytes(what.size)}"
+                f"{counted(len(files), 'file')} below {root}: {counted(what.records, 'line')}, {human_bytes(what.size)}"
             )
             client.log(under_fire.LOG).create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            writer = WriterProcess(local.uri, under_fire.LOG, root, files, what.rate)
+            writer = WriterProcess(local.uri, under_fire.LOG, root, files, what.rate, hold_at=what.hold_at)
             stack.callback(writer.close)
             dead = under_fire.kill_a_bookie(narrator, client, local, writer, what)
             step.counts |= {"bookies killed": 1, "records acknowledged so far": writer.acknowledged}
@@ -87,14 +93,17 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
         with narrator.step(
             "The dead bookie comes back on its data; every record and every copy is verified"
         ) as step:
-            narrator.say(f"{local.restart(dead).id} is back")
-            under_fire.await_bookie(client, local.bookies[dead].id)
+            with narrator.busy("starting the dead bookie again"):
+                again = local.restart(dead).id
+                under_fire.await_bookie(client, again)
+            narrator.say(f"{again} is back")
             step.counts |= {"records read back and right": under_fire.verify_records(narrator, client, what)}
             items = [
                 item for log in (history.LOG, under_fire.LOG) for item in client.log(log).describe().items
             ]
             ledgers = [int(item.ledger_id) for item in items]
-            entries, copies, wanted = under_fire.verify_copies(narrator, client, ledgers)
+            with narrator.busy("comparing every copy on every bookie"):
+                entries, copies, wanted = under_fire.verify_copies(narrator, client, ledgers)
             step.counts |= {
                 "ledgers": len(ledgers),
                 "entries": entries,
@@ -105,7 +114,8 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
         with narrator.step(
             "Spark makes a table of the log, and every file is put together again from it"
         ) as step:
-            facts, same_files = under_fire.check_table(spark, local.uri, what, tables)
+            with narrator.busy("Spark reads the log, writes the table and puts the files together"):
+                facts, same_files = under_fire.check_table(spark, local.uri, what, tables)
             step.counts |= {"rows": facts["records"], "files": facts["keys"], "digests equal": same_files}
             narrator.say(
                 f"session {facts['session_seconds']:.1f} s (begun in step 1), write {facts['write_seconds']:.1f} s, "
@@ -113,7 +123,10 @@ def tell(narrator: Narrator, directory: Path, given: Path | None) -> dict[str, A
             )
             _draw(narrator, facts)
 
-        with narrator.step("Spark replays the history, from its own snapshot plus tail as well") as step:
+        with (
+            narrator.step("Spark replays the history, from its own snapshot plus tail as well") as step,
+            narrator.busy("Spark replays the log, to the earlier commit and from there to head"),
+        ):
             step.counts |= history.check_history_in_spark(narrator, spark, local.uri, found, tables)
     return {
         "demo": "done",

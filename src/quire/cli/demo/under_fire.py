@@ -53,6 +53,15 @@ class Bulk:
             else max(10, self.records // SMALL_INPUT_SECONDS)
         )
 
+    @property
+    def hold_at(self) -> int:
+        """The first writer goes no further than this, so that it is killed before its end; one record is written."""
+        return self.share(9)
+
+    def share(self, tenths: int) -> int:
+        """How many records are so many tenths of all; one at least."""
+        return max(1, self.records * tenths // 10)
+
 
 def count_input(root: Path, files: list[Path]) -> Bulk:
     """Look at the input once."""
@@ -72,7 +81,7 @@ def kill_a_bookie(
         The bookie's index in the cluster.
     """
     with narrator.progress("writing", bulk.records) as progress:
-        writer.wait_until(lambda it: it.acknowledged >= bulk.records * 3 // 10, progress.advance)
+        writer.wait_until(lambda it: it.acknowledged >= bulk.share(3), progress.advance)
     ledger_id = client.log(LOG).describe().items[-1].ledger_id
     ensemble = client.open_ledger(ledger_id, password=b"", recover=False).metadata.last_fragment.ensemble
     index = next(place for place, bookie in enumerate(local.bookies) if bookie.id in ensemble)
@@ -83,7 +92,7 @@ def kill_a_bookie(
     )
     with narrator.progress("writing with three bookies", bulk.records) as progress:
         progress.advance(before)
-        writer.wait_until(lambda it: it.acknowledged >= bulk.records * 5 // 10, progress.advance)
+        writer.wait_until(lambda it: it.acknowledged >= bulk.share(5), progress.advance)
     fragments = client.open_ledger(ledger_id, password=b"", recover=False).metadata.fragments
     narrator.say(
         f"ledger {ledger_id} has {len(fragments)} fragments now; the last begins at {fragments[-1].first_entry:,}"
@@ -97,7 +106,7 @@ def kill_the_writer(narrator: Narrator, cluster: str, writer: WriterProcess, bul
     Raises:
         VerificationError: the successor found less than was acknowledged.
     """
-    writer.wait_until(lambda it: it.acknowledged >= bulk.records * 6 // 10, lambda _count: None)
+    writer.wait_until(lambda it: it.acknowledged >= bulk.share(6), lambda _count: None)
     acknowledged = writer.kill()
     narrator.say(f"writer killed with SIGKILL; it had been told that {acknowledged:,} records are durable")
     successor = WriterProcess(cluster, LOG, bulk.root, bulk.files, bulk.rate)
