@@ -33,10 +33,26 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "log create": ("quire log create orders", "quire log create orders -E 5 -w 3 -a 2"),
     "log append": (
         "printf 'one\\ntwo\\n' | quire log append orders",
+        "quire log append orders lines.txt -k customer-7 -H source=import",
         "quire log read orders --format json | quire log append copy --format json",
     ),
-    "log read": ("quire log read orders", "quire log read orders --start 100 --end 199 --json"),
+    "log read": (
+        "quire log read orders",
+        "quire log read orders --last 10 --json",
+        "quire log read orders --from-time -1h -f '%o %T %k %s\\n'",
+    ),
     "log tail": ("quire log tail orders",),
+    "log copy": (
+        "quire log copy orders orders-2",
+        "quire log copy orders orders --to zk://other:2181/ledgers",
+    ),
+    "log export": (
+        "quire log export orders orders.jsonl",
+        "quire log export orders orders.parquet --last 1000",
+    ),
+    "log import": ("quire log import orders orders.jsonl --create",),
+    "log alter": ("quire log alter orders -E 5 -w 3 -a 2",),
+    "log delete": ("quire log delete orders",),
     "log list": ("quire log list",),
     "log show": ("quire log show orders",),
     "log roll": ("quire log roll orders",),

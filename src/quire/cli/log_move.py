@@ -28,6 +28,7 @@ from quire.cli.log_ranges import ReadRange, records_of, span_of
 from quire.cli.log_records import LogAppender
 from quire.cli.log_show import digest_of
 from quire.cli.log_writers import Agreement, EndsWriterOption, agree, check_agreed
+from quire.cli.named_clusters import uri_of
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
 from quire.cli.output import Output, human_bytes
 from quire.cli.records import GivenRecord, size_of
@@ -60,7 +61,10 @@ def copy(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="URI", help="The target's cluster [default: the source's].", show_default=False
+            "--to",
+            metavar="CLUSTER",
+            help="The target's cluster [default: the source's].",
+            show_default=False,
         ),
     ] = None,
     onto: Annotated[bool, typer.Option("--append", help="The target may exist: append to it.")] = False,
@@ -83,7 +87,7 @@ def copy(
     """
     span = span_of(start=start, end=end, from_time=from_time, last=last, until=until)
     uri, out = cluster_uri(cluster), Output(as_json=as_json)
-    target_uri = to or uri
+    target_uri = uri_of(to) if to else uri
     if source == target and target_uri == uri:
         raise MisuseError(f"log {source} cannot be copied to itself: name another target.")
     does = f"Appending to log {target}"

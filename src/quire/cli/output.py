@@ -89,18 +89,9 @@ class Output:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
-    def progress(
-        self, what: str, total: int | None = None, unit: str = "entries", *, typed: bool = False
-    ) -> ProgressLine:
-        """Show how far a long job is, on stderr, while the `with` block runs.
-
-        Args:
-            what: what is being done, a few words.
-            total: how many units there are, if known.
-            unit: the name of a unit, plural.
-            typed: its input is typed at the terminal, where nothing may be drawn over it: nothing is shown.
-        """
-        return ProgressLine(what, total, unit, quiet=typed)
+    def progress(self, what: str, total: int | None = None, unit: str = "entries") -> ProgressLine:
+        """Show how far a long job is, on stderr, while the `with` block runs."""
+        return ProgressLine(what, total, unit)
 
 
 class ProgressLine:
@@ -110,11 +101,10 @@ class ProgressLine:
         what: what is being done, a few words.
         total: how many units there are, if known.
         unit: the name of a unit, plural.
-        quiet: only count; nothing is shown.
     """
 
-    def __init__(self, what: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
-        self.what, self.total, self.unit, self.quiet = what, total, unit, quiet
+    def __init__(self, what: str, total: int | None, unit: str) -> None:
+        self.what, self.total, self.unit = what, total, unit
         self.count = 0
         self.bytes = 0
         self._started = self._last = time.monotonic()
@@ -123,7 +113,7 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         self._started = self._last = time.monotonic()
-        if sys.stderr.isatty() and not self.quiet:
+        if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
@@ -148,7 +138,7 @@ class ProgressLine:
         self.bytes += size
         now = time.monotonic()
         interval = 0.1 if self._bar is not None else PLAIN_INTERVAL_S
-        if self.quiet or now - self._last < interval:
+        if now - self._last < interval:
             return
         self._last = now
         if self._bar is not None:
