@@ -153,7 +153,9 @@ def _say(error: BaseException, *, as_json: bool, stream: TextIO) -> None:
         )
         hint = _HINTS.get(str(facts["code"]), "")
         again = " (trying again may help)" if facts["retriable"] and isinstance(error, QuireError) else ""
-        sys.stderr.write(f"{red}{facts['message']}{hint}{again}{end}\n")
+        # What a caller in Python would write is no help at a shell.
+        message = str(facts["message"]).partition("; `await ")[0] if hint else facts["message"]
+        sys.stderr.write(f"{red}{message}{hint}{again}{end}\n")
         sys.stderr.flush()
     if facts["code"] == "internal":
         # Not a known error: a report of it needs the whole trace.

@@ -127,8 +127,8 @@ def test_a_store_is_accepted_once_after_it_was_told_what_would_go(tmp_path: Path
 
             assert "give --yes" in await at.quire("accept-store", code=2)
             said = await at.quire("accept-store", "--yes", "--no-wait")
-            assert f"would be deleted, because this store has a tombstone of each: 1 ledgers: {one}" in said
-            assert "stays on the bookies without a record: 1 ledgers" in said
+            assert f"would be deleted, because this store has a tombstone of each: 1 ledger: {one}" in said
+            assert "stays on the bookies without a record: 1 ledger " in said
             assert "is already accepted" in await at.quire("accept-store", "--yes", code=1)
             assert await at.passes() == 2, "what has a tombstone goes"
             assert [row["ledger_id"] for row in await at.json("orphans")] == [two]

@@ -1,0 +1,107 @@
+"""`cluster health`, `cluster bookies` and `top`: what a real cluster tells of itself, whole and with a bookie killed."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import quire
+from quire.cli.bookie_rows import figures_of
+from quire.cli.local_cluster import LocalCluster
+from quire.cli.main import app
+from quire.cli.output import counted, human_duration
+from quire.cli.snapshot import Snapshots
+from quire.cli.toolbox import open_toolbox
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), 3) as local:
+        yield local
+
+
+def call(uri: str, *arguments: str, code: int = 0) -> str:
+    done = CliRunner(env={"QUIRE_CLUSTER": uri}).invoke(app, list(arguments))
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_bookies_tell_version_uptime_bytes_and_free_space(cluster: LocalCluster) -> None:
+    from importlib.metadata import version
+
+    rows = [json.loads(line) for line in call(cluster.uri, "cluster", "bookies", "--json").splitlines()]
+    for row in rows:
+        assert row["version"] == version("quire")
+        assert row["uptime_s"] >= 0
+        assert 0 < row["free_bytes"] <= row["disk_bytes"]
+        assert row["stored_bytes"] > 0
+    shown = call(cluster.uri, "cluster", "bookies")
+    assert "0 ledgers in 1 segment" in shown
+    assert "GiB" in shown
+
+
+def test_rates_are_those_between_two_looks(cluster: LocalCluster) -> None:
+    asyncio.run(look_twice(cluster))
+
+
+async def look_twice(cluster: LocalCluster) -> None:
+    async with open_toolbox(cluster.uri) as tools, quire.connect(cluster.uri) as client:
+        await client.log("watched").create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        snapshots = Snapshots(tools, client, cluster.uri, 5)
+        first = await snapshots.take()
+        assert [row["entries_per_s"] for row in first.bookies] == [None] * 3
+        async with await client.log("watched").open_writer() as writer:
+            await writer.append(b"x")
+            second = await snapshots.take()
+            (log,) = second.logs
+            assert log["writer"], "it tells where the writer runs"
+        (log,) = (await snapshots.take()).logs
+        assert log["records_per_s"] > 0, "closed, the log tells all that was confirmed"
+        assert log["writer"] is None
+        assert sum(row["entries_per_s"] > 0 for row in second.bookies) >= 2
+        assert second.logs_count == 1
+
+
+def test_top_prints_once_without_a_terminal(cluster: LocalCluster) -> None:
+    facts = json.loads(call(cluster.uri, "top", "--once", "--json"))
+    assert [row["standing"] for row in facts["bookies"]] == ["up"] * 3
+    assert "3 bookies, 3 up" in call(cluster.uri, "top", "--once")
+
+
+def test_health_has_an_exit_code_for_each_state(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "four", 4) as local:
+        assert call(local.uri, "cluster", "health") == "healthy: 4 of 4 bookies can be written to\n"
+        dead = local.kill(0)
+        said = call(local.uri, "cluster", "health", code=5)
+        assert said.startswith(f"attention: 3 of 4 bookies can be written to; {dead.id} needs it")
+        local.kill(1)
+        facts = json.loads(call(local.uri, "cluster", "health", "--json", code=1))
+        assert (facts["health"], facts["writable"], facts["bookies"]) == ("unhealthy", 2, 4)
+
+
+def test_a_store_that_does_not_respond_is_no_health() -> None:
+    asked = ("cluster", "health", "--timeout", "0.3", "--cluster", "zk://127.0.0.1:1/ledgers")
+    assert "did not respond in 0.3 s" in call("", *asked, code=1)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {},
+        {"version": 7, "uptime_ms": "long", "disk": [1], "storage": None},
+        {"version": "1\x1b[2J", "uptime_ms": -1, "disk": {"bytes": True}, "storage": {"segment_bytes": -5}},
+    ],
+)
+def test_what_a_stranger_tells_is_shown_only_if_it_can_be(says: dict[str, Any]) -> None:
+    assert set(figures_of(says).values()) == {None}
+
+
+def test_counts_and_durations_read_well() -> None:
+    assert [counted(n, "bookie") for n in (0, 1, 2)] == ["0 bookies", "1 bookie", "2 bookies"]
+    assert [counted(n, "entry") for n in (1, 1200)] == ["1 entry", "1,200 entries"]
+    seconds = (0.4, 8, 60, 725, 90_000, 86_400 * 3)
+    assert [human_duration(s) for s in seconds] == ["0s", "8s", "1m", "12m 5s", "1d 1h", "3d"]
