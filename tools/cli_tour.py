@@ -1,0 +1,181 @@
+"""Make docs/cli-tour.md: a session with every command, run on a real cluster, and what each answered.
+
+    tools/cli_tour.py            write the page
+    tools/cli_tour.py --check    run the session and say whether the page still shows what it answers
+
+What differs from run to run (ids, ports, times, rates, sizes of the disk) is replaced by fixed values, so that the page
+changes when an answer does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from tour_script import STEPS, Heading, Step
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "cli-tour.md"
+WAIT_S = 120
+HOME = "/tmp/quire"  # noqa: S108 -- shown, not used
+INTRODUCTION = """# A tour of the command line
+
+A session with every command, recorded by `tools/cli_tour.py` on a cluster of this machine: each does its work once, then its
+most frequent mistakes are made. Lines with `[exit N]` show an exit code other than 0 ([what they mean](command-line.md#exit-codes)).
+Ids, times, rates and free space stand for those of your machine. Where `^C` stands, Ctrl-C was pressed.
+"""
+
+FIXED = (
+    (r"(bookie-\d)\.[0-9a-z]{5}\b", r"\1.k3x9q"),
+    (
+        r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b",
+        "b6d1c7e2-5f0a-4c39-9d8e-2f7a61b0c4d3",
+    ),
+    (r"\b[0-9a-f]{32}\b", "0f3c5e9a7b1d4826a5c0e8d2f6b49173"),
+    (r"127\.0\.0\.1:(?!1/|1\b)\d+", "127.0.0.1:40001"),
+    (r"\bpid \d+", "pid 4711"),
+    (r"(\"pid\": |\"port\": )\d+", r"\g<1>4711"),
+    (r"\d[\d,]* (records|entries)/s", r"1,000 \1/s"),
+    (r"[\d.]+ [KMG]?i?B/s", "1.0 MiB/s"),
+    (r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00| UTC)?", "2026-01-01 12:00:00"),
+    (r"\b\d\d:\d\d:\d\d\b", "12:00:00"),
+    (r"\b17\d{11}\b|\b18\d{11}\b", "1767268800000"),
+    (r"\b\d+m( \d+s)?(?= )|\b\d+s(?= )", "8s"),
+    (r"\b[\d,]+(\.\d+)? ?(s|ms|us|µs)\b(?<!8s)", "1.0 s"),
+    (r"[\d.]+ [KMGT]iB of [\d.]+ [KMGT]iB( free)?", r"50.0 GiB of 100.0 GiB\1"),
+    (r"[\d.]+ GiB free", "50.0 GiB free"),
+    (r"(\"[a-z_]*(seconds|uptime_s|per_s|bytes_free|free_bytes|disk_bytes)\": )[\d.]+", r"\g<1>1.0"),
+    (r"host=\S+|on [a-z0-9]{12}\b", "on this-machine"),
+    (r"(Python )3\.\d+\.\d+", r"\g<1>3.11.7"),
+)
+
+
+@dataclass
+class Session:
+    """Where the commands run.
+
+    Args:
+        folder: a directory of its own, shown as /tmp/quire.
+    """
+
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        """As a newcomer's shell."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return kept | {
+            "PATH": path,
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "NO_COLOR": "1",
+            "COLUMNS": "110",
+            "LC_ALL": "C.UTF-8",
+            "QUIRE_LOG_LEVEL": "ERROR",
+        }
+
+    def run(self, step: Step) -> str:
+        """One step as it looks at a terminal."""
+        lines = f"cd {self.folder}\n{step.before}\n{step.line}"
+        process = subprocess.Popen(  # noqa: S603 -- the script's own lines
+            ["bash", "-c", lines],  # noqa: S607 -- that of the PATH
+            env=self.environment() | {"QUIRE_CLUSTER": f"sqlite:{self.folder}/data/metadata.db"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        if step.until:
+            before, after = self._until(process, step.until)
+            shown = self.fixed(before) + "^C\n" + self.fixed(after)
+        else:
+            shown = self.fixed(process.communicate(timeout=WAIT_S)[0])
+        return shown + (f"[exit {process.returncode}]\n" if process.returncode else "")
+
+    def _until(self, process: subprocess.Popen[bytes], wanted: str) -> tuple[bytes, bytes]:
+        """Read until a text has come, then press Ctrl-C."""
+        assert process.stdout is not None
+        said = bytearray()
+        timer = threading.Timer(WAIT_S, process.kill)
+        timer.start()
+        while wanted.encode() not in said and (more := os.read(process.stdout.fileno(), 65536)):
+            said += more
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stdout.read()
+        process.wait()
+        timer.cancel()
+        return bytes(said), rest
+
+    def fixed(self, said: bytes) -> str:
+        """The text without what differs from run to run; columns of tables stay where they are."""
+        text, folder = said.decode("utf-8", "replace"), str(self.folder)
+        shorter = len(folder) - len(HOME)
+        text = re.sub(re.escape(folder) + r"(\S*)(  )(?=(yes|no)\b)", rf"{HOME}\1\2{' ' * shorter}", text)
+        text = text.replace(folder, HOME).replace(str(Path.home()), "~")
+        for pattern, instead in FIXED:
+            text = re.sub(pattern, instead, text)
+        return "\n".join(line.rstrip() for line in text.splitlines()) + ("\n" if text else "")
+
+
+def page() -> str:
+    """Run the session."""
+    parts = [INTRODUCTION]
+    with tempfile.TemporaryDirectory() as name:
+        session = Session(Path(name).resolve())
+        cluster = subprocess.Popen(  # noqa: S603 -- the same
+            ["bash", "-c", f"cd {session.folder} && exec quire up --dir data"],  # noqa: S607 -- the same
+            env=session.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            assert cluster.stdout is not None
+            for line in cluster.stdout:
+                if b"Ctrl-C" in line:
+                    break
+            for in_block, steps in itertools.groupby(STEPS, lambda step: isinstance(step, Step)):
+                if not in_block:
+                    parts += [f"\n{step.text}\n" for step in steps if isinstance(step, Heading)]
+                    continue
+                shown = [f"$ {step.line}\n{session.run(step)}" for step in steps if isinstance(step, Step)]
+                parts.append(
+                    "\n<!-- not run: tools/cli_tour.py recorded it -->\n```console\n"
+                    + "\n".join(shown)
+                    + "```\n"
+                )
+        finally:
+            os.killpg(cluster.pid, signal.SIGINT)
+            cluster.wait()
+    return "".join(parts)
+
+
+def squeezed(text: str) -> list[str]:
+    """The words of each line: the width of a table's column follows what stood in it."""
+    return [" ".join(re.sub(r"[─━]+", "-", line).split()) for line in text.splitlines()]
+
+
+def main() -> int:
+    """Write or check the page."""
+    made = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(made, encoding="utf-8")
+        return 0
+    import difflib
+
+    differs = list(
+        difflib.unified_diff(squeezed(PAGE.read_text("utf-8")), squeezed(made), "docs", "now", lineterm="")
+    )
+    sys.stdout.write("\n".join([*differs, ""]) if differs else "")
+    return 1 if differs else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,150 @@
+"""What docs/cli-tour.md does, in order: headings with a few words, and command lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Text between two blocks, in Markdown."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command line.
+
+    Attributes:
+        line: as it is typed, and shown.
+        until: what it must have printed before Ctrl-C is pressed; "": it ends by itself.
+        before: run first, not shown.
+    """
+
+    line: str
+    until: str = ""
+    before: str = ""
+
+
+def _steps(*lines: str) -> list[Step]:
+    return [Step(line) for line in lines]
+
+
+STEPS: list[Heading | Step] = [
+    Heading(
+        "## A cluster\n\n`quire up` runs a whole cluster on this machine until Ctrl-C. All that follows runs beside one that was started "
+        "with\n`quire up --dir data`, with the `export` that it advises. A directory that is in use, or too many bookies for the room:"
+    ),
+    Step("quire up --dir other", until="Ctrl-C stops it.", before="unset QUIRE_CLUSTER"),
+    *_steps("quire up --dir data", "quire up --dir data/bookie-1", "quire up --dir other --bookies 1"),
+    Heading("`quire bookie` runs one bookie in the foreground, on a machine of its own."),
+    *_steps(
+        "quire bookie --dir lone --listen 0.0.0.0:3181",
+        "quire bookie --dir lone --listen here",
+    ),
+    Heading("## Which cluster\n\nA URI, a directory, or a name; before the command, or behind it."),
+    *_steps(
+        "quire context add here data --use",
+        "quire context add production zk://me:secret@zk1:2181/ledgers",
+        "quire context list",
+        "quire --cluster here log list",
+        "quire context use nowhere",
+        "quire context remove production",
+        "quire context list --json",
+        "quire log list --cluster elsewhere",
+        "quire log list --cluster ./elsewhere",
+    ),
+    Step("quire log list", before="unset QUIRE_CLUSTER; quire context use --none >/dev/null"),
+    Heading("## How the cluster is"),
+    *_steps("quire cluster status", "quire cluster health", "quire cluster bookies", "quire top --once"),
+    Step("quire cluster health --cluster sqlite:/no/such/file"),
+    Step("quire cluster health --json --timeout 3 --cluster zk://127.0.0.1:1/ledgers"),
+    Heading("## Logs\n\nWrite and read records."),
+    *_steps(
+        "quire log create orders",
+        "quire log create orders",
+        "printf 'one\\ntwo\\nthree\\n' | quire log append orders",
+        "quire log append orders --key customer-7 --header source=web <<< four",
+        "quire log read orders",
+        "quire log read orders --last 2 --json",
+        "quire log read orders --start 3 -f '%o %k %s\\n'",
+        "quire log read orders --start 99",
+        "quire log read order",
+        "quire log append order <<< five",
+        "quire log append orders missing.txt",
+    ),
+    Step("quire log tail orders", until="four"),
+    Heading("What there is, and what it is made of."),
+    *_steps(
+        "quire log list", "quire log show orders", "quire log cursors orders", "quire log alter orders -a 3"
+    ),
+    Heading("Copies, files, and an end."),
+    *_steps(
+        "quire log copy orders copied",
+        "quire log copy orders copied",
+        "quire log export orders orders.jsonl",
+        "quire log import imported orders.jsonl",
+        "quire log import imported orders.jsonl --create",
+        "quire log roll orders",
+        "quire log truncate orders --before 2",
+        "quire log read orders --start 0",
+        "quire log place orders",
+        "quire log collect",
+        "quire log delete copied",
+        "quire log delete copied --yes",
+    ),
+    Heading("## Ledgers\n\nWhat logs are made of, one at a time."),
+    *_steps(
+        "quire ledger create",
+        "printf 'a\\nb\\n' | quire ledger append",
+        "quire ledger list",
+        "quire ledger read 7",
+        "quire ledger read 7 --first 1 --json",
+        "quire ledger read 7 --first 9",
+        "quire ledger read 7 --first 0 --last 0",
+        "quire ledger read 999",
+        "quire ledger read many",
+        "quire ledger show 7",
+        "quire ledger tail 7",
+        "quire ledger verify 7",
+        "quire ledger recover 7",
+        "quire ledger append -w 4 < /dev/null",
+        "quire ledger append -E 5 < /dev/null",
+        "quire ledger delete 7",
+        "quire ledger delete 7 --yes",
+    ),
+    Heading("## Keeping a cluster"),
+    *_steps(
+        "quire cluster orphans",
+        "quire cluster orphans --delete",
+        "quire cluster accept-store --yes",
+        "quire cluster upgrade",
+        "quire metadata format",
+        "quire metadata format --cluster sqlite:new.db",
+    ),
+    Heading(
+        "## Scripts\n\nErrors are JSON on stderr with `--json`; a reader that goes, or a full disk, is no traceback."
+    ),
+    *_steps(
+        "quire log read nothing --json",
+        "quire log read orders --strat 1",
+        "quire cluster status > /dev/full",
+        "quire log read orders 2> /dev/null | head -1",
+        "quire --version",
+    ),
+    Heading(
+        "## Load, tests, Spark\n\n`quire demo` shows the main job in half a minute; `check`, `simulate` and `verify-history` are in the "
+        "package quire-testing;\n[spark-jobs.md](spark-jobs.md) has the jobs."
+    ),
+    *_steps(
+        "quire demo --input nothing-here",
+        "quire bench append --seconds 0",
+        "quire bench latency --seconds soon",
+        "quire check --seconds many",
+        "quire simulate --mix nothing",
+        "quire verify-history missing.jsonl",
+        "quire spark run nothing",
+        "quire spark doctor --help | head -5",
+    ),
+]
