@@ -184,8 +184,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         import uvloop
 
         factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(work)
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(work)
+    finally:
+        work.close()  # Ctrl-C may have come before it began
 
 
 def host_and_port(listen: str, option: str = "--listen") -> tuple[str, int]:

@@ -58,6 +58,12 @@ class ReadFailedError(QuireError):
     """A read did not give what it was asked for. It has changed nothing, and may be repeated."""
 
 
+class ReadFailedError(QuireError):
+    """A read did not give what it was asked for. It has changed nothing, and may be repeated."""
+
+    code = "read_failed"
+
+
 class PeerError(QuireError):
     """The other side broke the protocol or its bytes are damaged."""
 
