@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quire.bookie.server import BookieServer
-from quire.client.channels import AnyChannel, Channels, Ended
+from quire.client.channels import Channels, Ended
 from quire.client.client import Client
 from quire.client.config import ClientConfig
 from quire.core.answers import Answer
@@ -26,9 +26,11 @@ from quire.metadata.bookies import BookieInfo
 from quire.metadata.keys import boot_key
 from quire.metadata.memory import MemoryStore
 from quire.net.bookkeeper_asked import PendingRequest
+from quire.net.channel import Channel
+from quire.net.opening import Opening
 from quire.net.receive_memory import Scratch
-from quire.net.security import BookieSecurity, BookieTls, ClientSecurity, ClientTls
-from quire.net.v2_channel import V2Channel
+from quire.net.security import BookieSecurity, BookieTls, ClientKeys, ClientSecurity, ClientTls
+from quire.net.v2_codec import V2Codec
 from quire.storage.config import StorageConfig
 from quire.storage.identity import COOKIE_FILE, open_identity
 from quire.storage.ledger_storage import LedgerStorage
@@ -252,35 +254,27 @@ async def test_2563_memory_that_is_used_again(fault: bool, tmp_path: Path) -> No
         require(found == payloads, "bytes", "other bytes came back than went in")
 
 
-class PastTls(V2Channel):
+class PastTls(V2Codec):
     """Writes the first piece of what it sends to the socket, and the rest to TLS."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = transport
-        super().connection_made(transport)
+    def opening(self, keys: ClientKeys | None) -> Opening | None:
+        self._socket = self.channel.transport
+        return super().opening(keys)
 
-    def write(self, asked: PendingRequest, data: bytes) -> None:
-        if self._ready and isinstance(self._socket, asyncio.WriteTransport) and self.upgrading:
-            self._socket.write(data[:4])
-            data = data[4:]
-        super().write(asked, data)
-
-    def _send_waiting(self) -> None:
-        if self._ready and self._waiting and isinstance(self._socket, asyncio.WriteTransport):
-            asked, data, size, sink = self._waiting[0]
-            self._socket.write(data[:4])
-            self._waiting[0] = (asked, data[4:], size - 4, sink)
-            self._unsent[sink] -= 4
-        super()._send_waiting()
+    def write(self, name: PendingRequest, frame: bytes) -> None:
+        if self._socket is not None and self.channel.upgrading:
+            self._socket.write(frame[:4])
+            frame = frame[4:]
+        super().write(name, frame)
 
 
 class PastTlsChannels(Channels):
     """Makes such connections."""
 
-    def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> AnyChannel:
+    def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> Channel:
         made = super().make(bookie, info, ended)
-        if isinstance(made, V2Channel):
-            made.__class__ = PastTls
+        if isinstance(made.codec, V2Codec):
+            made.codec.__class__ = PastTls
         return made
 
 

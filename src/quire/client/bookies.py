@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from quire.client import short_circuit
 from quire.client.access import LedgerAccess
-from quire.client.channels import AnyChannel, Channels
+from quire.client.channels import Channels
 from quire.client.config import RECEIVE_BUDGET_BYTES
 from quire.client.inquiries import REQUEST_TIMEOUT_MS, Inquiries, R
 from quire.client.peers import Peer, Reply
@@ -244,7 +244,7 @@ class BookieClient(Inquiries):
         channel = self._channel(bookie)
         ordinary = not (fence or recovery)
         directory = self._directory_of(bookie) if ordinary and self._short_circuit_reads else ""
-        if directory and isinstance(channel, Channel) and channel.beside:
+        if directory and channel is not None and channel.beside:
             reply = await self._request(bookie, request._replace(places=True), timeout_ms)
             memory = self._channels.frame
             if not reply.places or await short_circuit.read_places(
@@ -306,7 +306,7 @@ class BookieClient(Inquiries):
 
     def _ask(
         self, bookie: BookieId, request: BookieRequest[R], timeout_ms: int
-    ) -> tuple[Reply[R], AnyChannel | None]:
+    ) -> tuple[Reply[R], Channel | None]:
         """Send a request; the reply's future gets its response. The channel is where to drop it."""
         reply: Reply[R] = Reply()
         channel = self._channel(bookie)
@@ -319,7 +319,7 @@ class BookieClient(Inquiries):
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def _channel(self, bookie: BookieId) -> AnyChannel | None:
+    def _channel(self, bookie: BookieId) -> Channel | None:
         """The bookie's channel, being made if there was none; None while it must not be tried again yet."""
         peer = self._peers.get(bookie)
         if peer is None:
@@ -335,7 +335,7 @@ class BookieClient(Inquiries):
             self._sweep = loop.call_later(SWEEP_SECONDS, self._expire)
         return peer.channel
 
-    async def _connect(self, bookie: BookieId, channel: AnyChannel) -> None:
+    async def _connect(self, bookie: BookieId, channel: Channel) -> None:
         try:
             info = self._known.get(bookie)
             if info is None:
@@ -353,7 +353,7 @@ class BookieClient(Inquiries):
         except (OSError, QuireError) as error:
             channel.end(str(error))
 
-    def _channel_ended(self, channel: AnyChannel, reason: str) -> None:
+    def _channel_ended(self, channel: Channel, reason: str) -> None:
         peer = self._peers[channel.meant]
         if peer.channel is not channel:
             return

@@ -8,17 +8,14 @@ from typing import Any, TypeAlias
 
 from quire.core.ids import BookieId
 from quire.metadata.bookies import BookieInfo
-from quire.net.bookkeeper_channel import BookKeeperChannel
-from quire.net.channel import Channel
-from quire.net.client_channel import ChannelContext
+from quire.net.channel import Channel, ChannelCodec, ChannelContext, NativeCodec
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.net.security import ClientKeys
-from quire.net.v2_channel import V2Channel
-from quire.net.v3_channel import V3Channel
+from quire.net.v2_codec import V2Codec
+from quire.net.v3_codec import V3Codec
 from quire.wire.frame_limits import FrameLimits
 
-AnyChannel: TypeAlias = Channel | BookKeeperChannel
-Ended: TypeAlias = Callable[[AnyChannel, str], None]
+Ended: TypeAlias = Callable[[Channel, str], None]
 
 
 class Channels:
@@ -46,7 +43,7 @@ class Channels:
         *,
         limits: FrameLimits,
         keys: ClientKeys | None,
-        connect: Callable[[BookieId, AnyChannel], Coroutine[Any, Any, None]],
+        connect: Callable[[BookieId, Channel], Coroutine[Any, Any, None]],
     ) -> None:
         self._cluster_instance = cluster_instance
         self._context = ChannelContext(Scratch(), ReceiveBudget(receive_budget_bytes), limits, keys)
@@ -71,23 +68,25 @@ class Channels:
         """Whether a bookie gets our own protocol."""
         return not self._protocol_for(info)
 
-    def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> AnyChannel:
+    def make(self, bookie: BookieId, info: BookieInfo | None, ended: Ended) -> Channel:
         """A connection to a bookie, not connected yet; `info` is None while it is not known to be registered."""
         protocol = self._protocol_for(info)
         if not protocol:
-            return Channel(bookie, self._cluster_instance, self._context, ended)
-        if not protocol.endswith("v2"):
-            return V3Channel(bookie, self._context, ended)
-        return V2Channel(bookie, self._context, ended, lambda: self._make_beside(bookie))
+            codec: ChannelCodec = NativeCodec(self._context, self._cluster_instance)
+        elif protocol.endswith("v2"):
+            codec = V2Codec(self._context, lambda: self._make_beside(bookie))
+        else:
+            codec = V3Codec(self._context)
+        return Channel(bookie, self._context, codec, ended)
 
-    def _make_beside(self, bookie: BookieId) -> V3Channel:
+    def _make_beside(self, bookie: BookieId) -> Channel:
         """A V3 connection for requests that V2 does not have; it opens and closes with the V2 one."""
-        channel = V3Channel(bookie, self._context, _beside_ended)
+        channel = Channel(bookie, self._context, V3Codec(self._context), _beside_ended)
         task = asyncio.get_running_loop().create_task(self._connect(bookie, channel))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
         return channel
 
 
-def _beside_ended(channel: BookKeeperChannel, reason: str) -> None:
+def _beside_ended(channel: Channel, reason: str) -> None:
     """Its requests have completed; the next request opens another connection."""

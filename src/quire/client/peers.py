@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from quire.client.channels import AnyChannel
 from quire.net.channel import Channel
 from quire.wire.native_hello import LACS
 
@@ -31,7 +30,7 @@ class Reply(Generic[R]):
 class Peer:
     """One bookie: its channel now, when it may be tried again, and why it accepts no connection from this client."""
 
-    channel: AnyChannel | None = None
+    channel: Channel | None = None
     retry_at: float = 0.0
     failures: int = 0
     trouble: str = ""
@@ -41,7 +40,7 @@ class Peer:
     def takes_lacs(self) -> bool:
         """Whether it is connected now and takes the LACs of many ledgers in one frame."""
         channel = self.channel
-        return isinstance(channel, Channel) and channel.was_ready and bool(channel.features & LACS)
+        return channel is not None and channel.was_ready and bool(channel.features & LACS)
 
     @property
     def refused_because(self) -> str:

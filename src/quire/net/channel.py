@@ -1,47 +1,147 @@
-"""One connection to one bookie: requests out, responses back, each answered exactly once.
+"""A client's connection to a bookie, whatever it speaks: requests out, each answered exactly once, silence, its end.
 
 What the bookie says is an `Answer`; what the network does to a request is one too (TIMED_OUT, UNREACHABLE), so no
 caller ever waits for ever or mistakes silence for a "no". Frames wait here, not in the transport, once its buffer is
-full: so they can be forgotten when their ledger gives the bookie up.
+full: so they can be forgotten when their ledger gives the bookie up. A codec knows the protocol: the native one is
+here, `v2_codec.py` and `v3_codec.py` have BookKeeper's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
 
 from quire.core.answers import Answer
+from quire.core.errors import MalformedFrameError
 from quire.core.ids import BookieId
-from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel
-from quire.net.connection_states import AUTHENTICATING, HELLO, OPEN, SECURING
+from quire.core.silence import Silence, SilenceMachine
+from quire.net.connection_states import AUTHENTICATING, HELLO, OPEN, SECURING, SHUT, ConnectionState
 from quire.net.ends import has_one_address
-from quire.net.opening import WANTS_A_NAME, NativeOpening
+from quire.net.framing import FrameProtocol
+from quire.net.opening import WANTS_A_NAME, NativeOpening, Opening, why_it_ended
+from quire.net.receive_memory import ReceiveBudget, Scratch
+from quire.net.run_frames import RunEncoder
 from quire.net.security import ClientKeys
+from quire.net.send_queue import AnswerSink, SendQueue
 from quire.wire import native, native_hello
 from quire.wire.entry import Buffer
+from quire.wire.frame_limits import OPTION, FrameLimits
 from quire.wire.native_requests import encode, encode_add, response_to
 from quire.wire.requests import AddRun, AnyRequest, Authenticate
 
 log = logging.getLogger(__name__)
 
+WRITE_BUFFER_BYTES = 1024 * 1024
+"""How much may wait in the transport; the rest waits in the channel's own queue."""
+SILENT = "the bookie received requests and sent no response: the connection was silent"
+
+
 SIGN_OF_LIFE = 0
 """The number of a request whose response has no content. No other open request has it."""
-_Outstanding = tuple[AnswerSink, object, float, AnyRequest]
+_Outstanding: TypeAlias = tuple[AnswerSink, object, float, AnyRequest]
 
 
-class Channel(ClientChannel):
-    """A connection in our own protocol.
-
-    Args:
-        meant: the bookie that must be at the other end.
-        cluster_instance: the cluster it must belong to; "" = any.
-        context, ended: see `ClientChannel`.
+@dataclass(frozen=True, slots=True)
+class ChannelContext:
+    """What the connections of one client share.
 
     Attributes:
-        version: what the hello settled, 0 before; responses are laid out as it says.
+        scratch, budget: memory for what is received.
+        limits: the longest frames.
+        keys: certificates and a password, if there are any.
+        encoder: makes V2's and V3's frames of runs.
+    """
+
+    scratch: Scratch
+    budget: ReceiveBudget
+    limits: FrameLimits = field(default_factory=FrameLimits)
+    keys: ClientKeys | None = None
+    encoder: RunEncoder = field(default_factory=RunEncoder)
+
+
+class ChannelCodec(ABC):
+    """What one connection says and understands in one protocol, and the requests that are outstanding on it.
+
+    Attributes:
+        channel: the connection.
+        sent_bytes_max, taken_bytes_max: longest frames of either direction.
+        first_state: what comes first on the connection.
+        open_state: what comes when nothing is left to be said before the first request.
+        in_chunks: frames come as V2 and V3 do; see `FrameProtocol`.
+    """
+
+    channel: Channel
+    first_state: ClassVar[ConnectionState]
+    open_state: ClassVar[ConnectionState]
+    in_chunks: ClassVar[bool]
+
+    def __init__(self, sent_bytes_max: int, taken_bytes_max: int) -> None:
+        self.sent_bytes_max = sent_bytes_max
+        self.taken_bytes_max = taken_bytes_max
+
+    @abstractmethod
+    def opening(self, keys: ClientKeys | None) -> Opening | None:
+        """The connection is made: say what comes first, or open it; None if there are no keys to show."""
+
+    @abstractmethod
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
+        """Send a request; see `Channel.send`."""
+
+    @abstractmethod
+    def write(self, name: Any, frame: Any) -> None:
+        """Give the transport what has waited, or need not wait."""
+
+    @abstractmethod
+    def late(self, now: float) -> Sequence[Any]:
+        """The names of the requests whose deadline has passed."""
+
+    @abstractmethod
+    def timed_out(self, name: Any) -> None:
+        """Answer TIMED_OUT to one of these."""
+
+    @abstractmethod
+    def drop(self, sink: AnswerSink) -> Sequence[float]:
+        """Forget the requests of a sink; their deadlines."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """The connection is over: answer everything UNREACHABLE."""
+
+    def ask_for_a_sign(self) -> None:  # noqa: B027 - most protocols have no such question
+        """Ask what every bookie answers at once, where there is such a question."""
+
+    def hello_received(self, body: memoryview) -> None:
+        """The response to a hello."""
+        raise NotImplementedError
+
+    def frame_received(self, frame: memoryview) -> None:
+        """A frame, where they come one by one."""
+        raise NotImplementedError
+
+    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        """Frames, where they come in chunks."""
+        raise NotImplementedError
+
+
+class Channel(FrameProtocol):
+    """A connection that is being made, is up, or has ended; it does not come back (its pool makes another).
+
+    Args:
+        meant: the bookie that should be at the other end.
+        context: what it shares with the client's other connections.
+        codec: the protocol; this connection's own.
+        ended: called once, when the connection is lost or refused.
+
+    Attributes:
+        host: where the bookie is, for its certificate; set before the connection is made.
+        was_ready: it has been open for requests, and the bookie has shown that it takes this client.
+        was_refused: one side does not take the other, which no waiting will change.
         features: what the bookie said that it can do.
-        boot: the bookie's boot number, 0 where it announces none.
         beside: the bookie offers its files, and both ends of the connection have one address, as this side sees them;
             who finds that the files are not readable unsets it.
         place_misses: how many responses in a row named places whose bytes did not verify.
@@ -50,31 +150,37 @@ class Channel(ClientChannel):
     def __init__(
         self,
         meant: BookieId,
-        cluster_instance: str,
         context: ChannelContext,
+        codec: ChannelCodec,
         ended: Callable[[Channel, str], None],
     ) -> None:
-        longest = context.limits.native
         super().__init__(
-            meant,
-            context,
-            ended,
-            sent_bytes_max=longest,
-            taken_bytes_max=longest,
-            state=HELLO,
-            in_chunks=False,
+            context.scratch,
+            context.budget,
+            codec.taken_bytes_max,
+            codec.first_state,
+            in_chunks=codec.in_chunks,
         )
-        self._cluster_instance = cluster_instance
-        self._opening: NativeOpening | None = None
-        self.version = 0
+        self.meant = meant
+        self.codec = codec
+        codec.channel = self
+        self._ended = ended
+        self._keys = context.keys
+        self._opening: Opening | None = None
+        self.host = ""
+        self.was_ready = False
+        self.was_refused = False
         self.features = 0
-        self.boot = 0
         self.beside = False
         self.place_misses = 0
-        self._next_number = 1
-        self._outstanding: dict[int, _Outstanding] = {}
+        self._ready = False
+        self._paused = False
+        self._queue = SendQueue()
+        self._reason = ""
+        self._silence = SilenceMachine()
+        self.closed = False
 
-    # --- sending -------------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def send(self, request: AnyRequest, sink: AnswerSink, tag: object, *, deadline: float) -> bool:
         """Send a request; `sink.answered(tag, …)` is called once, in a later loop turn.
@@ -82,126 +188,253 @@ class Channel(ClientChannel):
         A run that no frame holds is not sent, nor is what the bookie cannot do: they complete with BAD_REQUEST.
 
         Args:
+            request: what is asked.
+            sink, tag: who gets the response, and the sender's name for the request.
             deadline: loop time after which the response is TIMED_OUT.
 
         Returns:
             Whether it has gone to the transport; else it waits here and counts as unsent.
         """
-        frame: Sequence[Buffer] | None = None
-        size = native.REQUEST_BYTES
-        if isinstance(request, AddRun):
-            size += len(request.body)
-            if size > self._sent_bytes_max:
-                self._refuse_to_send(size, request, sink, tag)
-                return True
-            frame = encode_add(request, self._next_number)
-        number = self._next_number
-        self._next_number = number + 1 & 0xFFFFFFFF or 1
-        self._outstanding[number] = (sink, tag, deadline, request)
-        if self._ready and not self._paused and not self._waiting:
-            self._write(number, frame)
-            return True
-        self._wait((number, frame, size, sink))
-        return False
+        return self.codec.send(request, sink, tag, deadline)
 
-    def _write(self, number: int, frame: Sequence[Buffer] | None) -> None:
-        """Give a request to the transport; only now is it known how the bookie wants it."""
-        if frame is None:
-            sink, tag, _, request = self._outstanding[number]
-            frame = encode(request, number, self.version, self.features)
-            if frame is None:
-                del self._outstanding[number]
-                self._refuse(request, sink, tag)
-                return
-        assert self.transport is not None
-        self.transport.writelines(frame)
+    def write(self, name: Any, frame: Any, size: int, sink: AnswerSink) -> bool:
+        """For the codec: give a request to the transport, or have it wait until that takes it (False)."""
+        if self._ready and not self._paused and not self._queue.entries:
+            self.codec.write(name, frame)
+            return True
+        self._queue.put((name, frame, size, sink))
+        return False
 
     def drop(self, sink: AnswerSink) -> None:
         """Forget this sink's requests: those not sent never will be, and no response reaches it any more."""
-        self._no_longer_waits(sink)
-        for number in [number for number, (owner, *_) in self._outstanding.items() if owner is sink]:
-            self._silence.given_up(int(1000 * self._outstanding.pop(number)[2]))
+        if self._queue.entries:
+            self._queue.drop(sink)
+        for deadline in self.codec.drop(sink):
+            self._silence.given_up(int(1000 * deadline))
 
-    def _late(self, now: float) -> Sequence[int]:
-        return [number for number, (_, _, deadline, _) in self._outstanding.items() if deadline <= now]
+    def unsent_bytes(self, sink: AnswerSink) -> int:
+        """Bytes of this sink's requests that have not been given to the transport yet."""
+        return self._queue.unsent_bytes(sink)
 
-    def _timed_out(self, request: int) -> None:
-        # A response may make its owner drop the rest of what it asked.
-        outstanding = self._outstanding.pop(request, None)
-        if outstanding is not None:
-            sink, tag, _, asked = outstanding
-            sink.answered(tag, asked.refused(Answer.TIMED_OUT))
+    def expire(self, now: float) -> None:
+        """Answer TIMED_OUT to every request whose deadline has passed. Called now and then by the pool.
 
-    def _ask_for_a_sign(self) -> None:
-        """Ask what every bookie answers at once, however slow its disk is: the LAC of a ledger that cannot be."""
-        if self._ready and not self._paused:
-            assert self.transport is not None
-            self.transport.write(
-                native.encode_request(native.Kind.READ_LAC, SIGN_OF_LIFE, 0, 0, ledger_id=-1)
-            )
+        A connection over which nothing comes any more is closed.
+        """
+        late = self.codec.late(now)
+        heard, self.heard = self.heard, False
+        silence = self._silence.look(int(1000 * now), heard=heard, expired=bool(late))
+        if late:
+            self._queue.drop_named(set(late))
+            for name in late:
+                self.codec.timed_out(name)
+        if silence is Silence.DOUBTED:
+            if self._ready and not self._paused:
+                self.codec.ask_for_a_sign()
+        elif silence is Silence.SILENT:
+            self._reason = self._reason or SILENT
+            self.close()
 
     # --- the connection ------------------------------------------------------------------------------------------
 
-    def _say_first(self) -> None:
-        if self._keys is None:
-            self.write_hello(self.hello())
-        else:
-            self._opening = NativeOpening(self, self._keys)
-
-    def hello_received(self, body: memoryview) -> None:
-        hello = native_hello.decode_hello_answer(body)
-        if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != self.meant:
-            self._give_up(hello.message or f"the bookie at this address is {hello.bookie_id}")
-            return
-        if hello.version > native_hello.VERSION:
-            self.refuse(
-                f"the bookie responds in version {hello.version} of the native protocol, and this "
-                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this "
-                "client"
-            )
-            return
-        self.version, self.features, self.boot = hello.version, hello.features, hello.boot
-        if self._opening is not None and self._opening.takes(hello):
-            if self.state is HELLO:
-                self.enter(AUTHENTICATING)
-            return
-        if hello.answer is Answer.UNAUTHORISED:
-            self.refuse(hello.message or WANTS_A_NAME)
-        elif hello.version == 0:
-            self._give_up(hello.message or "the bookie refused the connection")
-        else:
-            self.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(self.transport)
-            self.opened()
-
-    # --- for the opening -------------------------------------------------------------------------------------------
-
-    def hello(self, auth_scheme: str = "") -> native_hello.Hello:
-        """Who is meant, and how this client can say who it is."""
-        return native_hello.Hello(
-            self._cluster_instance, self.meant, features=native_hello.OFFERED, auth_scheme=auth_scheme
-        )
-
-    def write_hello(self, hello: native_hello.Hello) -> None:
-        """Say hello."""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
         assert self.transport is not None
-        self.transport.write(native_hello.encode_hello(hello))
+        if self.closed:
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        opening = self.codec.opening(self._keys)
+        if not self._ready:
+            self._opening = opening
+        elif opening is not None:
+            opening.over()
 
     def begin_over(self, keys: ClientKeys) -> None:
-        """Begin TLS; the hello that counts comes after it."""
-        self.enter(SECURING)
-        super().begin_over(keys)
+        """Begin TLS; in our own protocol, the hello that counts comes after it."""
+        if self.state is HELLO:
+            self.enter(SECURING)
+        self.begin_tls(keys.context(), server_side=False, seconds=keys.opening_seconds, host=self.host)
 
-    def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
-        """Send a request of the opening, before all others; its number is 0."""
-        self._outstanding[0] = (sink, None, math.inf, request)
-        self._write(0, None)
+    def secured(self, transport: asyncio.Transport) -> None:
+        super().secured(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        assert self._opening is not None
+        self._opening.secured()
 
     def opened(self) -> None:
-        self.enter(OPEN)
-        self.was_ready = True
-        super().opened()
+        """Requests may go out."""
+        self.enter(self.codec.open_state)
+        self.was_ready = self.state is OPEN
+        if self._opening is not None:
+            self._opening.over()
+            self._opening = None
+        self._ready = True
+        self._send_waiting()
+
+    @property
+    def upgrading(self) -> bool:
+        """Whether the handshake of TLS has begun, or is over."""
+        return self._upgrading is not None
+
+    def refuse(self, reason: str) -> None:
+        """This bookie does not speak to us, or we not to it."""
+        self.was_refused = True
+        self.give_up_on(reason)
+
+    def give_up_on(self, reason: str) -> None:
+        """End the connection; the bookie may be another one the next time."""
+        self._reason = self._reason or reason
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the connection; what is outstanding is completed with UNREACHABLE."""
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            self.end(self._reason or "closed")
+
+    def frame_too_long(self, head: memoryview, size: int) -> None:  # noqa: ARG002 - whatever it is
+        self.was_refused = True  # one side refuses the other; `troubles` says why
+        msg = (
+            f"the response of bookie {self.meant} has {size} bytes, and the limit of this client is "
+            f"{self.codec.sent_bytes_max}: raise it to the bookie's limit ({OPTION})"
+        )
+        raise MalformedFrameError(msg, bookie=self.meant)
+
+    def broken(self, error: MalformedFrameError) -> None:
+        self._reason = error.message
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        while self._queue.entries and not self._paused and self._ready:
+            name, frame, _, _ = self._queue.take()
+            self.codec.write(name, frame)
 
     # --- what comes ------------------------------------------------------------------------------------------------
+
+    def hello_received(self, body: memoryview) -> None:
+        self.codec.hello_received(body)
+
+    def frame_received(self, frame: memoryview) -> None:
+        self.codec.frame_received(frame)
+
+    def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
+        self.codec.frames_received(data, starts)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        opening = self._keys is not None and not self.was_ready
+        self.was_refused = self.was_refused or opening
+        self.end(self._reason or why_it_ended(exc, opening=opening))
+
+    def end(self, reason: str) -> None:
+        """The connection is over, or was never made: the maker of it gets the reason, every sender UNREACHABLE."""
+        if self.closed:
+            return
+        self.closed = True
+        self.enter(SHUT)
+        self._ready = False
+        if self._opening is not None:
+            self._opening.over()
+        self._queue.clear()
+        self._ended(self, reason)
+        self.codec.end()
+
+    def refuse_request(self, request: AnyRequest, sink: AnswerSink, tag: object) -> None:
+        """Answer a request that the bookie cannot do, or that the protocol has no frames for."""
+        asyncio.get_running_loop().call_soon(sink.answered, tag, request.refused(Answer.BAD_REQUEST))
+
+    def refuse_long(self, size: int, request: AnyRequest, sink: AnswerSink, tag: object) -> None:
+        """Answer a request that would be longer than a frame: the bookie would refuse it, or end the connection."""
+        log.warning(
+            "a request of %d bytes was not sent to bookie %s: a frame has %d at most (%s)",
+            size, self.meant, self.codec.sent_bytes_max, OPTION,
+        )  # fmt: skip
+        self.refuse_request(request, sink, tag)
+
+
+class NativeCodec(ChannelCodec):
+    """Our own protocol.
+
+    Args:
+        context: what the connection shares with the client's others.
+        cluster_instance: the cluster that the bookie must belong to; "" = any.
+
+    Attributes:
+        version: what the hello settled, 0 before; requests and responses are laid out as it says.
+    """
+
+    first_state = HELLO
+    open_state = OPEN
+    in_chunks = False
+
+    def __init__(self, context: ChannelContext, cluster_instance: str) -> None:
+        super().__init__(context.limits.native, context.limits.native)
+        self._cluster_instance = cluster_instance
+        self._opening: NativeOpening | None = None
+        self.version = 0
+        self._next_number = 1
+        self._outstanding: dict[int, _Outstanding] = {}
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
+        frame: Sequence[Buffer] | None = None
+        size = native.REQUEST_BYTES
+        number = self._next_number
+        if isinstance(request, AddRun):
+            size += len(request.body)
+            if size > self.sent_bytes_max:
+                self.channel.refuse_long(size, request, sink, tag)
+                return True
+            frame = encode_add(request, number)
+        self._next_number = number + 1 & 0xFFFFFFFF or 1
+        self._outstanding[number] = (sink, tag, deadline, request)
+        return self.channel.write(number, frame, size, sink)
+
+    def write(self, name: int, frame: Sequence[Buffer] | None) -> None:
+        """Only now is it known how the bookie wants a request that has no frame yet."""
+        channel = self.channel
+        if frame is None:
+            sink, tag, _, request = self._outstanding[name]
+            frame = encode(request, name, self.version, channel.features)
+            if frame is None:
+                del self._outstanding[name]
+                channel.refuse_request(request, sink, tag)
+                return
+        assert channel.transport is not None
+        channel.transport.writelines(frame)
+
+    def drop(self, sink: AnswerSink) -> Sequence[float]:
+        dropped = [number for number, (owner, *_) in self._outstanding.items() if owner is sink]
+        return [self._outstanding.pop(number)[2] for number in dropped]
+
+    def late(self, now: float) -> Sequence[int]:
+        return [number for number, (_, _, deadline, _) in self._outstanding.items() if deadline <= now]
+
+    def timed_out(self, name: int) -> None:
+        # A response may make its owner drop the rest of what it asked.
+        outstanding = self._outstanding.pop(name, None)
+        if outstanding is not None:
+            sink, tag, _, request = outstanding
+            sink.answered(tag, request.refused(Answer.TIMED_OUT))
+
+    def ask_for_a_sign(self) -> None:
+        """Ask what every bookie answers at once, however slow its disk is: the LAC of a ledger that cannot be."""
+        assert self.channel.transport is not None
+        self.channel.transport.write(
+            native.encode_request(native.Kind.READ_LAC, SIGN_OF_LIFE, 0, 0, ledger_id=-1)
+        )
 
     def frame_received(self, frame: memoryview) -> None:
         answer = native.decode_answer(frame)
@@ -210,15 +443,58 @@ class Channel(ClientChannel):
             sink, tag, _, request = outstanding
             sink.answered(tag, response_to(request, answer, self.version))
 
-    def end(self, reason: str) -> None:
-        if self.closed:
-            return
+    def end(self) -> None:
         outstanding, self._outstanding = self._outstanding, {}
-        self._over(reason)
         for sink, tag, _, request in outstanding.values():
             sink.answered(tag, request.refused(Answer.UNREACHABLE))
 
-    def _send_waiting(self) -> None:
-        while self._waiting and not self._paused and self._ready:
-            number, frame, _, _ = self._next_waiting()
-            self._write(number, frame)
+    # --- the opening -----------------------------------------------------------------------------------------------
+
+    def opening(self, keys: ClientKeys | None) -> Opening | None:
+        if keys is None:
+            self.write_hello(self.hello())
+        else:
+            self._opening = NativeOpening(self.channel, self, keys)
+        return self._opening
+
+    def hello_received(self, body: memoryview) -> None:
+        channel = self.channel
+        hello = native_hello.decode_hello_answer(body)
+        if hello.version and not hello.features & native_hello.START_TLS and hello.bookie_id != channel.meant:
+            channel.give_up_on(hello.message or f"the bookie at this address is {hello.bookie_id}")
+            return
+        if hello.version > native_hello.VERSION:
+            channel.refuse(
+                f"the bookie responds in version {hello.version} of the native protocol, and this "
+                f"client offered {native_hello.VERSION_MIN}..{native_hello.VERSION}: upgrade this "
+                "client"
+            )
+            return
+        self.version, channel.features = hello.version, hello.features
+        if self._opening is not None and self._opening.takes(hello):
+            if channel.state is HELLO:
+                channel.enter(AUTHENTICATING)
+            return
+        if hello.answer is Answer.UNAUTHORISED:
+            channel.refuse(hello.message or WANTS_A_NAME)
+        elif hello.version == 0:
+            channel.give_up_on(hello.message or "the bookie refused the connection")
+        else:
+            channel.beside = bool(hello.features & native_hello.BESIDE) and has_one_address(channel.transport)
+            channel.opened()
+
+    def hello(self, auth_scheme: str = "") -> native_hello.Hello:
+        """Who is meant, and how this client can say who it is."""
+        return native_hello.Hello(
+            self._cluster_instance, self.channel.meant, features=native_hello.OFFERED, auth_scheme=auth_scheme
+        )
+
+    def write_hello(self, hello: native_hello.Hello) -> None:
+        """Say hello."""
+        assert self.channel.transport is not None
+        self.channel.transport.write(native_hello.encode_hello(hello))
+
+    def ask_at_once(self, request: Authenticate, sink: AnswerSink) -> None:
+        """Send a request of the opening, before all others; its number is 0."""
+        self._outstanding[0] = (sink, None, math.inf, request)
+        self.write(0, None)

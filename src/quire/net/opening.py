@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.errors import AuthenticationError, MalformedFrameError
@@ -58,8 +58,8 @@ class Opened(Protocol):
         """All is said."""
 
 
-class OpenedNative(Opened, Protocol):
-    """A channel of our own protocol that is being opened."""
+class OpeningNative(Protocol):
+    """What says our own protocol's part of an opening."""
 
     def hello(self, auth_scheme: str = "") -> native_hello.Hello:
         """What this client says first."""
@@ -116,19 +116,19 @@ class _Opening:
 class NativeOpening(_Opening):
     """The opening of our own protocol: a hello that asks for TLS, the hello, AUTH requests."""
 
-    def __init__(self, channel: OpenedNative, keys: ClientKeys) -> None:
+    def __init__(self, channel: Opened, codec: OpeningNative, keys: ClientKeys) -> None:
         super().__init__(keys, channel.refuse)
-        self._channel = channel
+        self._channel, self._codec = channel, codec
         self._asks_tls = keys.wants_tls
         if self._asks_tls:
-            channel.write_hello(native_hello.Hello("", "", features=native_hello.START_TLS))
+            codec.write_hello(native_hello.Hello("", "", features=native_hello.START_TLS))
         else:
             self.secured()
 
     def secured(self) -> None:
         """The way is safe, or as safe as it gets: say who is meant."""
         scheme = PLUGIN if self.keys.has_name else ""
-        self._channel.write_hello(self._channel.hello(scheme))
+        self._codec.write_hello(self._codec.hello(scheme))
 
     def takes(self, hello: native_hello.HelloAnswer) -> bool:
         """Whether a response to a hello was this opening's; one that is not opens the connection, or refuses it."""
@@ -156,7 +156,7 @@ class NativeOpening(_Opening):
 
     def _ask(self, token: bytes | None) -> None:
         if token is not None:
-            self._channel.ask_at_once(Authenticate(token), self)
+            self._codec.ask_at_once(Authenticate(token), self)
         elif self.known:
             self._channel.opened()
 
@@ -248,6 +248,9 @@ class BookKeeperOpening(_Opening):
     def _write(self, frame: bytes) -> None:
         assert self._channel.transport is not None
         self._channel.transport.write(frame)
+
+
+Opening: TypeAlias = NativeOpening | BookKeeperOpening
 
 
 def why_it_ended(exc: Exception | None, *, opening: bool) -> str:

@@ -31,7 +31,7 @@ from quire.core.writer_state import Hole
 from quire.metadata.bookies import BookieInfo, BookieRegistry
 from quire.metadata.ledgers import LedgerStore
 from quire.metadata.memory import MemoryStore
-from quire.net.channel import Channel
+from quire.net.channel import NativeCodec
 from quire.wire import native_hello
 from quire.wire.bookie_service_info import NATIVE_PROPERTY, native_property
 from quire_testing.explorer.clients import (
@@ -179,8 +179,8 @@ class Program:
     def awaits(self, bookie: str, number: int) -> bool:
         """Whether the response to a request would be heard."""
         peer = self.bookies._peers.get(BookieId(bookie))
-        channel = peer.channel if peer is not None else None
-        return isinstance(channel, Channel) and number in channel._outstanding
+        codec = peer.channel.codec if peer is not None and peer.channel is not None else None
+        return isinstance(codec, NativeCodec) and number in codec._outstanding
 
     def hear(self, line: Line, said: Said) -> None:
         """A response arrives."""
@@ -196,11 +196,10 @@ class Program:
         Raises:
             LookupError: there is no such request.
         """
-        made = self.bookies._peers[BookieId(bookie)].channel
-        channel = made if isinstance(made, Channel) else None
-        if channel is None:
+        channel = self.bookies._peers[BookieId(bookie)].channel
+        if channel is None or not isinstance(channel.codec, NativeCodec):
             raise LookupError(bookie)
-        waiting = channel._outstanding
+        waiting = channel.codec._outstanding
         number = next((number for number, (sink, *_) in waiting.items() if wanted(number, sink)), None)
         if number is None:
             raise LookupError(bookie)

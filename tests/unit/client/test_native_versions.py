@@ -13,8 +13,7 @@ from quire.client.bookies import BookieClient
 from quire.core.answers import Answer
 from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
-from quire.net.channel import Channel
-from quire.net.client_channel import ChannelContext
+from quire.net.channel import Channel, ChannelContext, NativeCodec
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native, native_bodies, native_hello
 from quire.wire.native import Kind
@@ -228,7 +227,7 @@ class Sender:
 
 def test_what_is_not_laid_out_yet_waits_expires_and_is_dropped_like_the_rest() -> None:
     context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
-    channel = Channel(BookieId("b1"), "", context, lambda *_: None)
+    channel = Channel(BookieId("b1"), context, NativeCodec(context, ""), lambda *_: None)
     one, other = Sender(), Sender()
     channel.send(ReadRange(ACCESS, 0, 9, 100), one, "late", deadline=1.0)
     channel.send(ReadRange(ACCESS, 0, 9, 100), other, "dropped", deadline=9.0)

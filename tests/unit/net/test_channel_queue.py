@@ -7,8 +7,7 @@ from quire.core.answers import Answer
 from quire.core.ids import LedgerId
 from quire.core.ledger_metadata import DigestType
 from quire.core.silence import SILENT_MS
-from quire.net.channel import Channel
-from quire.net.client_channel import ChannelContext
+from quire.net.channel import Channel, ChannelContext, NativeCodec
 from quire.net.receive_memory import ReceiveBudget, Scratch
 from quire.wire import native
 from quire.wire.entry import EntryDigest, master_key
@@ -34,7 +33,7 @@ class Sender:
 
 def channel():
     context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
-    return Channel("b1", "", context, lambda *_: None)
+    return Channel("b1", context, NativeCodec(context, ""), lambda *_: None)
 
 
 def add(body):

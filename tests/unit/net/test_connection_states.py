@@ -2,10 +2,14 @@
 
 import pytest
 
-from quire.net.channel import Channel
-from quire.net.client_channel import ChannelContext
+from quire.net.channel import Channel, ChannelContext, NativeCodec
 from quire.net.connection_states import FIRST, FOLLOWS, OPEN, SHUT, ConnectionState
 from quire.net.receive_memory import ReceiveBudget, Scratch
+
+
+def made():
+    context = ChannelContext(Scratch(), ReceiveBudget(1 << 20))
+    return Channel("b1", context, NativeCodec(context, ""), lambda *_: None)
 
 
 def test_every_state_is_reached_from_the_first_one_and_ends():
@@ -22,7 +26,7 @@ def test_every_state_is_reached_from_the_first_one_and_ends():
 
 @pytest.mark.parametrize("state", set(ConnectionState) - {SHUT}, ids=lambda state: state.name)
 def test_what_is_over_stays_over(state):
-    channel = Channel("b1", "", ChannelContext(Scratch(), ReceiveBudget(1 << 20)), lambda *_: None)
+    channel = made()
     channel.end("it was never made")
     assert channel.state is SHUT
     with pytest.raises(AssertionError, match="a connection went from"):
@@ -31,6 +35,6 @@ def test_what_is_over_stays_over(state):
 
 
 def test_a_hello_comes_before_the_first_response():
-    channel = Channel("b1", "", ChannelContext(Scratch(), ReceiveBudget(1 << 20)), lambda *_: None)
+    channel = made()
     assert OPEN in FOLLOWS[channel.state]
     assert channel.state.value.startswith("a hello")

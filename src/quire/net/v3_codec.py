@@ -1,4 +1,4 @@
-"""A connection to a bookie over V3: every request of ours has frames there."""
+"""What a connection says in V3: every request of ours but a few has frames there."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
 from quire.core.shares import HeldInterval
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, PlainAsked, RangeAsked
-from quire.net.bookkeeper_channel import BookKeeperChannel
-from quire.net.client_channel import ChannelContext
+from quire.net.bookkeeper_codec import BookKeeperCodec
+from quire.net.channel import ChannelContext
 from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v3_place_of
@@ -25,18 +24,13 @@ _OF_A_POLL: Final = -2
 _AFTER_A_POLL_SECONDS: Final = 5.0
 
 
-class V3Channel(BookKeeperChannel):
-    """A connection over V3."""
+class V3Codec(BookKeeperCodec):
+    """V3."""
 
     is_v2 = False
 
-    def __init__(
-        self,
-        meant: BookieId,
-        context: ChannelContext,
-        ended: Callable[[BookKeeperChannel, str], None],
-    ) -> None:
-        super().__init__(meant, context, RunsExpected(v3.ledger_of_add_answer, v3_place_of), ended)
+    def __init__(self, context: ChannelContext) -> None:
+        super().__init__(context, RunsExpected(v3.ledger_of_add_answer, v3_place_of))
         self._last_run_txn = 0
         self._expected: dict[int, tuple[PendingRequest, int]] = {}
 
@@ -53,7 +47,7 @@ class V3Channel(BookKeeperChannel):
             txn_id = self._encoder.next_txns(len(entry_ids))
             self._expected.update((txn, (asked, entry_id)) for txn, entry_id in enumerate(entry_ids, txn_id))
             asked.expected += len(entry_ids)
-            self.write(asked, v3.encode_plain_reads(txn_id, ledger_id, entry_ids))
+            self.give(asked, v3.encode_plain_reads(txn_id, ledger_id, entry_ids))
             return
         flag = v3.FENCE_LEDGER if asked.key else None
         priority = v3.HIGH_PRIORITY
@@ -68,13 +62,13 @@ class V3Channel(BookKeeperChannel):
             )
             for entry_id in entry_ids
         ]
-        self.write(asked, b"".join(parts))
+        self.give(asked, b"".join(parts))
 
     def ask_last(self, asked: LacAsked, key: bytes) -> None:
         txn_id = self._expect(asked, bookkeeper.LAST_ENTRY)
         flag = v3.FENCE_LEDGER if key else None
         last = bookkeeper.LAST_ENTRY
-        self.write(asked, v3.encode_read(txn_id, asked.ledger_id, last, key=key, flag=flag))
+        self.give(asked, v3.encode_read(txn_id, asked.ledger_id, last, key=key, flag=flag))
 
     def ask_otherwise(
         self,
@@ -85,7 +79,7 @@ class V3Channel(BookKeeperChannel):
             case ReadLac():
                 message = v3.request(pb.READ_LAC, self._expect(lac := asked(LacAsked), bookkeeper.LAST_ENTRY))
                 message.readLacRequest.ledgerId = lac.ledger_id
-                self.write(lac, v3.frame_of(message))
+                self.give(lac, v3.frame_of(message))
             case LongPoll(ledger, previous, wait_ms=wait_ms):
                 poll = asked(_PollAsked)
                 frame = v3.encode_read(
@@ -96,7 +90,7 @@ class V3Channel(BookKeeperChannel):
                     previous_lac=previous,
                     timeout_ms=wait_ms,
                 )
-                self.write(poll, frame)
+                self.give(poll, frame)
             case WriteLac(ledger, lac, body):
                 plain = asked(PlainAsked)
                 message = v3.request(pb.WRITE_LAC, self._expect(plain, _OF_A_POLL))
@@ -104,17 +98,17 @@ class V3Channel(BookKeeperChannel):
                 written.ledgerId, written.masterKey, written.lac, written.body = (
                     ledger.ledger_id, ledger.key, lac, body
                 )  # fmt: skip
-                self.write(plain, v3.frame_of(message))
+                self.give(plain, v3.frame_of(message))
             case ListEntries(ledger):
                 held = asked(_ListAsked)
                 message = v3.request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, self._expect(held, _OF_A_POLL))
                 message.getListOfEntriesOfLedgerRequest.ledgerId = ledger.ledger_id
-                self.write(held, v3.frame_of(message))
+                self.give(held, v3.frame_of(message))
             case AskInfo(None):  # INFO about one ledger is a request of ours alone
                 disk = asked(_DiskAsked)
                 message = v3.request(pb.GET_BOOKIE_INFO, self._expect(disk, _OF_A_POLL))
                 message.getBookieInfoRequest.requested = v3.TOTAL_DISK_CAPACITY | v3.FREE_DISK_SPACE
-                self.write(disk, v3.frame_of(message))
+                self.give(disk, v3.frame_of(message))
             case _:
                 return False
         return True
@@ -155,7 +149,7 @@ class V3Channel(BookKeeperChannel):
         unauthorised = message.status == bookkeeper.v3_code(Answer.UNAUTHORISED)
         if not unauthorised or message.HasField(v3.RESPONSE_BODY[message.header.operation]):
             return False
-        self.refuse(WANTS_A_NAME)
+        self.channel.refuse(WANTS_A_NAME)
         return True
 
     def _add_answered(self, txn_id: int, status: int) -> None:

@@ -1,4 +1,4 @@
-"""A connection to a bookie over V2. What V2 has no frames for goes over a V3 connection beside it, as Java does it."""
+"""What a connection says in V2. What V2 has no frames for goes over a V3 connection beside it, as Java does it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, header_lac
-from quire.net.bookkeeper_channel import BookKeeperChannel
-from quire.net.client_channel import AnswerSink, ChannelContext
+from quire.net.bookkeeper_codec import BookKeeperCodec
+from quire.net.channel import Channel, ChannelContext
 from quire.net.opening import WANTS_A_NAME
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of
-from quire.net.v3_channel import V3Channel
+from quire.net.send_queue import AnswerSink
 from quire.wire import bookkeeper, v2, v3
 from quire.wire.entry import Buffer
 from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
@@ -23,8 +22,8 @@ _UNAUTHORISED: Final = bookkeeper.v2_code(Answer.UNAUTHORISED)
 _FENCING = v2.V2Flag.DO_FENCING | v2.V2Flag.HIGH_PRIORITY
 
 
-class V2Channel(BookKeeperChannel):
-    """A connection over V2.
+class V2Codec(BookKeeperCodec):
+    """V2.
 
     Args:
         beside: makes the V3 connection to the same bookie; called when it is needed.
@@ -32,16 +31,10 @@ class V2Channel(BookKeeperChannel):
 
     is_v2 = True
 
-    def __init__(
-        self,
-        meant: BookieId,
-        context: ChannelContext,
-        ended: Callable[[BookKeeperChannel, str], None],
-        beside: Callable[[], V3Channel],
-    ) -> None:
-        super().__init__(meant, context, RunsExpected(v2_ledger_of, v2_place_of), ended)
+    def __init__(self, context: ChannelContext, beside: Callable[[], Channel]) -> None:
+        super().__init__(context, RunsExpected(v2_ledger_of, v2_place_of))
         self._make_beside = beside
-        self._beside: V3Channel | None = None
+        self._beside: Channel | None = None
         self._expected: dict[tuple[int, int, int], list[PendingRequest]] = {}
         self._next_batch = 1
 
@@ -58,9 +51,9 @@ class V2Channel(BookKeeperChannel):
         number, self._next_batch = self._next_batch, self._next_batch + 1
         self._expect(asked, v2.Op.BATCH_READ, asked.ledger_id, number)
         count = min(count, 0x7FFF_FFFF)
-        limit = min(size, self._sent_bytes_max)
+        limit = min(size, self.sent_bytes_max)
         flags = _FENCING if asked.key else 0
-        self.write(
+        self.give(
             asked,
             v2.encode_batch_read(asked.ledger_id, asked.first, number, count, limit, flags, asked.key),
         )
@@ -71,17 +64,17 @@ class V2Channel(BookKeeperChannel):
         for entry_id in entry_ids:
             self._expect(asked, v2.Op.READ, asked.ledger_id, entry_id)
             parts.append(v2.encode_read(asked.ledger_id, entry_id, flags, asked.key))
-        self.write(asked, b"".join(parts))
+        self.give(asked, b"".join(parts))
 
     def ask_last(self, asked: LacAsked, key: bytes) -> None:
         self._expect(asked, v2.Op.READ, asked.ledger_id, bookkeeper.LAST_ENTRY)
         flags = v2.V2Flag.DO_FENCING if key else v2.V2Flag.NONE
-        self.write(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
+        self.give(asked, v2.encode_read(asked.ledger_id, bookkeeper.LAST_ENTRY, flags, key))
 
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, *, deadline: float) -> bool:
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
         fences = isinstance(request, ReadLac) and request.fence
         if fences or isinstance(request, AddRun | ReadRange):
-            return super().send(request, sink, tag, deadline=deadline)
+            return super().send(request, sink, tag, deadline)
         if self._beside is None or self._beside.closed:
             self._beside = self._make_beside()
         return self._beside.send(request, sink, tag, deadline=deadline)
@@ -107,20 +100,20 @@ class V2Channel(BookKeeperChannel):
             if not waiting:
                 del self._expected[place]
 
-    def drop(self, sink: AnswerSink) -> None:
-        super().drop(sink)
+    def drop(self, sink: AnswerSink) -> Sequence[float]:
         if self._beside is not None:
             self._beside.drop(sink)
+        return super().drop(sink)
 
-    def expire(self, now: float) -> None:
-        super().expire(now)
+    def late(self, now: float) -> Sequence[PendingRequest]:
         if self._beside is not None:
             self._beside.expire(now)
+        return super().late(now)
 
-    def end(self, reason: str) -> None:
+    def end(self) -> None:
         if self._beside is not None and not self._beside.closed:
             self._beside.close()
-        super().end(reason)
+        super().end()
 
     # --- responses -----------------------------------------------------------------------------------------------
 
@@ -130,7 +123,7 @@ class V2Channel(BookKeeperChannel):
         in_v3 = data[at + 4 : at + 5] == bytes([v3.FIRST_BYTE])
         unknown = len(data) >= v2.ANSWER.size and v2.ANSWER.unpack_from(data, at)[2] == _UNAUTHORISED
         if in_v3 or unknown:
-            self.refuse(WANTS_A_NAME)
+            self.channel.refuse(WANTS_A_NAME)
         return in_v3 or unknown
 
     def other_received(self, data: Buffer, at: int) -> None:

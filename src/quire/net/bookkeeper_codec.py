@@ -1,6 +1,4 @@
-"""One connection to one bookie that speaks V2 or V3; to its callers it is a channel like ours.
-
-Runs go out as entries, ranges come back as runs. Frames wait here, not in the transport, once its buffer is full.
+"""What a connection says in V2 or V3: runs go out as entries, ranges come back as runs.
 
 Source: `docs/formats/bookkeeper-protocol.md`; `wire/v2.py`; `wire/v3.py`.
 """
@@ -8,57 +6,44 @@ Source: `docs/formats/bookkeeper-protocol.md`; `wire/v2.py`; `wire/v3.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from quire.core.answers import Answer
-from quire.core.ids import BookieId
 from quire.net.bookkeeper_asked import LacAsked, PendingRequest, RangeAsked, RunAsked
-from quire.net.client_channel import AnswerSink, ChannelContext, ClientChannel
+from quire.net.channel import ChannelCodec, ChannelContext
 from quire.net.connection_states import AUTHENTICATING, OPEN, UNPROVEN
-from quire.net.opening import BookKeeperOpening
+from quire.net.opening import BookKeeperOpening, Opening
 from quire.net.run_frames import RunFrames
 from quire.net.runs_expected import RunsExpected
+from quire.net.security import ClientKeys
+from quire.net.send_queue import AnswerSink
 from quire.wire import native_bodies
 from quire.wire.entry import Buffer
 from quire.wire.frame_limits import BOOKKEEPER_ROOM
 from quire.wire.requests import AddRun, AnyRequest, ReadLac, ReadRange
 
 
-class BookKeeperChannel(ClientChannel):
-    """A connection in V2 or V3. Subclasses know the frames.
+class BookKeeperCodec(ChannelCodec):
+    """V2 or V3. Subclasses know the frames.
 
     Args:
-        meant: the bookie that should be at the other end; BookKeeper's protocols have no way to ask.
+        context: what the connection shares with the client's others. A little more is taken than is sent.
         runs: those that will be on their way.
-        context, ended: see `ClientChannel`. A little more is taken than is sent.
-
-    Attributes:
-        was_ready: it has been open for requests, and the bookie has answered.
     """
 
-    is_v2: bool
+    is_v2: ClassVar[bool]
+    first_state = AUTHENTICATING
+    open_state = UNPROVEN
+    in_chunks = True
 
-    def __init__(
-        self,
-        meant: BookieId,
-        context: ChannelContext,
-        runs: RunsExpected,
-        ended: Callable[[BookKeeperChannel, str], None],
-    ) -> None:
+    def __init__(self, context: ChannelContext, runs: RunsExpected) -> None:
         # An entry that came in the longest frame of V2 is longer in a batch of V2, and in V3.
         longest = context.limits.bookkeeper
-        taken = longest + BOOKKEEPER_ROOM
-        super().__init__(
-            meant,
-            context,
-            ended,
-            sent_bytes_max=longest,
-            taken_bytes_max=taken,
-            state=AUTHENTICATING,
-            in_chunks=True,
-        )
+        super().__init__(longest, longest + BOOKKEEPER_ROOM)
         self._encoder = context.encoder
+        self._opening: BookKeeperOpening | None = None
         self.runs = runs
+        self._waits = False
         self._asked: dict[PendingRequest, None] = {}
 
     # --- for subclasses ------------------------------------------------------------------------------------------
@@ -100,7 +85,7 @@ class BookKeeperChannel(ClientChannel):
         raise NotImplementedError
 
     def frames_received(self, data: Buffer, starts: Sequence[int]) -> None:
-        if self.state is not OPEN and not self._opening_received(data, starts):
+        if self.channel.state is not OPEN and not self._opening_received(data, starts):
             return
         number, total = 0, len(starts)
         while number < total:
@@ -111,25 +96,20 @@ class BookKeeperChannel(ClientChannel):
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, *, deadline: float) -> bool:
-        """Send what a request asks for; `sink.answered(tag, …)` is called once, in a later loop turn.
-
-        Returns:
-            Whether all of it has gone to the transport; else it waits here and counts as unsent.
-        """
+    def send(self, request: AnyRequest, sink: AnswerSink, tag: object, deadline: float) -> bool:
         asked: PendingRequest
-        before = len(self._waiting)
+        self._waits = False
         wanted: Any = request
         match wanted:
             case AddRun(ledger, body, _, _, recovery):
                 frames = self.frames_of(body, ledger.key, recovery=recovery)
-                if len(frames.data) > self._sent_bytes_max and len(frames.ids) == 1:
-                    self._refuse_to_send(len(frames.data), request, sink, tag)
+                if len(frames.data) > self.sent_bytes_max and len(frames.ids) == 1:
+                    self.channel.refuse_long(len(frames.data), request, sink, tag)
                     return True
                 asked = RunAsked(self, wanted, sink, tag, deadline, frames)
                 self._asked[asked] = None
                 self.runs.expect(asked)
-                self.write(asked, frames.data)
+                self.give(asked, frames.data)
             case ReadRange(origin_term=native_bodies.ANY_TERM):
                 asked = RangeAsked(self, wanted, sink, tag, deadline)
                 self._asked[asked] = None
@@ -146,16 +126,17 @@ class BookKeeperChannel(ClientChannel):
                     return asked
 
                 if not self.ask_otherwise(request, make):
-                    self._refuse(request, sink, tag)
-        return len(self._waiting) == before
+                    self.channel.refuse_request(request, sink, tag)
+        return not self._waits
 
-    def write(self, asked: PendingRequest, data: bytes) -> None:
+    def give(self, asked: PendingRequest, data: bytes) -> None:
         """Give frames to the transport, or let them wait until it takes them."""
-        if self._ready and not self._paused and not self._waiting:
-            assert self.transport is not None
-            self.transport.write(data)
-            return
-        self._wait((asked, data, len(data), asked.sink))
+        if not self.channel.write(asked, data, len(data), asked.sink):
+            self._waits = True
+
+    def write(self, name: PendingRequest, frame: bytes) -> None:  # noqa: ARG002 - all is in the frame
+        assert self.channel.transport is not None
+        self.channel.transport.write(frame)
 
     def finished(self, asked: PendingRequest) -> None:
         """A request has its response, or is given up."""
@@ -166,71 +147,46 @@ class BookKeeperChannel(ClientChannel):
             else:
                 self.forget(asked)
 
-    def drop(self, sink: AnswerSink) -> None:
-        """Forget this sink's requests: those not sent never will be, and no response reaches it any more."""
-        self._no_longer_waits(sink)
-        for asked in [asked for asked in self._asked if asked.sink is sink]:
+    def drop(self, sink: AnswerSink) -> Sequence[float]:
+        dropped = [asked for asked in self._asked if asked.sink is sink]
+        for asked in dropped:
             asked.done = True
-            self._silence.given_up(int(1000 * asked.deadline))
             self.finished(asked)
+        return [asked.deadline for asked in dropped]
 
-    def _late(self, now: float) -> Sequence[PendingRequest]:
+    def late(self, now: float) -> Sequence[PendingRequest]:
         return [asked for asked in self._asked if asked.deadline <= now]
 
-    def _timed_out(self, request: PendingRequest) -> None:
-        request.refuse(Answer.TIMED_OUT)
+    def timed_out(self, name: PendingRequest) -> None:
+        name.refuse(Answer.TIMED_OUT)
 
-    # --- the connection ------------------------------------------------------------------------------------------
+    def end(self) -> None:
+        for asked in list(self._asked):
+            asked.refuse(Answer.UNREACHABLE)
 
-    def _say_first(self) -> None:
-        if self._keys is None:
-            self.opened()
-            return
-        self._opening = BookKeeperOpening(self, self._keys, is_v2=self.is_v2)
+    # --- the opening -----------------------------------------------------------------------------------------------
 
-    # --- for the opening -------------------------------------------------------------------------------------------
-
-    @property
-    def upgrading(self) -> bool:
-        """Whether the handshake has begun, or is over."""
-        return self._upgrading is not None
-
-    def opened(self) -> None:
-        self.enter(UNPROVEN)
-        super().opened()
+    def opening(self, keys: ClientKeys | None) -> Opening | None:
+        if keys is None:
+            self.channel.opened()
+        else:
+            self._opening = BookKeeperOpening(self.channel, keys, is_v2=self.is_v2)
+        return self._opening
 
     def _opening_received(self, data: Buffer, starts: Sequence[int]) -> bool:
         """What comes before the connection is open; whether these are responses.
 
         Only the first one shows that the bookie takes this client (TLS 1.3 does not say).
         """
-        if self.state is UNPROVEN and not self.is_unknown_here(data, starts[0]):
-            self.enter(OPEN)
-            self.was_ready = True
+        channel = self.channel
+        if channel.state is UNPROVEN and not self.is_unknown_here(data, starts[0]):
+            channel.enter(OPEN)
+            channel.was_ready = True
             return True
-        if self.state is AUTHENTICATING and isinstance(self._opening, BookKeeperOpening):
+        if channel.state is AUTHENTICATING and self._opening is not None:
             self._opening.frames_received(data, starts)
         return False
 
     def is_unknown_here(self, data: Buffer, at: int) -> bool:  # noqa: ARG002 - V2 sees it in the first response
         """Whether the first response says that the bookie does not know this client; then it is given up."""
         return False
-
-    # --- its end ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _is_opening(self) -> bool:
-        return self._keys is not None and not self.was_ready
-
-    def end(self, reason: str) -> None:
-        if self.closed:
-            return
-        self._over(reason)
-        for asked in list(self._asked):
-            asked.refuse(Answer.UNREACHABLE)
-
-    def _send_waiting(self) -> None:
-        while self._waiting and not self._paused and self._ready:
-            _, data, _, _ = self._next_waiting()
-            assert self.transport is not None
-            self.transport.write(data)
