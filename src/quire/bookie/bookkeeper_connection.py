@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from quire.bookie.bookkeeper_adds import AddCollector, Adder, AddGroup
@@ -42,14 +43,9 @@ class BookKeeperConnection(ClientConnection):
         self._lookup = Lookup(server.ledgers)
         self._adds = AddCollector(server.ledgers, server.digest_types, self)
         self._v3 = V3Requests(
-            server,
+            self,
             self._lookup,
             self.answer,
-            self._still_there,
-            self._polls,
-            self.unless_congested,
-            self.is_congested,
-            self,
         )
         self._added = False
         self._showing = False
@@ -108,10 +104,7 @@ class BookKeeperConnection(ClientConnection):
             self.answer([v2.encode_add_answer(code, ledger_id, entry_id, add.version)])
 
     def has_requests(self) -> bool:
-        return bool(self._chunks)
-
-    def serve_again(self, frame: Buffer) -> None:
-        self._chunks.append((frame, [0]))
+        return bool(self._chunks or self._again)
 
     def drop_requests(self) -> None:
         self._chunks.clear()
@@ -139,6 +132,8 @@ class BookKeeperConnection(ClientConnection):
             self._flush_adds()
             self._chunks.clear()
             self._fail(error)
+        if self._again and not self._server.vigil.holding:
+            self._serve_again()
         self._lookup.clear()
         if self._added:
             self._server.put(self)
@@ -265,12 +260,16 @@ class BookKeeperConnection(ClientConnection):
         elif isinstance(request, v2.AddRequest):
             self._answer_v2(request, bookkeeper.v2_code(Answer.BAD_REQUEST))
         elif flags & v2.V2Flag.DO_FENCING and request.ledger_id >= 0:
-            asked = as_request(Kind.READ, request.ledger_id, key=request.key, flags=Flag.FENCE)
-            again = bytes(_frame(data, at))
-            answer_to = self.unless_congested(lambda: again, lambda answer: self._read_v2(request, answer))
-            self._ledgers.fence_then(asked, answer_to, self)
+            self._fence_v2(request)
         else:
             self._read_v2(request, Answer.OK)
+
+    def _fence_v2(self, request: v2.ReadRequest | v2.BatchReadRequest) -> None:
+        asked = as_request(Kind.READ, request.ledger_id, key=request.key, flags=Flag.FENCE)
+        answer_to = self.unless_congested(
+            partial(self._fence_v2, request), lambda answer: self._read_v2(request, answer)
+        )
+        self._ledgers.fence_then(asked, answer_to, self)
 
     def _read_v2(self, request: v2.ReadRequest | v2.BatchReadRequest, answer: Answer) -> None:
         if self.transport is None:
@@ -316,9 +315,6 @@ class BookKeeperConnection(ClientConnection):
             self.answer(v2.encode_batch_read_answer(code, *ids, (), version))
 
     # --- responses ---------------------------------------------------------------------------------------------------
-
-    def _still_there(self) -> bool:
-        return self.transport is not None
 
     def answer(self, parts: list[Buffer]) -> None:
         """Buffers of responses, to be written with the others of this turn."""

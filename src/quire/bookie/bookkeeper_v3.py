@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final
 
 from quire.bookie.bookkeeper_adds import AddCollector, Adder
 from quire.bookie.bookkeeper_lookup import Lookup, as_request
-from quire.bookie.client_connection import Serving
-from quire.bookie.polls import Polls
-from quire.bookie.waiters import Asker
+from quire.bookie.client_connection import ClientConnection
 from quire.core.answers import Answer
 from quire.core.ids import NO_ENTRY
 from quire.wire import bookkeeper, v3
@@ -21,7 +20,6 @@ from quire.wire.entry import Buffer
 from quire.wire.native import Flag, Kind
 from quire.wire.proto import bookkeeper_protocol_pb2 as pb
 
-Then: TypeAlias = Callable[[Answer], None]
 _WITHOUT_VERSION: Final = frozenset({pb.AUTH, pb.START_TLS})
 
 
@@ -29,36 +27,19 @@ class V3Requests:
     """Serves the V3 requests of one connection.
 
     Args:
-        server: the bookie.
+        connection: whose they are.
         lookup: the entries that this turn's requests have seen.
         send: takes the buffers of a response.
-        there: whether the client still is.
-        polls: its long polls.
-        unless_congested, is_congested: what becomes of responses to a client that does not read; see
-            `ClientConnection`.
-        asker: the connection, whose requests may wait for records.
     """
 
     def __init__(
-        self,
-        server: Serving,
-        lookup: Lookup,
-        send: Callable[[list[Buffer]], None],
-        there: Callable[[], bool],
-        polls: Polls,
-        unless_congested: Callable[[Callable[[], Buffer], Then], Then],
-        is_congested: Callable[[], bool],
-        asker: Asker,
+        self, connection: ClientConnection, lookup: Lookup, send: Callable[[list[Buffer]], None]
     ) -> None:
-        self._server = server
+        self._connection = connection
+        self._server = server = connection.server
         self._ledgers = server.ledgers
         self._lookup = lookup
         self._send = send
-        self._there = there
-        self._unless_congested = unless_congested
-        self._is_congested = is_congested
-        self._asker = asker
-        self._polls = polls
         self._unknown = Answer.ERROR if server.config.unknown_is_error else Answer.UNKNOWN
         self._handlers: dict[int, Callable[[pb.Request], None]] = {
             pb.READ_ENTRY: self._read,
@@ -95,7 +76,7 @@ class V3Requests:
 
     def _answer(self, request: pb.Request, status: int, **fields: Any) -> None:
         """A response with the body of its operation: the request's ids, the status once more, and the result."""
-        if not self._there():
+        if self._connection.transport is None:
             return
         message = v3.response(request.header, status)
         operation = request.header.operation
@@ -138,10 +119,10 @@ class V3Requests:
         elif v3.has_flag(read, v3.FENCE_LEDGER):
             key = read.masterKey if len(read.masterKey) == bookkeeper.KEY_BYTES else b""
             asked = as_request(Kind.READ, ledger_id, key=key, flags=Flag.FENCE)
-            answer_to = self._unless_congested(
-                lambda: v3.frame_of(request), lambda answer: self._after_fence(request, answer)
+            answer_to = self._connection.unless_congested(
+                partial(self._read, request), lambda answer: self._after_fence(request, answer)
             )
-            self._ledgers.fence_then(asked, answer_to, self._asker)
+            self._ledgers.fence_then(asked, answer_to, self._connection)
         elif read.HasField("previousLAC"):
             self._long_poll(request)
         else:
@@ -182,7 +163,7 @@ class V3Requests:
                 self._end_poll(request, waited=True)
                 self._lookup.clear()
 
-            if not self._polls.wait(read.ledgerId, read.previousLAC, wait, wake):
+            if not self._connection.polls.wait(read.ledgerId, read.previousLAC, wait, wake):
                 self._refuse(request, Answer.TOO_BUSY)
 
     def _end_poll(self, request: pb.Request, *, waited: bool) -> None:
@@ -195,7 +176,7 @@ class V3Requests:
             answer, _, _ = self._lookup.entry(read.ledgerId, 0)
             self._refuse(request, answer)
             return
-        if lac > read.previousLAC and not self._is_congested():
+        if lac > read.previousLAC and not self._connection.is_congested():
             answer, entry, _ = self._lookup.entry(read.ledgerId, read.previousLAC + 1)
             if answer is Answer.OK:
                 fields: dict[str, Any] = {
@@ -220,7 +201,7 @@ class V3Requests:
         self._ledgers.explicit_lac_then(
             as_request(Kind.WRITE_LAC, asked.ledgerId, key=key, body=asked.body),
             lambda answer: self._refuse(request, answer),
-            self._asker,
+            self._connection,
         )
 
     def _read_lac(self, request: pb.Request) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from quire.bookie.ledgers import Ledgers
 from quire.bookie.polls import Polls
 from quire.bookie.unread import UnreadAnswers
 from quire.bookie.vigil import Vigil
-from quire.bookie.waiters import Asker
+from quire.bookie.waiters import FIRST_WORDS_MAX, Asker
 from quire.core.answers import Answer
 from quire.core.errors import MalformedFrameError, StorageError
 from quire.core.ids import BookieId
@@ -93,20 +94,32 @@ class ClientConnection(FrameProtocol, Asker):
         self, server: Serving, frame_bytes_max: int, state: ConnectionState, *, in_chunks: bool = False
     ) -> None:
         super().__init__(server.scratch, server.receive_budget, frame_bytes_max, state, in_chunks=in_chunks)
-        self._server = server
+        self.server = self._server = server
         self._ledgers = server.ledgers
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._peer = "?"
-        self._polls = Polls(server.ledgers)
+        self.polls = Polls(server.ledgers)
         self.not_read_since: float | None = None
         self.secure = False
         self._told = False
         self._opening_timer: asyncio.TimerHandle | None = None
         self._kept: list[Buffer] = []
         self._waiting: list[Callable[[], None]] = []
+        self._again: deque[Callable[[], None]] = deque()
         self.waiting_bytes = 0
         self.is_newcomer = True
+
+    def _serve_again(self) -> None:
+        """Serve the requests that had to wait for their client to read, as long as it does."""
+        limit = self._server.config.answer_bytes_max
+        while self._again and self.not_read_since is None and not self._server.holding:
+            if self.first_words >= FIRST_WORDS_MAX:
+                break
+            if self._out_bytes >= limit:
+                self.send_answers()
+            else:
+                self._again.popleft()()
 
     # --- for subclasses ------------------------------------------------------------------------------------------
 
@@ -116,10 +129,6 @@ class ClientConnection(FrameProtocol, Asker):
 
     def drop_requests(self) -> None:
         """The client is gone: drop its requests."""
-        raise NotImplementedError
-
-    def serve_again(self, frame: Buffer) -> None:
-        """Put a request behind those that wait."""
         raise NotImplementedError
 
     def _work(self) -> None:
@@ -148,10 +157,11 @@ class ClientConnection(FrameProtocol, Asker):
         if exc is not None and not self._told and (in_handshake or isinstance(exc, ssl.SSLError)):
             self._server.ended("closing the connection of %s: %s", self._peer, explain(exc))
         self.drop_requests()
-        self._polls.drop()
+        self.polls.drop()
         self._out.clear()
         self._kept.clear()
         self._waiting.clear()
+        self._again.clear()
         self._server.unread.done(self)
         self._server.disconnected(self)
 
@@ -239,18 +249,18 @@ class ClientConnection(FrameProtocol, Asker):
         return self.not_read_since is not None or self._out_bytes >= self._server.config.answer_bytes_max
 
     def unless_congested(
-        self, frame: Callable[[], Buffer], then: Callable[[Answer], None]
+        self, again: Callable[[], None], then: Callable[[Answer], None]
     ) -> Callable[[Answer], None]:
         """What to call when the event that a response waited for has happened: `then`, if the client reads.
 
-        Else the request, which `frame` gives, is served again when it does: by then nothing is to be waited for.
+        Else the request is served `again`, behind those that wait, when it does: by then nothing is to be waited for.
         """
 
         def happened(answer: Answer) -> None:
             if not self.is_congested():
                 then(answer)
             elif self.transport is not None:
-                self.serve_again(frame())
+                self._again.append(again)
                 asyncio.get_running_loop().call_soon(self.chunk_done)
 
         return happened

@@ -202,10 +202,7 @@ class Connection(ClientConnection):
         self._answer(request, Answer.BAD_REQUEST)
 
     def has_requests(self) -> bool:
-        return bool(self._requests)
-
-    def serve_again(self, frame: Buffer) -> None:
-        self._requests.append(memoryview(frame))
+        return bool(self._requests or self._again)
 
     def drop_requests(self) -> None:
         self._requests.clear()
@@ -242,6 +239,8 @@ class Connection(ClientConnection):
         except MalformedFrameError as error:
             requests.clear()
             self._fail(error)
+        if self._again:
+            self._serve_again()
         if self._added:
             self._server.put(self)
 
@@ -271,11 +270,7 @@ class Connection(ClientConnection):
         if kind is Kind.ADD:
             self._add(request)
         elif request.flags & Flag.FENCE and kind in (Kind.READ, Kind.READ_LAC) and request.ledger_id >= 0:
-            if not self._ledgers.introductions.knows(request.ledger_id):
-                # It may wait for a record, and is not to keep all that came with it.
-                frame = memoryview(bytes(frame))
-                request = native.decode_request(frame)
-            look = self.unless_congested(lambda: frame, self._look(request))
+            look = self.unless_congested(partial(self._serve, frame), self._look(request))
             self._ledgers.fence_then(request, self.unless_held(look), self)
         elif kind in (Kind.READ, Kind.READ_LAC):
             self._look(request)(Answer.OK)
@@ -394,7 +389,7 @@ class Connection(ClientConnection):
                 self._entries(request, Answer.OK, first, first if lac is None else min(last, lac), bytes_max)
 
         wait = min(wait_ms / 1000, self._server.config.long_poll_seconds_max)
-        if not self._polls.wait(request.ledger_id, previous, wait, wake):
+        if not self.polls.wait(request.ledger_id, previous, wait, wake):
             self._answer(request, Answer.TOO_BUSY)
 
     def _serve_rest(self, request: Request) -> None:
