@@ -175,8 +175,8 @@ class CollectorWorld:
         bookie, token = state.bookie, self._token(life)
         facts = LedgerFacts(LEDGER, KEY, bookie.token, deleted_until_ms=int(bookie.dead))
         machine = BookieLedgerMachine(facts, known=True, rules=self.switches.rules)
-        answer = machine.add(key=KEY, token=token, digest_type=0, lac=-1, recovery=False)
-        if answer is not Answer.OK:
+        ready = machine.add(key=KEY, token=token, digest_type=0, lac=-1, recovery=False)
+        if ready.answer is not Answer.OK:
             return  # refused: nothing changes, and it may be tried again
         lsn = bookie.lsn + 1
         held = tuple(sorted({**dict(bookie.held), life: lsn}.items()))
