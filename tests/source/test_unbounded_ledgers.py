@@ -30,7 +30,7 @@ def bookie(term: int) -> BookieLedgerMachine:
 
 
 def add(machine: BookieLedgerMachine, term: int) -> Answer:
-    return machine.add(key=KEY, token=0, digest_type=0, lac=-1, recovery=False, term=term)
+    return machine.add(key=KEY, token=0, digest_type=0, lac=-1, recovery=False, term=term).answer
 
 
 def writer() -> WriterMachine:
@@ -71,13 +71,13 @@ def test_a_lower_term_is_rejected() -> None:
     machine = bookie(3)
     assert add(machine, 2) is Answer.INVALID_TERM
     assert machine.facts.term == 3
-    assert machine.set_fence(key=KEY, token=0, digest_type=0, term=2) is Answer.INVALID_TERM
+    assert machine.set_fence(key=KEY, token=0, digest_type=0, term=2).answer is Answer.INVALID_TERM
     assert not machine.facts.fenced
 
 
 def test_normal_reads_do_not_care_about_terms() -> None:
     """ "Normal reads do not care about terms." """
-    assert bookie(9).may_know(b"", 0) is Answer.OK
+    assert bookie(9).may_read(b"", 0) is Answer.OK
 
 
 def test_a_writer_that_hears_of_a_newer_term_disengages() -> None:

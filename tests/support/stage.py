@@ -46,14 +46,15 @@ class StageBookie:
         self.rules = rules
 
     def add(self, ids: Sequence[int], lac: int, *, recovery: bool) -> Answer:
-        answer = self.machine.add(key=KEY, token=0, digest_type=0, lac=lac, recovery=recovery)
+        answer = self.machine.add(key=KEY, token=0, digest_type=0, lac=lac, recovery=recovery).answer
         if answer is Answer.OK:
             self.held.update(ids)
         return answer
 
     def fence(self) -> None:
-        assert self.machine.set_fence(key=KEY, token=0, digest_type=0) is Answer.OK
-        self.machine.fence_durable()
+        ready = self.machine.set_fence(key=KEY, token=0, digest_type=0)
+        assert ready.answer is Answer.OK
+        self.machine.saved(ready.facts or self.machine.facts)
 
     def lose_everything(self, *, limbo: bool) -> None:
         """Its disk is empty; with `limbo` it knows that it may have lost something."""
@@ -61,7 +62,6 @@ class StageBookie:
         self.machine = BookieLedgerMachine(LedgerFacts(1), known=False, rules=self.rules)
         if limbo:
             self.machine.enter_limbo()
-            self.machine.fence_durable()
 
 
 class Stage:

@@ -23,7 +23,7 @@ from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads, Told
 from quire.bookie.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateRefusalError, Waiter
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import NO_KEY
+from quire.core.bookie_ledger import NO_KEY, once_read
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
@@ -131,9 +131,7 @@ class FirstWords:
 
     def _add(self, request: Request, run: RunView, waiter: Waiter, tag: object) -> None:
         """Take or refuse a run that waited."""
-        answer = self._ledgers.admit(request, run, waiter, tag)
-        if answer is Answer.UNKNOWN:
-            answer = Answer.READ_ONLY
+        answer = once_read(self._ledgers.admit(request, run, waiter, tag))
         if answer is not Answer.OK:
             waiter.stored(tag, LateRefusalError(answer, request.ledger_id))
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
-from quire.core.rules import Rules
+from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.shares import HeldInterval
 from quire.storage.reading import RangeHeld
 from quire.wire.entry import Buffer
@@ -30,23 +29,27 @@ class Found:
     lac_term: int = 0
 
 
-def found_of(held: RangeHeld, facts: LedgerFacts, first: int, *, limbo: bool, rules: Rules) -> Found:
+def found_of(held: RangeHeld, machine: BookieLedgerMachine, first: int, *, failing: bool) -> Found:
     """The result of a read from an id on.
 
     Args:
         held: what the disk has of it.
-        facts: what is known of the ledger.
+        machine: the ledger's.
         first: the first id that was asked for.
-        limbo: entries may have been lost: nothing absent is conclusive.
-        rules: the judgements.
+        failing: the disk fails.
     """
-    vouched, unknown, damaged = held.vouched_through, list(held.unknown), held.damaged
-    if rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN:
-        vouched = first - 1
-    if unknown and rules.negative_answer(limbo=False, damaged=True) is not Answer.UNKNOWN:
-        unknown, damaged = [], []
+    conclusive = machine.conclusive_through(first, held.vouched_through, failing=failing)
+    tells = machine.tells_damage()
+    facts = machine.facts
     return Found(
-        Answer.OK, list(held.runs), vouched, unknown, facts.lac, held.places, damaged, facts.lac_term
+        Answer.OK,
+        list(held.runs),
+        conclusive,
+        list(held.unknown) if tells else [],
+        facts.lac,
+        held.places,
+        held.damaged if tells else (),
+        facts.lac_term,
     )
 
 

@@ -136,7 +136,6 @@ class GarbageCollector:
         self._clock = clock
         self._worker = worker
         self._chance = chance
-        self._rules = rules
         self._file = CollectorFile(Path(config.directory), files)
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
@@ -339,17 +338,13 @@ class GarbageCollector:
             if not number % SLICE:
                 await asyncio.sleep(0)
             mark, version = marks.get(ledger_id, (None, 0))
-            proof = self._machine.proof(ledger_id, mark, self._storage.token(ledger_id))
-            if proof is None or (proof.through is not None and not self._covers(ledger_id, proof.through)):
+            since = partial(self._storage.written_since, ledger_id)
+            proof = self._machine.judge(ledger_id, mark, self._storage.token(ledger_id), since)
+            if proof is None:
                 unknown.append(ledger_id)
-                continue
-            self._machine.due(ledger_id, proof)
-            doomed.append(Doomed(ledger_id, proof, version))
+            else:
+                doomed.append(Doomed(ledger_id, proof, version))
         return doomed, unknown
-
-    def _covers(self, ledger_id: int, through: int) -> bool:
-        newest = through + 1 if self._storage.written_since(ledger_id, through) else through
-        return self._rules.drop_covers(through, newest)
 
     async def _drop(self, doomed: Sequence[Doomed], mine: int) -> None:
         """Look once more, and drop; returns when all of that is on the disk."""
@@ -360,9 +355,9 @@ class GarbageCollector:
             gone = await self._store.look(batch, mine)
             for one, record_there in zip(batch, gone, strict=True):
                 through = before_look if one.proof.through is None else one.proof.through
+                since = partial(self._storage.written_since, one.ledger_id)
                 # The look has failed as a whole where the counter was not this pass's own.
-                allowed = self._rules.look_allows_drop(record_there=record_there, counter_is_own=True)
-                if allowed and self._covers(one.ledger_id, through):
+                if self._machine.may_drop(through, since, record_there=record_there, counter_is_own=True):
                     self._drop_one(one.ledger_id, one.proof, drops)
         if drops.begun > DROPS_NAMED_MAX:
             more = drops.begun - DROPS_NAMED_MAX

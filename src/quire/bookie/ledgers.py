@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from quire.bookie.asked_ledgers import AskedLedgers
 from quire.bookie.followers import Followers, Poll
@@ -18,9 +18,10 @@ from quire.bookie.found import Found, found_of, ledger_info, page_of
 from quire.bookie.introductions import Introductions, Then
 from quire.bookie.lac_bodies import is_lac_body
 from quire.bookie.told_lacs import ToldLacs
-from quire.bookie.waiters import NO_ASKER, NOBODY, UNTIL_TAKEN, WHEN_DURABLE, Asker, Waiter
+from quire.bookie.waiters import FACTS_OF, NO_ASKER, NOBODY, WHEN_DURABLE, Asker, Waiter
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
+from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, LedgerFacts
+from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
 from quire.core.ids import NO_ENTRY
 from quire.core.rules import RULES, Rules
@@ -54,6 +55,9 @@ class Ledgers:
         introductions: who may be the first to speak of a ledger.
         store_is_trusted: whether what the metadata store says of records may settle a fence.
     """
+
+    machine: ClassVar = BookieLedgerMachine
+    """Decides for one ledger."""
 
     def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
         self._storage = storage
@@ -109,7 +113,7 @@ class Ledgers:
                 return answer
             machine = self._machine(request.ledger_id)
         lac_before = machine.facts.lac
-        answer = machine.add(
+        facts, _, answer, persisted = machine.add(
             key=request.key,
             token=request.token,
             digest_type=request.digest_type,
@@ -118,21 +122,27 @@ class Ledgers:
             term=request.term,
         )
         if answer is not Answer.OK:
-            if answer is Answer.UNKNOWN and machine.dirty and not machine.facts.key:
+            if (
+                answer is Answer.UNKNOWN
+                and not machine.facts.key
+                and storage.facts(request.ledger_id) is None
+            ):
                 del self._machines[request.ledger_id]  # nothing has been learned of it yet
             return answer
-        if machine.dirty:
-            storage.put_facts(machine.snapshot(), UNTIL_TAKEN, machine)
+        if facts is not None:
+            storage.put_facts(facts, FACTS_OF, (machine, facts))
         storage.put_run(
             run,
             request.body_crc,
             lac=request.lac,
             token=request.token,
             recovery=recovery,
-            sink=waiter,
+            sink=waiter if persisted else NOBODY,
             tag=tag,
             background=background,
         )
+        if not persisted:
+            waiter.stored(tag, None)
         if not recovery:
             self._evidence[request.ledger_id] = run.last
         self.adds += 1
@@ -169,7 +179,7 @@ class Ledgers:
         before = machine.facts.lac
         answer = machine.explicit_lac(
             body, explicit_lac_of(body), key=key, token=token, digest_type=digest_type
-        )
+        ).answer
         if answer is Answer.OK and machine.facts.lac > before:
             self._unsaved_lacs[ledger_id] = machine
             self.followers.tell(ledger_id, machine.facts.lac)
@@ -191,13 +201,13 @@ class Ledgers:
             self.introductions.refuse(answer, self.explicit_lac_then, request, then, asker)
             return
         self._unsaved_lacs.pop(request.ledger_id, None)
-        self._answer_when_durable(self._machine(request.ledger_id), then)
+        self._save(self._machine(request.ledger_id), then)
 
     def force(self, ledger_id: int, then: Then) -> None:
         """Call `then` when all that was put of a ledger, and so its newest state, is durable; at once for a stranger."""
         machine = self._known(ledger_id)
         if machine is not None and self._storage.failure is None:
-            self._answer_when_durable(machine, then)
+            self._save(machine, then)
         else:
             then(Answer.OK if self._storage.failure is None else Answer.ERROR)
 
@@ -213,29 +223,23 @@ class Ledgers:
             self.introductions.refuse(answer, self.fence_then, request, then, asker)
             return
         machine = self._machine(request.ledger_id)
-        answer = machine.set_fence(
+        self.told_lacs.complete(machine)
+        ready = machine.set_fence(
             key=request.key, token=request.token, digest_type=request.digest_type, term=request.term
         )
-        if answer is not Answer.OK:
-            then(answer)
-            return
-        if not machine.dirty and machine.fence is Fence.DURABLE:
-            then(Answer.OK)
+        if ready.facts is None:
+            then(ready.answer)
             return
         if self._storage.failure is not None:
+            machine.not_saved(ready.facts)
             then(Answer.ERROR)
             return
 
-        waits = self._rules.answer_waits_for_durable_fence()
-
-        def durable(error: StorageError | None) -> None:
+        def answered(answer: Answer) -> None:
             self.followers.tell(request.ledger_id, EVERY_LAC)  # its writer sends no LAC any more
-            if waits:
-                then(Answer.OK if error is None else Answer.ERROR)
+            then(answer)
 
-        self._journal_facts(machine, durable)
-        if not waits:
-            then(Answer.OK)
+        self._carry_out(machine, ready, answered)
 
     def read(self, request: Request, first: int, last: int, bytes_max: int, *, placed: bool = False) -> Found:
         """What this bookie has of first..last, and what is conclusive; a requested fence has been set before.
@@ -247,15 +251,13 @@ class Ledgers:
         if machine is None:
             answer = self._of_stranger(ledger_id)
             return Found(answer, [], NO_ENTRY if answer is Answer.UNKNOWN else last, [], NO_ENTRY)
-        facts = machine.facts
-        answer = machine.may_know(request.key, request.token)
+        answer = machine.may_read(request.key, request.token)
+        if answer is Answer.NO_LEDGER:
+            return Found(answer, [], last, [], machine.facts.lac)
         if answer is not Answer.OK:
             return Found(answer, [], NO_ENTRY, [], NO_ENTRY)
-        if facts.deleted_until_ms:
-            return Found(Answer.NO_LEDGER, [], last, [], facts.lac)
         held = self._storage.read(ledger_id, first, last, bytes_max, placed=placed)
-        limbo = facts.limbo or self._storage.failure is not None
-        return found_of(held, facts, first, limbo=limbo, rules=self._rules)
+        return found_of(held, machine, first, failing=self._storage.failure is not None)
 
     def last_confirmed(self, request: Request) -> tuple[Answer, int, bytes, Buffer]:
         """(response, LAC, explicit LAC body, an entry whose header shows a LAC) of a ledger."""
@@ -264,11 +266,9 @@ class Ledgers:
         if machine is None:
             return self._of_stranger(ledger_id), NO_ENTRY, b"", b""
         facts = machine.facts
-        answer = machine.may_know(request.key, request.token)
+        answer = machine.may_read(request.key, request.token)
         if answer is not Answer.OK:
             return answer, NO_ENTRY, b"", b""
-        if facts.deleted_until_ms:
-            return Answer.NO_LEDGER, NO_ENTRY, b"", b""
         evidence: Buffer = b""
         self.told_lacs.complete(machine)
         entry_id = self._evidence.get(ledger_id, self._storage.last_entry(ledger_id))
@@ -351,24 +351,15 @@ class Ledgers:
         if machine is None:
             then(Answer.NO_LEDGER)
             return
-        if not request.key or (machine.facts.key and machine.facts.key != request.key):
-            then(Answer.UNAUTHORISED)
-            return
-        answer = machine.clear_limbo(lsn)
-        if answer is not Answer.OK or not machine.dirty:
-            then(answer)
-            return
-
-        self._answer_when_durable(machine, then)
+        self.told_lacs.complete(machine)
+        self._carry_out(machine, machine.clear_limbo(lsn, key=request.key), then)
 
     def put_in_limbo(self, facts: LedgerFacts, then: Callable[[StorageError | None], None]) -> None:
         """Put a ledger in limbo that this bookie may have lost entries of; a fence may be lost too."""
         machine = self._machine(facts.ledger_id)
-        machine.facts.key = machine.facts.key or facts.key
-        machine.facts.token = machine.facts.token or facts.token
-        machine.enter_limbo(self._storage.started_lsn)
-
-        self._journal_facts(machine, then)
+        self.told_lacs.complete(machine)
+        ready = machine.enter_limbo(self._storage.started_lsn, key=facts.key, token=facts.token)
+        self._journal(machine, ready, then)
 
     def delete(self, ledger_id: int, until_ms: int, then: Callable[..., None] = lambda _error: None) -> None:
         """Drop a ledger's entries, and refuse adds to it until the wall clock passes `until_ms`.
@@ -376,20 +367,11 @@ class Ledgers:
         `then` is called once that is durable, or with the error: then the ledger is as it was.
         """
         machine = self._machine(ledger_id)
-        machine.facts.deleted_until_ms = until_ms
-        machine.dirty = False
         self._evidence.pop(ledger_id, None)
         self._unsaved_lacs.pop(ledger_id, None)
         self.told_lacs.forget(ledger_id)
-
-        def durable(error: StorageError | None) -> None:
-            if error is not None:
-                machine.facts.deleted_until_ms = 0
-            then(error)
-
-        self._storage.delete(ledger_id, until_ms, WHEN_DURABLE, durable)
+        self._journal(machine, machine.delete(until_ms), then)
         self.followers.tell(ledger_id, EVERY_LAC)
-        self.flush_soon()
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
         """Drop deleted ledgers whose tombstones storage has shrunk."""
@@ -401,7 +383,9 @@ class Ledgers:
         """Journal the explicit LACs that only memory holds and that are to wait no longer."""
         unsaved, self._unsaved_lacs = self._unsaved_lacs, {}
         for machine in unsaved.values():
-            self._storage.put_facts(machine.snapshot(), NOBODY, None)
+            facts = machine.save().facts
+            assert facts is not None
+            self._storage.put_facts(facts, FACTS_OF, (machine, facts))
         if len(unsaved) >= LACS_UNSAVED_MAX:
             self._forget_machines()
 
@@ -415,8 +399,11 @@ class Ledgers:
     # --- pieces --------------------------------------------------------------------------------------------------
 
     def _of_stranger(self, ledger_id: int) -> Answer:
-        unsure = self._storage.suspects(ledger_id) or self._storage.failure is not None
+        unsure = self._may_be_lost(ledger_id) or self._storage.failure is not None
         return Answer.UNKNOWN if unsure else Answer.NO_LEDGER
+
+    def _may_be_lost(self, ledger_id: int) -> bool:
+        return self._rules.unknown_may_be_lost(searching=self._storage.suspects(ledger_id))
 
     def _known(self, ledger_id: int) -> BookieLedgerMachine | None:
         machine = self._machines.get(ledger_id)
@@ -430,7 +417,7 @@ class Ledgers:
     def _made(self, facts: LedgerFacts, *, known: bool) -> BookieLedgerMachine:
         if len(self._machines) >= self._machines_max:
             self._forget_machines()
-        machine = self._machines[facts.ledger_id] = BookieLedgerMachine(
+        machine = self._machines[facts.ledger_id] = self.machine(
             facts, known=known, lost=self._lost, asked=facts.ledger_id in self._asked, rules=self._rules
         )
         return machine
@@ -439,7 +426,7 @@ class Ledgers:
         """Let go of the older machines that can be made again from what storage knows: most of many ledgers are idle."""
         storage, evidence, told = self._storage, self._evidence, self.told_lacs
         for ledger_id, machine in list(self._machines.items())[:-MACHINES_KEPT]:
-            if ledger_id in told or not machine.settled or storage.facts(ledger_id) != machine.facts:
+            if ledger_id in told or not machine.is_as_stored(storage.facts(ledger_id)):
                 continue
             del self._machines[ledger_id]
             if evidence.get(ledger_id) == storage.last_entry(ledger_id):
@@ -450,31 +437,43 @@ class Ledgers:
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)
         if machine is None:
-            machine = self._made(LedgerFacts(ledger_id), known=False)
-            if self._storage.suspects(ledger_id):
-                # What was lost with a damaged record may have been this ledger's entries, and its fence.
-                machine.enter_limbo(self._storage.started_lsn)
-                machine.record_read(settles=ledger_id in self._asked)
+            # What was lost with a damaged record may have been this ledger's entries, and its fence.
+            doubt = Doubt(self._storage.started_lsn) if self._may_be_lost(ledger_id) else None
+            machine = self._made(LedgerFacts(ledger_id, doubt=doubt), known=False)
         return machine
 
-    def _journal_facts(
-        self, machine: BookieLedgerMachine, then: Callable[[StorageError | None], None]
+    def _save(self, machine: BookieLedgerMachine, then: Then) -> None:
+        """Journal all that is known of a ledger, with the body of a LAC that came without one."""
+        self.told_lacs.complete(machine)
+        self._carry_out(machine, machine.save(), then)
+
+    def _carry_out(self, machine: BookieLedgerMachine, ready: BookieReady, then: Then) -> None:
+        """Journal what a ledger's machine says, and give the response when it says."""
+        if ready.persisted:
+            self._journal(machine, ready, lambda error: then(ready.answer if error is None else Answer.ERROR))
+            return
+        if ready.facts is not None:
+            self._journal(machine, ready, lambda _: None)
+        then(ready.answer)
+
+    def _journal(
+        self, machine: BookieLedgerMachine, ready: BookieReady, then: Callable[[StorageError | None], None]
     ) -> None:
-        """Journal what a ledger's machine knows; once that is durable so is its fence, and `then` is called."""
+        """Journal facts or a tombstone; once that is durable, or failed, the machine is told, and `then` is called."""
+        facts, known = ready.facts, machine.facts
 
         def durable(error: StorageError | None) -> None:
-            if error is None:
-                machine.fence_durable()
-            else:
-                machine.dirty = True
+            if facts is not None:
+                FACTS_OF.stored((machine, facts), error)
+            elif error is not None:
+                machine.not_deleted()
             then(error)
 
-        self.told_lacs.complete(machine)
-        self._storage.put_facts(machine.snapshot(), WHEN_DURABLE, durable)
+        if facts is not None:
+            self._storage.put_facts(facts, WHEN_DURABLE, durable)
+        else:
+            self._storage.delete(known.ledger_id, known.deleted_until_ms, WHEN_DURABLE, durable)
         self.flush_soon()
-
-    def _answer_when_durable(self, machine: BookieLedgerMachine, then: Then) -> None:
-        self._journal_facts(machine, lambda error: then(Answer.OK if error is None else Answer.ERROR))
 
     def flush_soon(self) -> None:
         """Flush at the end of this loop turn, together with what others put in it."""

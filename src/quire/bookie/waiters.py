@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final, Protocol
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
 from quire.core.errors import StorageError
 
 FIRST_WORDS_MAX: Final = 128
@@ -51,13 +51,17 @@ class _Nobody:
         """Without a waiter: a response that depends on it has a tag of its own."""
 
 
-class _UntilTaken:
-    """Facts that the disk did not take must be put again with the next run: else its ledger would have no owner."""
+class _FactsOf:
+    """Tells a ledger's machine what became of facts that no response waits for."""
 
     def stored(self, tag: Any, error: StorageError | None) -> None:
-        if error is not None:
-            assert isinstance(tag, BookieLedgerMachine)
-            tag.dirty = True
+        machine: BookieLedgerMachine
+        facts: LedgerFacts
+        machine, facts = tag
+        if error is None:
+            machine.saved(facts)
+        else:
+            machine.not_saved(facts)
 
 
 class _WhenDurable:
@@ -71,7 +75,7 @@ class _WhenDurable:
 NOBODY = _Nobody()
 NO_ASKER = Asker()
 """Stands for no client: it is never slowed, however many of its requests wait."""
-UNTIL_TAKEN = _UntilTaken()
+FACTS_OF = _FactsOf()
 WHEN_DURABLE = _WhenDurable()
 
 

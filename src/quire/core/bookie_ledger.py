@@ -1,7 +1,8 @@
 """What a bookie knows and decides about one ledger: which runs it takes, its LAC, and what is conclusive.
 
 A bookie knows fences, terms, keys and LACs. It knows nothing of fragments, nor of open and closed. The entries
-themselves and the disk are `storage`'s; this machine says what must be durable before which response.
+themselves and the disk are `storage`'s; this machine says what is journaled for a request, in which order, and whether
+the response waits until that is durable. What it says is one `BookieReady` for each request.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1".
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final, NamedTuple
 
 from quire.core.answers import Answer
 from quire.core.doubt import Doubt
@@ -78,11 +80,45 @@ class Fence(Enum):
     DURABLE = "durable"
 
 
-class BookieLedgerMachine:
-    """One ledger on one bookie. Inputs are methods that return an `Answer`; the driver persists `facts` on request.
+class Journaled(Enum):
+    """What a request adds to the journal besides facts: nothing, the run that came with it, or the ledger's tombstone."""
 
-    The driver calls an input and hands what it admitted to storage in the same loop turn, with no `await` between:
-    so an add admitted before a fence is visible to it, and a later one is refused.
+    NOTHING = "nothing"
+    RUN = "run"
+    TOMBSTONE = "tombstone"
+
+
+class BookieReady(NamedTuple):
+    """What is to be done for one request: all of it in the same loop turn, in the order of the fields.
+
+    Attributes:
+        facts: journal these first; later call `saved` or `not_saved` with them. None: the journal has the newest ones.
+        record: journal this next.
+        answer: the response.
+        persisted: the response leaves when all that is journaled above is durable, and it is an error where that fails;
+            else it leaves at once.
+
+    Source: docs/protocol/bookie.md, "One `BookieReady` for each request".
+    """
+
+    facts: LedgerFacts | None
+    record: Journaled
+    answer: Answer
+    persisted: bool
+
+
+_AT_ONCE: Final = {answer: BookieReady(None, Journaled.NOTHING, answer, persisted=False) for answer in Answer}
+_STORE: Final = {
+    persisted: BookieReady(None, Journaled.RUN, Answer.OK, persisted=persisted) for persisted in (True, False)
+}
+"""Made once: a run of a ledger with nothing new makes no object."""
+
+
+class BookieLedgerMachine:
+    """One ledger on one bookie. Inputs are methods; those that a request comes with return a `BookieReady`.
+
+    The driver carries out a `BookieReady` in the same loop turn, with no `await` between: so an add admitted before a fence is
+    visible to it, and a later one is refused.
 
     Args:
         facts: what is known of the ledger.
@@ -93,13 +129,12 @@ class BookieLedgerMachine:
 
     Attributes:
         facts: what must survive a restart.
-        dirty: the facts changed and must be journaled before the next run of this ledger.
         fence: NONE, PENDING (set, not yet durable) or DURABLE.
         fence_known: `fence` is the whole truth. After a loss it is not, until `record_read` or a fence: normal adds are
             neither taken nor refused so long. Memory only: a restart asks again.
     """
 
-    __slots__ = ("_lost", "_rules", "dirty", "facts", "fence", "fence_known")
+    __slots__ = ("_lost", "_rules", "_unsaved", "facts", "fence", "fence_known")
 
     def __init__(
         self,
@@ -111,7 +146,7 @@ class BookieLedgerMachine:
         rules: Rules = RULES,
     ) -> None:
         self.facts = facts
-        self.dirty = not known
+        self._unsaved = not known
         self.fence = Fence.DURABLE if facts.fenced else Fence.NONE
         self.fence_known = asked or not (lost or facts.limbo)
         self._lost = lost
@@ -119,8 +154,8 @@ class BookieLedgerMachine:
 
     def add(
         self, *, key: bytes, token: int, digest_type: int, lac: int, recovery: bool, term: int = 0
-    ) -> Answer:
-        """May entries enter? On OK the caller stores them now, and the known LAC has been raised.
+    ) -> BookieReady:
+        """May entries enter? On OK they are stored, and the known LAC has been raised.
 
         Args:
             lac: the LAC in the adds' header.
@@ -132,62 +167,72 @@ class BookieLedgerMachine:
 
         Source: BookKeeper protocol, "Writing to the ledger"; Vanlightly's guide, "Avoiding Split Brain".
         """
+        rules = self._rules
         answer = self._admit(key, token, digest_type, term)
         if answer is not Answer.OK:
-            return answer
-        if not self._rules.add_allowed(fenced=self.facts.fenced, recovery=recovery):
-            return Answer.FENCED
-        if not (self.fence_known or recovery) and self._rules.first_add_after_loss(
+            return _AT_ONCE[answer]
+        if not rules.add_allowed(fenced=self.facts.fenced, recovery=recovery):
+            return _AT_ONCE[Answer.FENCED]
+        if not (self.fence_known or recovery) and rules.first_add_after_loss(
             in_doubt=self.facts.limbo, lost=self._lost, known=bool(self.facts.key)
         ):
-            return Answer.UNKNOWN
+            return _AT_ONCE[Answer.UNKNOWN]
         self._learn(key, token, digest_type, term)
-        self.facts.lac = self._rules.lac_after_add(self.facts.lac, lac, recovery=recovery)
-        return Answer.OK
+        self.facts.lac = rules.lac_after_add(self.facts.lac, lac, recovery=recovery)
+        ready = _STORE[rules.acknowledges_once_persisted()]
+        return ready._replace(facts=self._to_save()) if self._unsaved else ready
 
-    def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> Answer:
-        """Fence the ledger in memory: adds are refused from here on. The response waits until the fence is durable.
+    def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> BookieReady:
+        """Fence the ledger: adds are refused from here on, and the response waits until the fence is durable.
 
         Returns:
-            OK (look up now, answer after `fence_durable`), UNAUTHORISED, WRONG_TOKEN, INVALID_TERM or DELETED.
+            OK (what the request asks for is looked up when the response leaves), UNAUTHORISED, WRONG_TOKEN, INVALID_TERM
+            or DELETED.
 
         Source: BookKeeper protocol: "the fenced state of the ledger is persisted to disk".
         """
-        if not key:
-            return Answer.UNAUTHORISED
-        answer = self._admit(key, token, digest_type, term)
+        answer = self._admit(key, token, digest_type, term) if key else Answer.UNAUTHORISED
         if answer is not Answer.OK:
-            return answer
+            return _AT_ONCE[answer]
         self._learn(key, token, digest_type, term)
         if not self.facts.fenced:
-            self.facts.fenced = True
-            self.fence = Fence.PENDING
-            self.dirty = True
-        return Answer.OK
+            self.facts.fenced, self.fence = True, Fence.PENDING
+        if self.fence is Fence.DURABLE and not self._unsaved:
+            return _AT_ONCE[Answer.OK]
+        persisted = self._rules.answer_waits_for_durable_fence()
+        return BookieReady(self._to_save(), Journaled.NOTHING, Answer.OK, persisted)
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is on its way to the disk: a machine made anew from the same facts would be this one."""
-        return not self.dirty and self.fence is not Fence.PENDING
-
-    def fence_durable(self) -> None:
-        """The journal holds the fence: answers that waited for it may leave."""
-        if self.fence is Fence.PENDING:
+    def saved(self, facts: LedgerFacts) -> None:
+        """The journal holds these facts, and their fence: answers that waited for it may leave."""
+        if facts.fenced and self.fence is Fence.PENDING:
             self.fence = Fence.DURABLE
 
-    def explicit_lac(self, body: bytes, lac: int, *, key: bytes, token: int, digest_type: int) -> Answer:
+    def not_saved(self, facts: LedgerFacts) -> None:  # noqa: ARG002 - whichever they are, the newest go next
+        """The journal did not take these facts: the ledger's next request brings them again."""
+        self._unsaved = True
+
+    def save(self) -> BookieReady:
+        """All that is known goes to the journal, a LAC that came by itself as well; the response waits for that."""
+        return BookieReady(self._to_save(), Journaled.NOTHING, Answer.OK, persisted=True)
+
+    def is_as_stored(self, stored: LedgerFacts | None) -> bool:
+        """Whether a machine made anew from these facts would be this one: nothing is on its way to the disk."""
+        return not self._unsaved and self.fence is not Fence.PENDING and stored == self.facts
+
+    def explicit_lac(self, body: bytes, lac: int, *, key: bytes, token: int, digest_type: int) -> BookieReady:
         """A writer says how far it is confirmed; the known LAC only rises, and the newest body is kept.
+
+        The response leaves at once: the LAC is journaled with what comes next, or by `save`.
 
         Source: Vanlightly's guide, "Last Add Confirmed (LAC)".
         """
         answer = self._admit(key, token, digest_type, 0)
-        if answer is not Answer.OK:
-            return answer
-        self._learn(key, token, digest_type, 0)
-        if lac > self.facts.lac or (lac == self.facts.lac and not self.facts.explicit_lac):
-            self.facts.lac = lac
-            self.facts.explicit_lac = body
-        return Answer.OK
+        if answer is Answer.OK:
+            self._learn(key, token, digest_type, 0)
+            if lac > self.facts.lac or (lac == self.facts.lac and not self.facts.explicit_lac):
+                self.facts.lac = lac
+                self.facts.explicit_lac = body
+        return _AT_ONCE[answer]
 
     def lac_told(self, lac: int, key: bytes, token: int, digest_type: int) -> bool:
         """A writer says how far it is confirmed, without a body; a body with a lower LAC is not kept.
@@ -211,13 +256,35 @@ class BookieLedgerMachine:
         facts.explicit_lac = b""
         return True
 
-    def may_know(self, key: bytes, token: int) -> Answer:
-        """May this reader get entries? Reads need no key, but a key or token that is given must fit."""
+    def may_read(self, key: bytes, token: int) -> Answer:
+        """May this reader get entries? Reads need no key, but a key or token that is given must fit.
+
+        Returns:
+            OK, UNAUTHORISED, WRONG_TOKEN; NO_LEDGER for a deleted one.
+        """
         if token and self.facts.token and token != self.facts.token:
             return Answer.WRONG_TOKEN
         if key and self.facts.key and key != self.facts.key:
             return Answer.UNAUTHORISED
-        return Answer.OK
+        return Answer.NO_LEDGER if self.facts.deleted_until_ms else Answer.OK
+
+    def conclusive_through(self, first: int, through: int, *, failing: bool = False) -> int:
+        """Through which id of a read from `first` on "no such entry" is a response: before `first` if entries may be lost.
+
+        Args:
+            through: how far the disk was looked through.
+            failing: the disk fails.
+        """
+        limbo = self.facts.limbo or failing
+        return (
+            first - 1
+            if self._rules.negative_answer(limbo=limbo, damaged=False) is Answer.UNKNOWN
+            else through
+        )
+
+    def tells_damage(self) -> bool:
+        """Whether entries that are here and unreadable are reported as unknown."""
+        return self._rules.negative_answer(limbo=False, damaged=True) is Answer.UNKNOWN
 
     def record_read(self, *, settles: bool) -> None:
         """The ledger's record was read after the loss: does it show that no fence was lost?
@@ -232,20 +299,24 @@ class BookieLedgerMachine:
         """
         self.fence_known = self.fence_known or settles
 
-    def enter_limbo(self, lsn: int = 0) -> None:
+    def enter_limbo(self, lsn: int = 0, *, key: bytes = NO_KEY, token: int = 0) -> BookieReady:
         """Entries and fences of this ledger may be lost here: what is absent, or not fenced, is unknown.
 
         Args:
             lsn: of the record of the loss; the request that ends this doubt names it.
+            key, token: what the ledger's record says, for a ledger that is not known.
 
         Source: Vanlightly's guide, "Recovery Phase 2": a negative must mean that the entry never was, nor ever will
         be, here.
         """
-        self.facts.doubt = Doubt(lsn)
-        self.fence_known = False
-        self.dirty = True
+        facts = self.facts
+        facts.key, facts.token = facts.key or key, facts.token or token
+        if facts.doubt is None or facts.doubt.lsn != lsn:
+            facts.doubt = Doubt(lsn)
+            self.fence_known = False
+        return self.save()
 
-    def clear_limbo(self, lsn: int | None = None) -> Answer:
+    def clear_limbo(self, lsn: int | None, *, key: bytes) -> BookieReady:
         """Every entry that this bookie should hold has been restored: the limbo ends.
 
         A fence that is still unknown is set in the same facts, and so in the same record of the journal: nothing would
@@ -253,26 +324,30 @@ class BookieLedgerMachine:
 
         Args:
             lsn: of the doubt that ends; None from clients that cannot name one.
+            key: the ledger's.
 
         Returns:
-            OK, or BAD_REQUEST when the ledger is in doubt since another loss than the one named.
+            OK, UNAUTHORISED, or BAD_REQUEST when the ledger is in doubt since another loss than the one named.
         """
-        doubt = self.facts.doubt
-        if doubt is None:
-            return Answer.OK
-        if not self._rules.ends_doubt(doubt.lsn, lsn):
-            return Answer.BAD_REQUEST
-        self.facts.doubt = None
-        self.dirty = True
-        if not self.fence_known and not self.facts.fenced and self._rules.leaving_doubt_fences():
-            self.facts.fenced = True
-            self.fence = Fence.PENDING
-        return Answer.OK
+        facts = self.facts
+        if not key or (facts.key and facts.key != key):
+            return _AT_ONCE[Answer.UNAUTHORISED]
+        if facts.doubt is not None:
+            if not self._rules.ends_doubt(facts.doubt.lsn, lsn):
+                return _AT_ONCE[Answer.BAD_REQUEST]
+            facts.doubt, self._unsaved = None, True
+            if not self.fence_known and not facts.fenced and self._rules.leaving_doubt_fences():
+                facts.fenced, self.fence = True, Fence.PENDING
+        return self.save() if self._unsaved else _AT_ONCE[Answer.OK]
 
-    def snapshot(self) -> LedgerFacts:
-        """The facts as they are now, to be journaled; clears `dirty`."""
-        self.dirty = False
-        return self.facts.copy()
+    def delete(self, until_ms: int) -> BookieReady:
+        """The ledger was deleted: its entries go, and adds are refused until the wall clock passes `until_ms`."""
+        self.facts.deleted_until_ms, self._unsaved = until_ms, False
+        return BookieReady(None, Journaled.TOMBSTONE, Answer.OK, persisted=True)
+
+    def not_deleted(self) -> None:
+        """The journal did not take the tombstone: the ledger is as it was."""
+        self.facts.deleted_until_ms = 0
 
     def check(self) -> None:
         """Assert what must always hold: a fence that was set stays."""
@@ -302,4 +377,13 @@ class BookieLedgerMachine:
         )
         if fresh != (facts.key, facts.token, facts.digest_type, facts.term):
             facts.key, facts.token, facts.digest_type, facts.term = fresh
-            self.dirty = True
+            self._unsaved = True
+
+    def _to_save(self) -> LedgerFacts:
+        self._unsaved = False
+        return self.facts.copy()
+
+
+def once_read(answer: Answer) -> Answer:
+    """What a run gets whose ledger's record was read for it: where that did not settle it, another bookie takes the run."""
+    return Answer.READ_ONLY if answer is Answer.UNKNOWN else answer

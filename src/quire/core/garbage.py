@@ -23,7 +23,7 @@ Source: docs/protocol/collection.md; BookKeeper overview, "Bookkeeper metadata m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -135,9 +135,9 @@ class CollectorMachine:
     1. `begin` with the counter as the store shows it. `Count`: keep `kept` on the disk, do the compare-and-swap, then
        `counted`. `Hold`: nothing is dropped; the pass may go on to report what is missing.
     2. `look` for one stretch of ledger ids after the other, in any order.
-    3. `proof` for each of `missing`. With a proof: one look that reads in one moment that the record is absent, the
-       tombstone stands and the counter is this pass's own; if so, and nothing was written to the ledger since
-       `Proof.through`, it is dropped. `due` says that there is a proof, `dropped` that it was acted on.
+    3. `judge` for each of `missing`. With a proof: one look that reads in one moment that the record is absent, the
+       tombstone stands and the counter is this pass's own; with that `may_drop` says whether it is dropped, and
+       `dropped` says that it was.
     4. `finish`, if every stretch was looked at, with those that have none; then `kept` goes to the disk.
 
     A pass that ends early, for whatever reason, changes no evidence.
@@ -297,10 +297,36 @@ class CollectorMachine:
             return Proof(By.CHAIN, own.found_lsn)
         return None
 
-    def due(self, ledger_id: int, proof: Proof) -> None:
-        """There is a proof; the ledger is not dropped yet, and will be judged again if this pass does not drop it."""
-        if proof.through is not None:
+    def judge(
+        self, ledger_id: int, mark: Mark | None, token: int, written_since: Callable[[int], bool]
+    ) -> Proof | None:
+        """As `proof`, for all that is here; a ledger with one is due: it will be judged again if this pass keeps it.
+
+        Args:
+            written_since: whether the ledger was written to after an LSN.
+        """
+        proof = self.proof(ledger_id, mark, token)
+        if proof is not None and proof.through is not None:
+            if not self._covers(proof.through, written_since):
+                return None
             self._due[ledger_id] = proof.through
+        return proof
+
+    def may_drop(
+        self, through: int, written_since: Callable[[int], bool], *, record_there: bool, counter_is_own: bool
+    ) -> bool:
+        """Whether the last look allows the drop, and nothing was written since that the proof does not cover.
+
+        Args:
+            through: for what was written up to this LSN there is a proof.
+            written_since: whether the ledger was written to after an LSN, now.
+            record_there, counter_is_own: what the store showed in one moment.
+        """
+        allowed = self._rules.look_allows_drop(record_there=record_there, counter_is_own=counter_is_own)
+        return allowed and self._covers(through, written_since)
+
+    def _covers(self, through: int, written_since: Callable[[int], bool]) -> bool:
+        return self._rules.drop_covers(through, through + written_since(through))
 
     def dropped(self, ledger_id: int) -> None:
         """The ledger is dropped."""

@@ -202,6 +202,11 @@ def add_allowed(*, fenced: bool, recovery: bool) -> bool:
     return recovery or not fenced
 
 
+def acknowledges_once_persisted() -> bool:
+    """A bookie acknowledges a run once it is durable: an acknowledged entry survives the crash of every bookie."""
+    return True
+
+
 def answer_waits_for_durable_fence() -> bool:
     """Every answer to a fencing request waits for its fence to be durable, a negative as well."""
     return True
@@ -227,6 +232,21 @@ def first_word(introduction: Introduction, key: bytes, token: int) -> Answer:
 def without_record(*, trusted: bool) -> Answer:
     """An id without a record was deleted or never given: nothing may be kept of it. A store that went back proves neither."""
     return Answer.DELETED if trusted else Answer.UNKNOWN
+
+
+def empty_is_a_loss(*, served: bool) -> bool:
+    """A bookie that has served before and finds nothing on its disk has lost everything."""
+    return served
+
+
+def unknown_may_be_lost(*, searching: bool) -> bool:
+    """A ledger that a bookie does not know was never there; until it has looked for what it may have lost, it cannot say."""
+    return searching
+
+
+def may_have_held(record: LedgerMetadata, bookie: BookieId) -> bool:
+    """A bookie that lost its records may have had entries, and a fence, of every ledger that names it: a closed one as well."""
+    return any(bookie in fragment.ensemble for fragment in record.fragments)
 
 
 def first_add_after_loss(*, in_doubt: bool, lost: bool, known: bool) -> bool:  # noqa: ARG001 - a mutant uses the other
@@ -405,11 +425,15 @@ class Rules:
     write_back_set: Callable[[Sequence[int], int], Sequence[int]] = write_back_set
     recovery_end: Callable[[int, int], int] = recovery_end
     add_allowed: Callable[..., bool] = add_allowed
+    acknowledges_once_persisted: Callable[[], bool] = acknowledges_once_persisted
     answer_waits_for_durable_fence: Callable[[], bool] = answer_waits_for_durable_fence
     lac_after_add: Callable[..., int] = lac_after_add
     negative_answer: Callable[..., Answer] = negative_answer
     first_word: Callable[[Introduction, bytes, int], Answer] = first_word
     without_record: Callable[..., Answer] = without_record
+    empty_is_a_loss: Callable[..., bool] = empty_is_a_loss
+    unknown_may_be_lost: Callable[..., bool] = unknown_may_be_lost
+    may_have_held: Callable[[LedgerMetadata, BookieId], bool] = may_have_held
     first_add_after_loss: Callable[..., bool] = first_add_after_loss
     record_settles_fence: Callable[[LedgerMetadata, BookieId], bool] = record_settles_fence
     leaving_doubt_fences: Callable[[], bool] = leaving_doubt_fences

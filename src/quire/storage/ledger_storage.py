@@ -189,7 +189,7 @@ class LedgerStorage:
         segment_files = SegmentFiles(
             Path(directory), config, identity.cluster_instance, identity.bookie_id, files, chance
         )
-        start = Start(segment_files, served=served)
+        start = Start(segment_files, served=rules.empty_is_a_loss(served=served))
         try:
             boots = BootFile(Path(directory), files)
             start.run()

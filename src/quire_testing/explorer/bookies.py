@@ -1,7 +1,8 @@
 """One bookie's half of the world: the ledger's machine of `core`, what memory holds, what the disk holds.
 
-The steps are those of `bookie/ledgers.py`, with bits for entries. What was admitted waits in the journal, in order; a
-sync makes the oldest waiting record durable and lets its response leave. A crash keeps the disk only.
+Requests are inputs of the machine, and what it says of each (`BookieReady`) is carried out as it says: records into the
+journal, responses to clients, now or when the journal holds what they wait for. A sync makes the oldest waiting record
+durable and lets its response leave. A crash keeps the disk only. Entries are bits.
 
 Source: BookKeeper protocol, "Closing a ledger as a reader"; docs/protocol/bookie.md.
 """
@@ -12,7 +13,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
+from quire.core.bookie_ledger import (
+    BookieLedgerMachine,
+    BookieReady,
+    Fence,
+    Journaled,
+    LedgerFacts,
+    once_read,
+)
+from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
@@ -41,11 +50,10 @@ class BookieState(NamedTuple):
 
     Attributes:
         facts: what the ledger's machine knows, None before it has heard of the ledger.
-        fence, dirty: its other two fields.
+        fence, unsaved: its other two fields.
         held: entries that a read finds.
         damaged: entries that are held and unreadable.
         journal: records that are not durable yet: (kind, content, who waits).
-        half: a request that has been looked at and not carried out (only with a fix taken out).
         answered_fence: a fencing request was answered: no normal add may be stored again.
         fault: what this bookie did against an invariant.
         losses: how often it lost what it held; the newest one's number is the LSN of a doubt.
@@ -60,12 +68,11 @@ class BookieState(NamedTuple):
 
     facts: tuple[Any, ...] | None = None
     fence: str = Fence.NONE.name
-    dirty: bool = False
+    unsaved: bool = False
     held: int = 0
     damaged: int = 0
     journal: tuple[tuple[Any, ...], ...] = ()
     disk: Disk = Disk()
-    half: tuple[Any, ...] | None = None
     answered_fence: bool = False
     fault: tuple[str, str] | None = None
     losses: int = 0
@@ -103,14 +110,23 @@ class BookieState(NamedTuple):
 
 
 class BookieDriver:
-    """Carries out requests on a `BookieState`; a mutant overrides one method."""
+    """Hands requests on a `BookieState` to the ledger's machine, and carries out what it says.
 
-    steps_apart = False
-    """Whether what waits in the journal is a step of its own even when no crash can come between."""
+    Args:
+        configuration: the world's size.
+        rules: the judgements.
+        kind: the machine.
+    """
 
-    def __init__(self, configuration: Configuration, rules: Rules) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        rules: Rules,
+        kind: type[BookieLedgerMachine] = BookieLedgerMachine,
+    ) -> None:
         self.configuration = configuration
         self.rules = rules
+        self.kind = kind
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -123,111 +139,114 @@ class BookieDriver:
             The bookie after it, replies that may leave at once with their receivers, and a description of the step.
         """
         waiting = (client, request, waits)
-        kind = request[0]
-        if kind in ("add", "put"):
-            return self._add(state, waiting)
-        if kind == "lac":
-            machine = self.machine(state)
-            machine.explicit_lac(b"", request[1], key=KEY, token=0, digest_type=0)
-            return self._with(state, machine), [], f"knows lac {machine.facts.lac}"
-        if kind == "delete":
-            machine = self.machine(state)
-            machine.facts.deleted_until_ms = 1
-            state = self._with(state, machine)._replace(held=0, damaged=0, dirty=False)
-            record = ("tombstone", state.facts, None)
-            return (
-                state._replace(journal=(*state.journal, record)),
-                [],
-                "drops the ledger, keeps its tombstone",
-            )
-        if kind == "fence" or request[4]:
-            return self._fence(state, waiting)
-        return state, self.look(state, waiting, Answer.OK), "looks"
+        machine = self.machine(state)
+        match request[0]:
+            case "add" | "put":
+                return self._add(state, waiting)
+            case "lac":
+                ready = machine.explicit_lac(b"", request[1], key=KEY, token=0, digest_type=0)
+                after, _ = self._carried_out(state, machine, ready, None)
+                return after, [], f"knows lac {after.lac}"
+            case "delete":
+                after, _ = self._carried_out(state, machine, machine.delete(1), None)
+                return after, [], "drops the ledger, keeps its tombstone"
+            case "read" if not request[4]:
+                return state, self.look(state, waiting, Answer.OK), "looks"
+        ready = machine.set_fence(key=KEY, token=0, digest_type=0)
+        after, replies = self._carried_out(state, machine, ready, waiting)
+        if ready.answer is not Answer.OK:
+            return state, replies, f"refuses: {ready.answer.name}"
+        if ready.facts is None:
+            return after, replies, "is fenced, looks"
+        return after, replies, "fences, waits for its disk" if ready.persisted else "fences, answers at once"
 
     def _add(self, state: BookieState, waiting: Waiting) -> tuple[BookieState, list[tuple[int, Reply]], str]:
-        _, request, _ = waiting
+        kind, *_, lac = waiting[1]
         machine = self.machine(state)
-        recovery = request[0] == "put"
-        was_fenced = machine.facts.fenced or (state.answered_fence and not self.configuration.journal)
-        was_deleted = machine.facts.deleted_until_ms
-        answer = machine.add(key=KEY, token=0, digest_type=0, lac=request[-1], recovery=recovery)
-        if answer is Answer.UNKNOWN:
+        ready = machine.add(key=KEY, token=0, digest_type=0, lac=lac, recovery=kind == "put")
+        if ready.answer is Answer.UNKNOWN:
             asks = "" if state.question else ", asks the store"
             after = state._replace(question=state.question or "asked", waiting=(*state.waiting, waiting))
             return after, [], f"keeps it{asks}"
-        if answer is not Answer.OK:
-            return state, reply_to(waiting, answer), f"refuses: {answer.name}"
-        return self._store(state, machine, waiting, refuse=(not recovery and was_fenced) or bool(was_deleted))
+        if ready.record is not Journaled.RUN:
+            return state, reply_to(waiting, ready.answer), f"refuses: {ready.answer.name}"
+        after, replies = self._carried_out(state, machine, ready, waiting)
+        return after, replies, f"stores {_entries(self.bits_of(waiting[1]))}"
 
-    def _store(
-        self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool
-    ) -> tuple[BookieState, list[tuple[int, Reply]], str]:
-        bits = self.bits_of(waiting[1])
-        journal = list(state.journal)
-        if machine.dirty:
-            journal.append(("facts", frozen(machine.snapshot()), None))
-        recovery = waiting[1][0] == "put"
-        lac = NO_ENTRY if recovery else waiting[1][-1]
-        journal.append(("run", (bits, self.rules.lac_after_add(NO_ENTRY, lac, recovery=recovery)), waiting))
-        fault = (
-            ("I9", "a bookie stored a normal add after it was fenced or deleted") if refuse else state.fault
-        )
-        after = self._with(state, machine)._replace(
-            held=state.held | bits, damaged=state.damaged & ~bits, journal=tuple(journal), fault=fault
-        )
-        if machine.facts.lac < state.lac:
-            after = after._replace(fault=("I5", "a bookie's LAC fell"))
-        return after, [], f"stores {_entries(bits)}"
+    def _carried_out(
+        self, state: BookieState, machine: BookieLedgerMachine, ready: BookieReady, waiting: Waiting | None
+    ) -> tuple[BookieState, list[tuple[int, Reply]]]:
+        """Do what a machine says, in its order; the response leaves now, or with the last record."""
+        records: list[tuple[Any, ...]] = []
+        if ready.facts is not None:
+            records.append(("facts", frozen(ready.facts)))
+        after = self._with(state, machine)
+        if ready.record is Journaled.RUN:
+            assert waiting is not None
+            after = self._stored(state, after, waiting[1])
+            recovery = waiting[1][0] == "put"
+            lac = NO_ENTRY if recovery else waiting[1][-1]
+            lac = self.rules.lac_after_add(NO_ENTRY, lac, recovery=recovery)
+            records.append(("run", (self.bits_of(waiting[1]), lac)))
+        elif ready.record is Journaled.TOMBSTONE:
+            after = after._replace(held=0, damaged=0)
+            records.append(("tombstone", after.facts))
+        last = waiting if ready.persisted else None
+        journal = [
+            (*record, last if number == len(records) else None) for number, record in enumerate(records, 1)
+        ]
+        after = after._replace(journal=(*state.journal, *journal))
+        if waiting is None or ready.persisted:
+            return after, []
+        return self.answer(after, waiting, ready.answer, fences=ready.facts is not None)
 
-    def _fence(
-        self, state: BookieState, waiting: Waiting
-    ) -> tuple[BookieState, list[tuple[int, Reply]], str]:
-        machine = self.machine(state)
-        answer = machine.set_fence(key=KEY, token=0, digest_type=0)
-        if answer is not Answer.OK:
-            return state, self.look(state, waiting, answer), f"refuses: {answer.name}"
-        if not machine.dirty and machine.fence is Fence.DURABLE:
-            after = self._with(state, machine)
-            return after, self.look(after, waiting, Answer.OK), "is fenced, looks"
-        waits = self.rules.answer_waits_for_durable_fence()
-        record = ("facts", frozen(machine.snapshot()), waiting if waits else None)
-        after = self._with(state, machine)._replace(journal=(*state.journal, record))
-        if waits:
-            return after, [], "fences, waits for its disk"
-        return (
-            after._replace(answered_fence=waiting[2]),
-            self.look(after, waiting, Answer.OK),
-            "fences, answers at once",
-        )
+    def _stored(self, before: BookieState, after: BookieState, request: Request) -> BookieState:
+        """Entries are there to be read; what must never be stored, and a LAC that falls, is a fault."""
+        bits = self.bits_of(request)
+        after = after._replace(held=after.held | bits, damaged=after.damaged & ~bits)
+        known = LedgerFacts(*before.facts) if before.facts else LedgerFacts(LEDGER)
+        fenced = known.fenced or (before.answered_fence and not self.configuration.journal)
+        if (request[0] != "put" and fenced) or known.deleted_until_ms:
+            after = after._replace(
+                fault=("I9", "a bookie stored a normal add after it was fenced or deleted")
+            )
+        return after if after.lac >= before.lac else after._replace(fault=("I5", "a bookie's LAC fell"))
+
+    def answer(
+        self, state: BookieState, waiting: Waiting, answer: Answer, *, fences: bool
+    ) -> tuple[BookieState, list[tuple[int, Reply]]]:
+        """A response leaves, with what is here now.
+
+        Args:
+            fences: it says that the ledger is fenced now.
+        """
+        if waiting[1][0] in ("add", "put"):
+            return state, reply_to(waiting, answer)
+        if fences:
+            state = state._replace(answered_fence=state.answered_fence or waiting[2])
+        return state, self.look(state, waiting, answer)
 
     def look(self, state: BookieState, waiting: Waiting, answer: Answer) -> list[tuple[int, Reply]]:
         """The response to a read, or to a fence, from what is here now."""
         request = waiting[1]
+        of_lac = request[0] == "fence"
         if answer is not Answer.OK:
             return reply_to(waiting, answer)
-        if state.facts is None and state.looking:
-            return reply_to(waiting, Answer.UNKNOWN, NO_ENTRY if request[0] == "fence" else None)
         if state.facts is None:
-            return reply_to(
-                waiting, Answer.NO_LEDGER, NO_ENTRY if request[0] == "fence" else ((), request[3], ())
-            )
-        facts = LedgerFacts(*state.facts)
-        if facts.deleted_until_ms:
-            payload = NO_ENTRY if request[0] == "fence" else ((), request[3], ())
-            return reply_to(waiting, Answer.NO_LEDGER, payload)
-        if request[0] == "fence":
-            return reply_to(waiting, Answer.OK, facts.lac)
+            answer = Answer.UNKNOWN if self._may_be_lost(state) else Answer.NO_LEDGER
+        else:
+            machine = self.machine(state)
+            answer = machine.may_read(KEY, 0)
+        if answer is not Answer.OK:
+            conclusive = ((), request[3], ()) if answer is Answer.NO_LEDGER and not of_lac else None
+            return reply_to(waiting, answer, NO_ENTRY if of_lac else conclusive)
+        if of_lac:
+            return reply_to(waiting, Answer.OK, machine.facts.lac)
         _, _, first, last, _ = request
-        readable, unknown, through = [], [], last
-        for entry in range(first, last + 1):
-            if state.damaged >> entry & 1:
-                if self.rules.negative_answer(limbo=False, damaged=True) is Answer.UNKNOWN:
-                    unknown.append((entry, entry))
-            elif state.held >> entry & 1:
-                readable.append(entry)
-        if facts.limbo and self.rules.negative_answer(limbo=True, damaged=False) is Answer.UNKNOWN:
-            through = first - 1
-        return reply_to(waiting, Answer.OK, (tuple(readable), through, tuple(unknown)))
+        here = [entry for entry in range(first, last + 1) if state.held >> entry & 1]
+        readable = tuple(entry for entry in here if not state.damaged >> entry & 1)
+        unknown = tuple((entry, entry) for entry in here if entry not in readable and machine.tells_damage())
+        return reply_to(waiting, Answer.OK, (readable, machine.conclusive_through(first, last), unknown))
 
     # --- the disk --------------------------------------------------------------------------------------------------
 
@@ -235,35 +254,20 @@ class BookieDriver:
         """The oldest waiting record becomes durable; its response leaves."""
         (kind, content, waiting), journal = state.journal[0], state.journal[1:]
         disk = state.disk
-        replies: list[tuple[int, Reply]] = []
         if not self.configuration.journal:
-            after = state._replace(journal=journal)
+            pass
         elif kind == "run":
-            after = state._replace(
-                journal=journal,
-                disk=disk._replace(held=disk.held | content[0], lac=max(disk.lac, content[1])),
-            )
+            disk = disk._replace(held=disk.held | content[0], lac=max(disk.lac, content[1]))
         elif kind == "tombstone":
-            after = state._replace(journal=journal, disk=Disk(0, NO_ENTRY, content))
+            disk = Disk(0, NO_ENTRY, content)
         else:
-            after = state._replace(journal=journal, disk=disk._replace(facts=content))
-        if kind == "tombstone":
-            return after, replies
-        if kind == "facts" and waiting is None:
-            return self._fence_settled(after), replies
+            disk = disk._replace(facts=content)
+        after = state._replace(journal=journal, disk=disk)
         if kind == "facts":
             machine = self.machine(after)
-            machine.fence_durable()
-            after = self._with(after, machine)._replace(answered_fence=after.answered_fence or waiting[2])
-            return after, self.look(after, waiting, Answer.OK)
-        return after, reply_to(waiting, Answer.OK)
-
-    def _fence_settled(self, state: BookieState) -> BookieState:
-        if state.fence != Fence.PENDING.name or any(record[0] == "facts" for record in state.journal):
-            return state
-        machine = self.machine(state)
-        machine.fence_durable()
-        return self._with(state, machine)
+            machine.saved(LedgerFacts(*content))
+            after = self._with(after, machine)
+        return (after, []) if waiting is None else self.answer(after, waiting, Answer.OK, fences=True)
 
     def crashed(self, state: BookieState) -> BookieState:
         """The bookie stops, and starts again with what its disk holds."""
@@ -284,42 +288,33 @@ class BookieDriver:
         )
         if not self.configuration.journal:
             owed = state.owed | state.held if self.configuration.clears else 0
-            return self.after_loss(after._replace(losses=state.losses + 1, owed=owed))
-        if state.answered_fence and not (after.facts and LedgerFacts(*after.facts).fenced):
+            return self._after_loss(after._replace(losses=state.losses + 1, owed=owed))
+        if state.answered_fence and not after.is_fenced:
             after = after._replace(fault=("I9", "a bookie that answered a fencing request lost its fence"))
         return after
 
+    def _after_loss(self, state: BookieState) -> BookieState:
+        """It starts with an empty disk; where losses have names, a torn group says whose records they were."""
+        if not self.configuration.named:
+            lost = self.rules.empty_is_a_loss(served=True)
+            return state._replace(unnamed=lost, looking=lost)
+        return self._in_doubt(state)
+
     # --- after a loss ------------------------------------------------------------------------------------------------
 
-    def after_loss(self, state: BookieState) -> BookieState:
-        """What a bookie without its records knows when it starts: whose they were, or that there were some.
-
-        Source: `storage/start.py`.
-        """
-        if not self.configuration.named:
-            return state._replace(unnamed=True, looking=True)
+    def _in_doubt(self, state: BookieState) -> BookieState:
+        """It doubts the ledger, and has written that down."""
         machine = self.machine(state)
-        machine.enter_limbo(state.losses)
-        facts = frozen(machine.snapshot())
-        return self._with(state, machine)._replace(disk=state.disk._replace(facts=facts))
+        facts = machine.enter_limbo(state.losses).facts
+        return self._with(state, machine)._replace(disk=state.disk._replace(facts=frozen(facts)))
 
-    def look_for_lost(self, state: BookieState, *, listed: bool, closed: bool) -> BookieState:
-        """It has looked through the records: what names it, it may have lost. Closed ledgers as well.
-
-        Args:
-            listed: the record names this bookie in a fragment.
-            closed: the record says CLOSED (a mutant looks at it).
-
-        Source: docs/protocol/bookie.md, "After a loss"; `bookie/server.py`.
-        """
-        state = state._replace(looking=False)
-        if not listed or state.facts is not None:
-            return state
-        machine = self.machine(state)
-        machine.enter_limbo(state.losses)
-        machine.record_read(settles=state.asked)
-        machine.snapshot()
-        return self._with(state, machine)
+    def look_for_lost(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
+        """It has looked through the records: what may be lost is in doubt."""
+        if record is not None and state.facts is None and self.rules.may_have_held(record, name):
+            machine = self.machine(state)
+            machine.enter_limbo(state.losses)
+            state = self._with(state, machine)
+        return state._replace(looking=False)
 
     def store_answers(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
         """The store reads the record for the bookie's question; the response is on its way."""
@@ -327,19 +322,17 @@ class BookieDriver:
         return state._replace(question="settled" if settles else "open")
 
     def answered(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]], list[str]]:
-        """The store's response reaches the bookie: what waited is taken or refused, in order.
-
-        Source: `bookie/first_words.py`.
-        """
+        """The store's response reaches the bookie: what waited is taken or refused, in order."""
         waited = state.waiting
         state = state._replace(asked=state.asked or state.question == "settled", question="", waiting=())
         replies: list[tuple[int, Reply]] = []
         said: list[str] = []
         for waiting in waited:
             state, more, what = self._add(state, waiting)
-            if state.waiting:  # it is still unknown
+            if state.waiting:
+                answer = once_read(Answer.UNKNOWN)
                 state = state._replace(question="", waiting=())
-                more, what = reply_to(waiting, Answer.READ_ONLY), f"refuses: {Answer.READ_ONLY.name}"
+                more, what = reply_to(waiting, answer), f"refuses: {answer.name}"
             replies += more
             said.append(what)
         return state, replies, said
@@ -349,17 +342,14 @@ class BookieDriver:
         if state.facts is None:
             return state, Answer.NO_LEDGER
         machine = self.machine(state)
-        answer = machine.clear_limbo(lsn)
-        if answer is not Answer.OK or not machine.dirty:
-            return state, answer
-        record = ("facts", frozen(machine.snapshot()), None)
-        return self._with(state, machine)._replace(journal=(*state.journal, record)), answer
+        ready = machine.clear_limbo(lsn, key=KEY)
+        return self._carried_out(state, machine, ready, None)[0], ready.answer
 
     def fill(self, state: BookieState, entries: int) -> BookieState:
         """A client puts back what the bookie lacks, and waits until that is durable."""
         machine = self.machine(state)
-        answer = machine.add(key=KEY, token=0, digest_type=0, lac=NO_ENTRY, recovery=True)
-        assert answer is Answer.OK, answer
+        ready = machine.add(key=KEY, token=0, digest_type=0, lac=NO_ENTRY, recovery=True)
+        assert ready.record is Journaled.RUN, ready.answer
         after = self._with(state, machine)
         return after._replace(held=after.held | entries, damaged=after.damaged & ~entries)
 
@@ -367,22 +357,20 @@ class BookieDriver:
 
     def machine(self, state: BookieState) -> BookieLedgerMachine:
         """The machine of `core` in this state."""
-        facts = LedgerFacts(*state.facts) if state.facts else LedgerFacts(LEDGER)
         known = state.facts is not None
-        machine = BookieLedgerMachine(
-            facts, known=known, lost=state.unnamed, asked=state.asked, rules=self.rules
-        )
+        doubt = Doubt(state.losses) if self._may_be_lost(state) else None
+        facts = LedgerFacts(*state.facts) if state.facts else LedgerFacts(LEDGER, doubt=doubt)
+        machine = self.kind(facts, known=known, lost=state.unnamed, asked=state.asked, rules=self.rules)
         if known:
-            machine.fence = Fence[state.fence]
-            machine.dirty = state.dirty
-        elif state.looking:
-            machine.enter_limbo(state.losses)
-            machine.record_read(settles=state.asked)
+            machine.fence, machine._unsaved = Fence[state.fence], state.unsaved
         return machine
+
+    def _may_be_lost(self, state: BookieState) -> bool:
+        return self.rules.unknown_may_be_lost(searching=state.looking)
 
     def _with(self, state: BookieState, machine: BookieLedgerMachine) -> BookieState:
         machine.check()
-        return state._replace(facts=frozen(machine.facts), fence=machine.fence.name, dirty=machine.dirty)
+        return state._replace(facts=frozen(machine.facts), fence=machine.fence.name, unsaved=machine._unsaved)
 
     def bits_of(self, request: Request) -> int:
         """The entries of a request that this bookie stores."""

@@ -175,8 +175,8 @@ class CollectorWorld:
         bookie, token = state.bookie, self._token(life)
         facts = LedgerFacts(LEDGER, KEY, bookie.token, deleted_until_ms=int(bookie.dead))
         machine = BookieLedgerMachine(facts, known=True, rules=self.switches.rules)
-        answer = machine.add(key=KEY, token=token, digest_type=0, lac=-1, recovery=False)
-        if answer is not Answer.OK:
+        ready = machine.add(key=KEY, token=token, digest_type=0, lac=-1, recovery=False)
+        if ready.answer is not Answer.OK:
             return  # refused: nothing changes, and it may be tried again
         lsn = bookie.lsn + 1
         held = tuple(sorted({**dict(bookie.held), life: lsn}.items()))
@@ -396,12 +396,11 @@ class CollectorWorld:
         at, bookie, tomb = state.bookie.at, state.bookie, state.store.tomb
         machine = self._machine(bookie)
         mark = None if tomb is None else Mark(tomb.token, tomb.by_hand)
-        proof = machine.proof(LEDGER, mark, bookie.token)
         label = Label("bookie", f"reads the tombstone: {tomb_text(tomb)}")
-        newest = max(lsn for _, lsn in bookie.held)
-        covers = self.switches.rules.drop_covers
-        if proof is None or (proof.through is not None and not covers(proof.through, newest)):
-            text = "no proof" if proof is None else "written since"
+        unproven = clone(machine).proof(LEDGER, mark, bookie.token) is None
+        proof = machine.judge(LEDGER, mark, bookie.token, partial(_written_since, bookie))
+        if proof is None:
+            text = "no proof" if unproven else "written since"
             label = label._replace(said=(text,), kind=text)
             return self._finished(label, state, machine, unknown=True)
         if machine.holding:
@@ -415,7 +414,6 @@ class CollectorWorld:
         if at.version == NOT_OWN:
             # The counter is not its own, and could not be made so: nothing is dropped in this pass.
             return self._finished(label._replace(kind="not own"), state, machine, unknown=False)
-        machine.due(LEDGER, proof)
         through = bookie.lsn if proof.through is None else proof.through
         needed = -1 if proof.by is By.CHAIN or tomb is None else tomb.version
         said = f"proof: {proof.by.value}, for what was written through LSN {through}"
@@ -430,8 +428,10 @@ class CollectorWorld:
             store.tomb is not None and store.tomb.version == at.look.tomb_version
         )
         own = store.version == at.version
-        allowed = stands and self.switches.rules.look_allows_drop(
-            record_there=bool(store.record), counter_is_own=own
+        there = bool(store.record)
+        machine = self.machines.parts[state.bookie.machine]
+        allowed = stands and machine.may_drop(
+            at.look.through, lambda _: False, record_there=there, counter_is_own=own
         )
         said = [
             "the record is there" if store.record else "no record",
@@ -456,11 +456,11 @@ class CollectorWorld:
         at, bookie = state.bookie.at, state.bookie
         assert at.look is not None
         machine = self._machine(bookie)
-        newest = max((lsn for _, lsn in bookie.held), default=0)
         if not at.landed:
             label = Label("bookie", "hears that it may not drop", kind="may not drop")
             return self._finished(label, state, machine, unknown=False)
-        if not self.switches.rules.drop_covers(at.look.through, newest):
+        since = partial(_written_since, bookie)
+        if not machine.may_drop(at.look.through, since, record_there=False, counter_is_own=True):
             label = Label("bookie", "was written to since, and keeps the ledger", kind="written since")
             return self._finished(label, state, machine, unknown=False)
         machine.dropped(LEDGER)
@@ -483,6 +483,10 @@ class CollectorWorld:
         if unknown and not machine.unknown:
             after = _with_fault(after, "G2", "ledger 1 is missing without a proof, and nobody is told")
         return label._replace(said=(*label.said, *told)), after
+
+
+def _written_since(bookie: Bookie, lsn: int) -> bool:
+    return any(written > lsn for _, written in bookie.held)
 
 
 def _with_fault(state: CollectorState, name: str, how: str) -> CollectorState:

@@ -38,6 +38,7 @@ class Configuration:
         min_present: how many bookies must be there then; 0: Qa.
         named: without a journal, what is lost names its ledger, as a torn group does.
         clears: how often a client fills a bookie that is in doubt, and ends its doubt.
+        slow_disks: whether each sync is a step of its own, though no crash can come between.
         waits: whether a writer that cannot reach its ack quorum waits for bookies; it may end at any time.
     """
 
@@ -68,6 +69,7 @@ class Configuration:
     named: bool = False
     clears: int = 0
     waits: bool = False
+    slow_disks: bool = False
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ Source: `bookie/first_words.py`, `bookie/server.py`, `client/repair.py`; `docs/p
 from __future__ import annotations
 
 from quire.core.bookie_ledger import LedgerFacts
-from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import write_set
 from quire.core.transcript import record_text
 from quire_testing.explorer.bookies import BookieState
@@ -43,12 +43,7 @@ class Doubts(WorldParts):
         return self.stores.parts[state[self.at_store]].record
 
     def _looks_for_lost(self, state: State, bookie: int, before: BookieState) -> Move:
-        record = self._record(state)
-        closed = record is None or record.state is LedgerState.CLOSED
-        listed = record is not None and any(
-            bookie_name(bookie) in fragment.ensemble for fragment in record.fragments
-        )
-        after = self.bookie_driver.look_for_lost(before, listed=listed, closed=closed)
+        after = self.bookie_driver.look_for_lost(before, self._record(state), bookie_name(bookie))
         said = "it may have lost entries" if after.in_doubt else "nothing names it"
         label = Label(bookie_name(bookie), "looks through the records", (said,), kind="scan")
         return label, self._with_bookie(state, bookie, after)

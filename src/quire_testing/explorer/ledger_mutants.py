@@ -11,18 +11,15 @@ from typing import Any, Final
 
 from quire.core import rules as shipped
 from quire.core.answers import NEGATIVES, Answer
-from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.rules import AddOutcome, CloseOutcome
 from quire_testing.explorer.configuration import Configuration
 from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.unfixed import (
-    ChecksThenStores,
-    FenceWithoutLimbo,
-    LimboOfOpenLedgersOnly,
     LooksBeforeItFences,
-    LostWithoutLimbo,
     ReaderOfOldRecords,
+    TakesWhatTheRecordTook,
     UnorderedWriter,
 )
 
@@ -110,12 +107,12 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "I6",
         recovery_start=lambda highest_lac, last_fragment_first: highest_lac,
     ),
-    Mutant(
+    with_rules(
         "D3",
         "no journal, and a bookie that lost everything starts as if nothing had happened",
-        replace(SHIPPED, bookie=LostWithoutLimbo),
         Configuration(crashes=1, journal=False),
         "I1",
+        empty_is_a_loss=lambda *, served: False,
     ),
     with_rules(
         "D4",
@@ -124,19 +121,21 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "I1",
         first_add_after_loss=lambda *, in_doubt, lost, known: False,
     ),
-    Mutant(
+    with_rules(
         "D5",
         "no journal: fences are asked for, and what may be lost is vouched for",
-        replace(SHIPPED, bookie=FenceWithoutLimbo),
         Configuration(crashes=1, journal=False),
         "I1",
+        unknown_may_be_lost=lambda *, searching: False,
     ),
-    Mutant(
+    with_rules(
         "limbo-of-open-only",
-        "no journal: a closed ledger is taken for settled at an unclean start, and the old writer lives",
-        replace(SHIPPED, bookie=LimboOfOpenLedgersOnly),
-        Configuration(crashes=1, journal=False),
-        "I1",
+        "no journal: a bookie that looks for what it may have lost passes over closed ledgers",
+        Configuration(recoverers=0, crashes=1, journal=False, closes=True, clears=1),
+        "V",
+        may_have_held=lambda record, bookie: (
+            record.state is not LedgerState.CLOSED and shipped.may_have_held(record, bookie)
+        ),
     ),
     with_rules(
         "doubt-by-record",
@@ -180,6 +179,13 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         Configuration(recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
         "V",
         ends_doubt=lambda doubt_lsn, named: True,
+    ),
+    with_rules(
+        "acknowledges_once_persisted",
+        "a bookie acknowledges a run before it is durable",
+        Configuration(crashes=1),
+        "I2",
+        acknowledges_once_persisted=lambda: False,
     ),
     with_rules(
         "D7",
@@ -321,14 +327,14 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
         "X27",
         "a fencing read looks up the entry before it sets the flag",
         replace(SHIPPED, bookie=LooksBeforeItFences),
-        Configuration(breaks=1),
+        Configuration(breaks=1, slow_disks=True),
         "I1",
     ),
     Mutant(
         "X28",
-        "add and fence are not serialised",
-        replace(SHIPPED, bookie=ChecksThenStores),
-        TWO,
+        "add and fence are not serialised: an add that waited for its record passes a fence that came meanwhile",
+        replace(SHIPPED, bookie=TakesWhatTheRecordTook),
+        Configuration(entries=2, crashes=1, journal=False),
         "I9",
     ),
     with_rules(

@@ -45,7 +45,7 @@ class Mutant(Generic[C_co]):
     @property
     def names_slots(self) -> bool:
         """Whether slots are no longer alike, so that states must not be renamed."""
-        return "write_back_set" in self.rules or self.switches.bookie.steps_apart
+        return "write_back_set" in self.rules
 
 
 def with_rules(

@@ -133,7 +133,7 @@ class WorldParts:
     def __init__(self, configuration: Configuration, switches: Switches = SHIPPED) -> None:
         self.configuration = configuration
         self.switches = switches
-        self.bookie_driver: BookieDriver = switches.bookie(configuration, switches.rules)
+        self.bookie_driver = BookieDriver(configuration, switches.rules, switches.bookie)
         self.writer_driver = WriterDriver(configuration)
         self.recovery_driver = RecoveryDriver(configuration, switches.rules, switches.recovery)
         self.bookies: Table[BookieState] = Table()
@@ -241,7 +241,7 @@ class WorldParts:
         at_once = self._at_once.get(number)
         if at_once is None:
             at_once = self._at_once[number] = not (
-                self.budgets.parts[number].crashes or self.bookie_driver.steps_apart
+                self.budgets.parts[number].crashes or self.configuration.slow_disks
             )
         return at_once
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
+from quire.core.bookie_ledger import BookieLedgerMachine
 from quire.core.garbage import CollectorMachine
 from quire.core.log import LogMachine
 from quire.core.log_trimming import TrimMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.writer import WriterMachine
-from quire_testing.explorer.bookies import BookieDriver
 from quire_testing.explorer.readers import ReaderDriver
 
 
@@ -19,9 +20,9 @@ class Switches:
     """What runs.
 
     Attributes:
+        faults: the fields that are faults of the world, here of its metadata store.
         rules: the judgements of every machine.
-        writer, recovery, log, trim, collector: the machines.
-        bookie: how a bookie carries out requests.
+        writer, recovery, log, trim, collector, bookie: the machines; of a bookie, that of one ledger.
         reader: how a reader reads.
         blind_closes: the store takes a writer's close whatever the version (the compare-and-swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
@@ -30,18 +31,40 @@ class Switches:
         collector_lsn_late: a collector takes the LSN of a pass after it wrote its counter.
     """
 
+    faults: ClassVar[frozenset[str]] = frozenset({"blind_closes", "blind_lists"})
     rules: Rules = RULES
     writer: type[WriterMachine] = WriterMachine
     recovery: type[RecoveryMachine] = RecoveryMachine
     log: type[LogMachine] = LogMachine
     trim: type[TrimMachine] = TrimMachine
     collector: type[CollectorMachine] = CollectorMachine
-    bookie: type[BookieDriver] = BookieDriver
+    bookie: type[BookieLedgerMachine] = BookieLedgerMachine
     reader: type[ReaderDriver] = ReaderDriver
     blind_closes: bool = False
     blind_lists: str = ""
     collector_sees_revisions: bool = False
     collector_lsn_late: bool = False
+
+    def targets(self) -> dict[str, str]:
+        """What differs from what ships: the name of a shipped rule or machine, or "fault of the world", by field or rule."""
+        found = {
+            f"rules.{rule.name}": f"quire.core.rules.{rule.name}"
+            for rule in fields(RULES)
+            if getattr(self.rules, rule.name) is not getattr(RULES, rule.name)
+        }
+        for field in fields(self):
+            value, shipped = getattr(self, field.name), getattr(SHIPPED, field.name)
+            if field.name == "rules" or value == shipped:
+                continue
+            bases = value.__bases__ if isinstance(value, type) else ()
+            found[field.name] = (
+                "fault of the world"
+                if field.name in self.faults
+                else f"{shipped.__module__}.{shipped.__qualname__}"
+                if bases == (shipped,)
+                else "model"
+            )
+        return found
 
 
 SHIPPED = Switches()

@@ -9,16 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
 from quire.core.effects import Confirmed, SendRun
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import LogHead
 from quire.core.log_trimming import TrimDeleteLedger, TrimMachine, TrimStatus
 from quire.core.writer import WriterMachine
-from quire_testing.explorer.bookies import BookieDriver, BookieState, Waiting
 from quire_testing.explorer.readers import ReaderDriver
-from quire_testing.explorer.snapshot import frozen
 
 
 class UnorderedWriter(WriterMachine):
@@ -42,80 +40,39 @@ class UnorderedWriter(WriterMachine):
         self.out.append(Confirmed(first, last))
 
 
-class LostWithoutLimbo(BookieDriver):
-    """D3: a bookie that may have lost entries and fences starts as if nothing had happened."""
+class LooksBeforeItFences(BookieLedgerMachine):
+    """X27: a fencing request is answered with what is here, and the flag is set when the journal has it."""
 
-    def after_loss(self, state: BookieState) -> BookieState:
-        """Nothing is known of it."""
-        return state
+    __slots__ = ()
 
+    def set_fence(self, *, key: bytes, token: int, digest_type: int, term: int = 0) -> BookieReady:
+        """The facts are journaled with the fence; until they are there, adds go on."""
+        fenced = self.facts.fenced
+        ready = super().set_fence(key=key, token=token, digest_type=digest_type, term=term)
+        if fenced or ready.answer is not Answer.OK:
+            return ready
+        self.facts.fenced, self.fence = False, Fence.NONE
+        return ready._replace(persisted=False)
 
-class FenceWithoutLimbo(BookieDriver):
-    """D5: it asks for lost fences, and its responses about what it may have lost are conclusive."""
-
-    def after_loss(self, state: BookieState) -> BookieState:
-        """It knows that a fence may be lost, and looks for nothing else."""
-        return super().after_loss(state)._replace(looking=False)
-
-
-class LimboOfOpenLedgersOnly(BookieDriver):
-    """The text of the reference: only ledgers whose record is not CLOSED are looked after at an unclean start."""
-
-    def look_for_lost(self, state: BookieState, *, listed: bool, closed: bool) -> BookieState:
-        """A closed ledger is taken for settled."""
-        if closed:
-            return state._replace(looking=False, asked=True)
-        return super().look_for_lost(state, listed=listed, closed=closed)
+    def saved(self, facts: LedgerFacts) -> None:
+        """Now it is fenced."""
+        if facts.fenced:
+            self.facts.fenced, self.fence = True, Fence.DURABLE
 
 
-class LooksBeforeItFences(BookieDriver):
-    """X27: a fencing read finds its response first and sets the flag in a later step."""
+class TakesWhatTheRecordTook(BookieLedgerMachine):
+    """X28: what a ledger's record said after a loss decides of adds, and a fence that came meanwhile does not."""
 
-    steps_apart = True
+    __slots__ = ()
 
-    def deliver(self, state: BookieState, client: int, request: Any, *, waits: bool) -> Any:
-        """Look at once; the fence is half done until the next step of this bookie."""
-        if request[0] == "read" and request[4] and not (state.facts and frozen(state.facts)[4]):
-            waiting = (client, request, waits)
-            replies = self.look(state, waiting, Answer.OK)
-            journal = (*state.journal, ("half", tuple(replies), waiting))
-            return state._replace(journal=journal), [], "looks, and will fence later"
-        return super().deliver(state, client, request, waits=waits)
-
-    def sync(self, state: BookieState) -> Any:
-        """The half-done fence is carried out, with the response that was found before."""
-        kind, replies, waiting = state.journal[0]
-        if kind != "half":
-            return super().sync(state)
-        after, _, _ = super()._fence(state._replace(journal=state.journal[1:]), (*waiting[:2], False))
-        return after, replies
-
-
-class ChecksThenStores(BookieDriver):
-    """X28: an add is checked in one step and stored in the next, and a fence may come between."""
-
-    steps_apart = True
-
-    def _store(
-        self, state: BookieState, machine: BookieLedgerMachine, waiting: Waiting, *, refuse: bool
-    ) -> Any:
-        """Admit now, store later."""
-        return state._replace(journal=(*state.journal, ("admitted", None, waiting))), [], "admits"
-
-    def sync(self, state: BookieState) -> Any:
-        """What was admitted is stored, whatever came between."""
-        kind, _, waiting = state.journal[0]
-        if kind != "admitted":
-            return super().sync(state)
-        machine = self.machine(state)
-        fenced = machine.facts.fenced
-        lac = waiting[1][-1]
-        machine.add(key=b"k" * 20, token=0, digest_type=0, lac=lac, recovery=True)
-        rest = state._replace(journal=state.journal[1:])
-        after, _, _ = BookieDriver._store(
-            self, rest, machine, waiting, refuse=fenced and waiting[1][0] == "add"
+    def add(
+        self, *, key: bytes, token: int, digest_type: int, lac: int, recovery: bool, term: int = 0
+    ) -> BookieReady:
+        """Once the record was read, an add passes the fence as a recovery add does."""
+        recovery = recovery or (self._lost and self.fence_known)
+        return super().add(
+            key=key, token=token, digest_type=digest_type, lac=lac, recovery=recovery, term=term
         )
-        return after, []
 
 
 class DeletesFirst(TrimMachine):

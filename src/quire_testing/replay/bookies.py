@@ -19,7 +19,7 @@ from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
 from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.rules import RULES, Rules
+from quire.core.rules import Rules
 from quire.env.interfaces import Clock
 from quire.metadata.memory import MemorySpace
 from quire.storage.config import StorageConfig
@@ -46,20 +46,10 @@ CLUSTER = "replay"
 IDS_MAX = 64
 
 
-class StepLedgers(Ledgers):
-    """Ledgers as they ship. With a fix taken out, `halves` are requests that are only half carried out."""
-
-    def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
-        super().__init__(storage, written, rules)
-        self.halves: list[Callable[[], object]] = []
-
-
 class BookieProgram(BookieServer):
     """A bookie between its start and its end, without a port and a registration."""
 
-    knows_that_it_served = True
-
-    def open(self, name: str, ledgers: type[Ledgers], *, served: bool) -> None:
+    def open(self, name: str, machine: type[BookieLedgerMachine], *, served: bool) -> None:
         """Bring up disk and ledgers."""
         self.cluster_instance = CLUSTER
         self.bookie_id = BookieId(name)
@@ -70,9 +60,11 @@ class BookieProgram(BookieServer):
             files=self._files,
             worker=self._worker,
             clock=self.clock,
-            served=served and self.knows_that_it_served,
+            served=served,
+            rules=self._rules,
         )
-        self.ledgers = ledgers(self.storage, self._send_answers, self._rules)
+        kind = type("LedgersOf", (Ledgers,), {"machine": machine})
+        self.ledgers = kind(self.storage, self._send_answers, self._rules)
         self._look_up_records()
         # The explorer's bookies begin with the ledger's key: it asks for the record after a loss only.
         self.ledgers.introductions.wait = None
@@ -101,13 +93,11 @@ class Bookie:
         rules: its judgements.
         clock: time.
         space: the cluster's metadata.
-        server: how it starts.
-        ledgers: how it carries out requests.
+        machine: decides for its ledger.
 
     Attributes:
         fault: what it did against an invariant.
-        waiting: LSNs of the records that the explorer's bookie has waiting for its disk, oldest first; None is a
-            request that is half carried out.
+        waiting: LSNs of the records that the explorer's bookie has waiting for its disk, oldest first.
     """
 
     def __init__(
@@ -118,8 +108,7 @@ class Bookie:
         rules: Rules,
         clock: Clock,
         space: MemorySpace,
-        server: type[BookieProgram] = BookieProgram,
-        ledgers: type[StepLedgers] = StepLedgers,
+        machine: type[BookieLedgerMachine] = BookieLedgerMachine,
     ) -> None:
         self.name = f"b{number}"
         self._stage = stage
@@ -128,21 +117,20 @@ class Bookie:
         self._rules = rules
         self._clock = clock
         self._space = space
-        self._server_kind, self._ledgers_kind = server, ledgers
+        self._machine_kind = machine
         self.files = BookieFiles()
         self.fault: tuple[str, str] | None = None
-        self.waiting: list[int | None] = []
+        self.waiting: list[int] = []
         self.losses = 0
         self._owed = 0
         self._answered_fence = False
-        self._halves_seen = 0
         self.start(served=False)
 
     def start(self, *, served: bool) -> None:
         """Begin to serve with what the disk holds."""
         self._worker = StepWorker()
         self.store = LookupStore(self._space)
-        self.server = self._server_kind(
+        self.server = BookieProgram(
             BookieConfig(directory=DIRECTORY, name=self.name, storage=BY_STEPS),
             self.store,
             clock=self._clock,
@@ -151,7 +139,7 @@ class Bookie:
             rules=self._rules,
         )
         server = self.server
-        perform(self._stage, self._loop, lambda: server.open(self.name, self._ledgers_kind, served=served))
+        perform(self._stage, self._loop, lambda: server.open(self.name, self._machine_kind, served=served))
         self._network.doors[self.name] = (self._loop, lambda: Connection(server))
 
     # --- steps -------------------------------------------------------------------------------------------------------
@@ -184,19 +172,8 @@ class Bookie:
     def note(self, waiting: int) -> None:
         """So many records wait for the explorer's disk by now: which of ours are the new ones."""
         more = waiting - len(self.waiting)
-        halves = self.halves
-        if len(halves) > self._halves_seen:
-            self.waiting.append(None)
-        elif more > 0:
+        if more > 0:
             self.waiting += range(self.last_lsn - more + 1, self.last_lsn + 1)
-        self._halves_seen = len(halves)
-
-    @property
-    def halves(self) -> list[Callable[[], object]]:
-        """Requests that are half carried out."""
-        ledgers = self.server.ledgers
-        assert isinstance(ledgers, StepLedgers)
-        return ledgers.halves
 
     def said(self, answers: Sequence[Said]) -> None:
         """It answered: a fence that was answered must never fall."""
@@ -215,13 +192,7 @@ class Bookie:
         if not self.waiting:
             return
         lsn = self.waiting.pop(0)
-        if lsn is None:
-            second = self.halves.pop(0)
-            self._halves_seen -= 1
-            self._watched(second, normal=True)
-            perform(self._stage, self._loop, self.server.ledgers.flush_soon)
-            return
-        following = next((each for each in self.waiting if each is not None), None)
+        following = self.waiting[0] if self.waiting else None
         group = self.server.storage._journal._in_flight
         if group is None or (following is not None and following <= group.last_lsn):
             return
@@ -241,7 +212,6 @@ class Bookie:
             self.losses += 1
             self._owed |= self._held()
             self.files.wipe()
-        self._halves_seen = 0
         self.start(served=not named)
         if named:
             ledgers = self.server.ledgers

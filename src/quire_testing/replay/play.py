@@ -35,7 +35,6 @@ from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER, Bookie
 from quire_testing.replay.clients import LOOK_MS, SILENT_MS, WAIT_MS, Program, Recoverer, ThenFirst, Writer
 from quire_testing.replay.frames import Said, Sent, plain
-from quire_testing.replay.mutants import bookie_kind
 from quire_testing.replay.network import Line, Network
 from quire_testing.replay.recording import DriverDiffersError, Recorder
 from quire_testing.replay.stage import AsyncioStage, ScriptedNetwork, Stage
@@ -73,7 +72,7 @@ class Play:
     ) -> None:
         self.script = script
         self.world = world = ProgramWorld(script.configuration, switches)
-        configuration, kind = script.configuration, bookie_kind(switches.bookie)
+        configuration = script.configuration
         self.coming: Sequence[Label] = ()
         self._cleared, self._doubt_lsn = "", 0
         self._filled: LedgerMetadata | None = None
@@ -91,8 +90,7 @@ class Play:
                 switches.rules,
                 self.clock,
                 self.space,
-                kind.server,
-                kind.ledgers,
+                switches.bookie,
             )
             for number in range(configuration.bookies)
         ]

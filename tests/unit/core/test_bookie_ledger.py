@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import BookieLedgerMachine, Fence, LedgerFacts
+from quire.core.bookie_ledger import BookieLedgerMachine, Fence, Journaled, LedgerFacts
 from quire.core.doubt import Doubt
 
 KEY, OTHER_KEY = b"k" * 20, b"o" * 20
@@ -22,114 +22,141 @@ def machine() -> BookieLedgerMachine:
 
 def test_the_first_add_fixes_key_token_and_digest() -> None:
     ledger = machine()
-    assert ledger.add(**WHO, lac=-1, recovery=False) is Answer.OK
-    assert ledger.dirty
-    assert (ledger.snapshot().key, ledger.facts.token, ledger.facts.digest_type) == (KEY, 7, 3)
-    assert not ledger.dirty
-    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=5, recovery=False) is Answer.UNAUTHORISED
-    assert ledger.add(**WHO | {"token": 8}, lac=5, recovery=False) is Answer.WRONG_TOKEN
-    assert ledger.add(**WHO | {"digest_type": 1}, lac=5, recovery=False) is Answer.BAD_REQUEST
+    first = ledger.add(**WHO, lac=-1, recovery=False)
+    assert (first.record, first.answer, first.persisted) == (Journaled.RUN, Answer.OK, True)
+    assert first.facts is not None
+    assert (first.facts.key, first.facts.token, first.facts.digest_type) == (KEY, 7, 3)
+    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=5, recovery=False).answer is Answer.UNAUTHORISED
+    assert ledger.add(**WHO | {"token": 8}, lac=5, recovery=False).answer is Answer.WRONG_TOKEN
+    refused = ledger.add(**WHO | {"digest_type": 1}, lac=5, recovery=False)
+    assert refused == (None, Journaled.NOTHING, Answer.BAD_REQUEST, False)
     assert ledger.facts.lac == -1
-    assert not ledger.dirty
+    assert ledger.add(**WHO, lac=0, recovery=False) == (None, Journaled.RUN, Answer.OK, True)
+
+
+def test_facts_that_the_journal_did_not_take_come_again_with_the_next_run() -> None:
+    ledger = machine()
+    facts = ledger.add(**WHO, lac=-1, recovery=False).facts
+    assert facts is not None
+    ledger.not_saved(facts)
+    assert not ledger.is_as_stored(ledger.facts)
+    assert ledger.add(**WHO, lac=-1, recovery=False).facts == facts
+    assert ledger.is_as_stored(ledger.facts)
 
 
 def test_a_fenced_ledger_takes_recovery_adds_only() -> None:
     ledger = machine()
-    assert ledger.set_fence(**WHO) is Answer.OK
+    fence = ledger.set_fence(**WHO)
+    assert (fence.record, fence.answer, fence.persisted) == (Journaled.NOTHING, Answer.OK, True)
+    assert fence.facts is not None
+    assert fence.facts.fenced
     assert ledger.fence is Fence.PENDING
-    assert ledger.dirty
-    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.FENCED
-    assert ledger.add(**WHO, lac=3, recovery=True) is Answer.OK
+    assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.FENCED
+    assert ledger.add(**WHO, lac=3, recovery=True).answer is Answer.OK
     assert ledger.facts.lac == -1, "a recovery add does not raise the LAC"
-    ledger.snapshot()
-    ledger.fence_durable()
+    ledger.saved(fence.facts)
     assert ledger.fence is Fence.DURABLE
-    assert ledger.set_fence(**WHO) is Answer.OK
-    assert not ledger.dirty, "what is durable already is not written again"
+    assert ledger.set_fence(**WHO) == (None, Journaled.NOTHING, Answer.OK, False), "it is durable already"
+
+
+def test_facts_without_the_fence_make_it_not_durable() -> None:
+    """What was put before the fence may be durable before it: a response that relies on it goes on waiting."""
+    ledger = machine()
+    ledger.add(**WHO, lac=-1, recovery=False)
+    before = ledger.save().facts
+    fence = ledger.set_fence(**WHO)
+    assert before is not None
+    assert fence.facts is not None
+    ledger.saved(before)
+    assert ledger.fence is Fence.PENDING
+    assert ledger.set_fence(**WHO).persisted
+    ledger.saved(fence.facts)
+    assert ledger.fence is Fence.DURABLE
 
 
 def test_a_fence_needs_the_key_and_creates_the_ledger() -> None:
     ledger = machine()
-    assert ledger.set_fence(key=b"", token=0, digest_type=0) is Answer.UNAUTHORISED
-    assert ledger.set_fence(**WHO) is Answer.OK
-    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=0, recovery=True) is Answer.UNAUTHORISED
+    assert ledger.set_fence(key=b"", token=0, digest_type=0).answer is Answer.UNAUTHORISED
+    assert ledger.set_fence(**WHO).answer is Answer.OK
+    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=0, recovery=True).answer is Answer.UNAUTHORISED
 
 
 def test_a_deleted_ledger_does_not_come_back() -> None:
     ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, deleted_until_ms=99), known=True)
-    assert ledger.add(**WHO, lac=0, recovery=False) is Answer.DELETED
-    assert ledger.add(**WHO, lac=0, recovery=True) is Answer.DELETED
-    assert ledger.set_fence(**WHO) is Answer.DELETED
+    assert ledger.add(**WHO, lac=0, recovery=False).answer is Answer.DELETED
+    assert ledger.add(**WHO, lac=0, recovery=True).answer is Answer.DELETED
+    assert ledger.set_fence(**WHO).answer is Answer.DELETED
 
 
 def test_a_doubt_is_no_fence_and_no_licence() -> None:
     ledger = machine()
-    assert ledger.add(**WHO, lac=-1, recovery=False) is Answer.OK
+    assert ledger.add(**WHO, lac=-1, recovery=False).answer is Answer.OK
     ledger.enter_limbo(5)
     assert (ledger.facts.fenced, ledger.fence_known) == (False, False)
     before = ledger.facts.copy()
-    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.UNKNOWN, "neither taken nor refused"
+    assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.UNKNOWN, "neither taken nor refused"
     assert ledger.facts == before
-    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=3, recovery=False) is Answer.UNAUTHORISED
-    assert ledger.add(**WHO, lac=3, recovery=True) is Answer.OK
+    assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=3, recovery=False).answer is Answer.UNAUTHORISED
+    assert ledger.add(**WHO, lac=3, recovery=True).answer is Answer.OK
     ledger.record_read(settles=False)
-    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.UNKNOWN
+    assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.UNKNOWN
     ledger.record_read(settles=True)
-    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.OK
+    assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.OK
     assert ledger.facts.limbo, "entries may be lost all the same"
 
 
 def test_a_fence_after_the_record_was_asked_for_wins() -> None:
     ledger = machine()
     ledger.enter_limbo(5)
-    assert ledger.set_fence(**WHO) is Answer.OK
+    assert ledger.set_fence(**WHO).answer is Answer.OK
     ledger.record_read(settles=True)
-    assert ledger.add(**WHO, lac=3, recovery=False) is Answer.FENCED
+    assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.FENCED
 
 
 def test_a_loss_without_a_name_concerns_every_ledger_until_it_is_asked_about() -> None:
     facts = LedgerFacts(1, key=KEY)
     assert (
-        BookieLedgerMachine(facts, known=True, lost=True).add(**WHO, lac=0, recovery=False) is Answer.UNKNOWN
+        BookieLedgerMachine(facts, known=True, lost=True).add(**WHO, lac=0, recovery=False).answer
+        is Answer.UNKNOWN
     )
     asked = BookieLedgerMachine(facts, known=True, lost=True, asked=True)
-    assert asked.add(**WHO, lac=0, recovery=False) is Answer.OK
+    assert asked.add(**WHO, lac=0, recovery=False).answer is Answer.OK
 
 
 def test_leaving_doubt_sets_a_fence_that_is_unknown() -> None:
     ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, doubt=Doubt(5)), known=True)
-    assert ledger.clear_limbo(5) is Answer.OK
-    facts = ledger.snapshot()
+    assert ledger.clear_limbo(5, key=KEY).answer is Answer.OK
+    facts = ledger.facts
     assert (facts.fenced, facts.doubt, ledger.fence) == (True, None, Fence.PENDING)
     known = BookieLedgerMachine(LedgerFacts(1, key=KEY, doubt=Doubt(5)), known=True)
     known.record_read(settles=True)
-    assert known.clear_limbo(5) is Answer.OK
+    assert known.clear_limbo(5, key=KEY).answer is Answer.OK
     assert not known.facts.fenced
 
 
 def test_clearing_limbo_keeps_the_fence() -> None:
     ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, doubt=Doubt(5)), known=True)
-    assert ledger.clear_limbo(5) is Answer.OK
-    assert ledger.dirty
+    ready = ledger.clear_limbo(5, key=KEY)
+    assert (ready.answer, ready.persisted) == (Answer.OK, True)
     assert ledger.facts.fenced
     assert not ledger.facts.limbo
 
 
 def test_only_the_doubt_that_is_named_ends() -> None:
     ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, fenced=True, doubt=Doubt(9)), known=True)
-    assert ledger.clear_limbo(5) is Answer.BAD_REQUEST, "since then there was another loss"
+    assert ledger.clear_limbo(5, key=KEY).answer is Answer.BAD_REQUEST, "since then there was another loss"
     assert ledger.facts.limbo
-    assert not ledger.dirty
-    assert ledger.clear_limbo() is Answer.OK, "a client of version 1 cannot name it"
-    assert ledger.clear_limbo(5) is Answer.OK, "there is nothing to end"
+    assert ledger.is_as_stored(ledger.facts)
+    assert ledger.clear_limbo(None, key=KEY).answer is Answer.OK, "a client of version 1 cannot name it"
+    assert ledger.clear_limbo(5, key=KEY).answer is Answer.OK, "there is nothing to end"
 
 
 def test_reads_need_no_key_but_a_wrong_one_is_seen() -> None:
     ledger = BookieLedgerMachine(LedgerFacts(1, key=KEY, token=7), known=True)
-    assert ledger.may_know(b"", 0) is Answer.OK
-    assert ledger.may_know(KEY, 7) is Answer.OK
-    assert ledger.may_know(OTHER_KEY, 0) is Answer.UNAUTHORISED
-    assert ledger.may_know(b"", 8) is Answer.WRONG_TOKEN
+    assert ledger.may_read(b"", 0) is Answer.OK
+    assert ledger.may_read(KEY, 7) is Answer.OK
+    assert ledger.may_read(OTHER_KEY, 0) is Answer.UNAUTHORISED
+    assert ledger.may_read(b"", 8) is Answer.WRONG_TOKEN
 
 
 @given(st.lists(st.integers(-1, 50), max_size=20))
@@ -155,7 +182,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(key=st.sampled_from([KEY, OTHER_KEY]), lac=st.integers(-1, 9), recovery=st.booleans())
     def add(self, key: bytes, lac: int, recovery: bool) -> None:
         unknown = not self.ledger.fence_known
-        answer = self.ledger.add(key=key, token=7, digest_type=3, lac=lac, recovery=recovery)
+        answer = self.ledger.add(key=key, token=7, digest_type=3, lac=lac, recovery=recovery).answer
         if (self.was_fenced or (unknown and self.ledger.facts.limbo)) and not recovery:
             assert answer is not Answer.OK
         if answer is Answer.OK and not self.key:
@@ -163,13 +190,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from([KEY, OTHER_KEY, b""]))
     def fence(self, key: bytes) -> None:
-        if self.ledger.set_fence(key=key, token=7, digest_type=3) is Answer.OK:
+        if self.ledger.set_fence(key=key, token=7, digest_type=3).answer is Answer.OK:
             self.was_fenced = True
             self.key = self.key or key
 
     @rule(lac=st.integers(-1, 9))
     def explicit(self, lac: int) -> None:
-        if self.ledger.explicit_lac(b"x", lac, key=KEY, token=7, digest_type=3) is Answer.OK:
+        if self.ledger.explicit_lac(b"x", lac, key=KEY, token=7, digest_type=3).answer is Answer.OK:
             self.key = self.key or KEY
 
     @rule(lsn=st.integers(1, 3))
@@ -183,18 +210,19 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(lsn=st.integers(1, 3))
     def leaves_doubt(self, lsn: int) -> None:
         known = self.ledger.fence_known
-        if self.ledger.facts.limbo and self.ledger.clear_limbo(lsn) is Answer.OK:
+        if self.ledger.facts.limbo and self.ledger.clear_limbo(lsn, key=KEY).answer is Answer.OK:
             self.was_fenced = self.was_fenced or not known
 
     @rule()
     def journaled(self) -> None:
-        self.ledger.snapshot()
-        self.ledger.fence_durable()
+        facts = self.ledger.save().facts
+        assert facts is not None
+        self.ledger.saved(facts)
 
     @rule()
     def restarted_with_what_was_journaled(self) -> None:
-        if not self.ledger.dirty:
-            self.ledger = BookieLedgerMachine(self.ledger.snapshot(), known=True)
+        if self.ledger.is_as_stored(facts := self.ledger.facts.copy()):
+            self.ledger = BookieLedgerMachine(facts, known=True)
 
     @invariant()
     def holds(self) -> None:

@@ -27,6 +27,11 @@ STORE = StoreName("11111111-1111-1111-1111-111111111111", 1)
 HELD = (1, 2, 3)
 
 
+def never(_: int) -> bool:
+    """Nothing was written since."""
+    return False
+
+
 class Machine(CollectorMachine):
     """A machine and a store that does as it is told."""
 
@@ -47,11 +52,10 @@ class Machine(CollectorMachine):
         if isinstance(step, Count):
             self.counted()
         self.look(held, set(found))
-        proofs = {ledger_id: self.proof(ledger_id, None, 0) for ledger_id in self.missing}
+        proofs = {ledger_id: self.judge(ledger_id, None, 0, never) for ledger_id in self.missing}
         if isinstance(step, Count):
             for ledger_id, proof in proofs.items():
                 if proof is not None:
-                    self.due(ledger_id, proof)
                     self.dropped(ledger_id)
         self.finish(ledger_id for ledger_id, proof in proofs.items() if proof is None)
         return [] if isinstance(step, Hold) else [one for one, proof in proofs.items() if proof is not None]
@@ -82,8 +86,8 @@ def test_a_proof_covers_what_was_written_before_the_last_finding() -> None:
     assert isinstance(machine.begins(lsn=30), Count)
     machine.counted()
     machine.look(HELD, {1, 3})
-    assert machine.proof(2, None, 0) == Proof(By.CHAIN, 20)
-    machine.due(2, Proof(By.CHAIN, 20))
+    assert machine.judge(2, None, 0, lambda lsn: lsn == 20) is None, "it was written to since"
+    assert machine.judge(2, None, 0, never) == Proof(By.CHAIN, 20)
     machine.finish([])
     assert machine.kept.missing == {2: 20}, (
         "it was not dropped: the next pass judges it again, by the same proof"
@@ -146,7 +150,7 @@ def test_an_order_that_was_not_carried_out_is_judged_again() -> None:
     machine.begins(lsn=20)
     machine.counted()
     machine.look(HELD, {1, 3})
-    machine.due(2, Proof(By.HAND, 10))
+    assert machine.judge(2, order, 5, never) == Proof(By.HAND, 10)
     machine.finish([])
     machine.begins(lsn=30)
     machine.counted()
