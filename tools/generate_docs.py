@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,21 @@ def machine(path: str, *names: str) -> str:
             "\n".join([f"## Inputs of `{node.name}`\n", "| input | what it does |", "| --- | --- |", *rows])
         )
     return "\n\n".join(parts) + "\n"
+
+
+def states(path: str, name: str) -> str:
+    """A table of states and inputs as a diagram: which inputs lead from which state to which other."""
+    module = import_module(f"quire.{path.removesuffix('.py').replace('/', '.')}")
+    table: Any = getattr(module, name)
+    edges: dict[tuple[str, str], list[str]] = {}
+    for (entry, state), others in table.moves.items():
+        for other in table.states:
+            if other in others:
+                edges.setdefault((state.value, other.value), []).append(entry)
+    begin = next(iter(table.states))
+    lines = [f"    [*] --> {begin.value}"]
+    lines += [f"    {source} --> {target}: {', '.join(names)}" for (source, target), names in edges.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"]) + "\n"
 
 
 def is_machine(node: ast.ClassDef) -> bool:
@@ -351,6 +367,7 @@ def sizes(part: str) -> str:
 KINDS: dict[str, Callable[..., str]] = {
     "spark_options": spark_options,
     "machine": machine,
+    "states": states,
     "formats": formats,
     "fields": field_tables.fields,
     "decisions": decisions,

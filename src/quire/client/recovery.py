@@ -17,7 +17,6 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink
 from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
-from quire.client.lac_read import trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.client.replies import ReadReply
 from quire.core.answers import Answer
@@ -124,10 +123,10 @@ class LedgerRecovery(AddSink):
             out, machine.out = machine.out, []
             for effect in out:
                 self._perform_one(effect)
-        if machine.lac > self._dropped_through and self._entries:
+        if machine.back.lac > self._dropped_through and self._entries:
             # What is confirmed will not be sent again.
-            self._dropped_through = machine.lac
-            self._entries = {k: entry for k, entry in self._entries.items() if k > machine.lac}
+            self._dropped_through = machine.back.lac
+            self._entries = {k: entry for k, entry in self._entries.items() if k > machine.back.lac}
             self._made = None
 
     def _perform_one(self, effect: RecoveryEffect) -> None:
@@ -175,7 +174,7 @@ class LedgerRecovery(AddSink):
         reply = await self._bookies.read_lac(
             effect.bookie, self._access, fence=effect.fence, timeout_ms=self._config.recovery_timeout_ms
         )
-        lac = trusted_lac(reply, self._access)
+        lac = reply.trusted_lac(self._access)
         self._note(effect.bookie, reply.answer)
         return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac)
 
@@ -206,13 +205,13 @@ class LedgerRecovery(AddSink):
         lengths: dict[int, int] = {}
         for entry in found:
             lengths[entry.entry_id] = entry.length
-            if entry.entry_id > self._machine.lac:
+            if entry.entry_id > self._machine.back.lac:
                 self._entries.setdefault(entry.entry_id, entry)
-        self.recovered -= self._machine.lap
+        self.recovered -= self._machine.end.lap
         self._machine.read_answered(
             effect.slot, reply.answer, lengths, reply.vouched_through, [*reply.unknown, *bad]
         )
-        self.recovered += self._machine.lap
+        self.recovered += self._machine.end.lap
 
     # --- phase 2: writing back -------------------------------------------------------------------------------------
 

@@ -5,12 +5,15 @@ Source: `docs/formats/native-protocol.md`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 
+from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
-from quire.core.errors import MalformedFrameError
+from quire.core.errors import DigestMismatchError, MalformedFrameError
 from quire.core.ids import NO_ENTRY
+from quire.core.ledger_metadata import DigestType
 from quire.wire import native, native_bodies
 from quire.wire.native import AnswerFrame
 from quire.wire.run import RunPlace, RunView
@@ -50,6 +53,25 @@ class LacReply:
     evidence: bytes = b""
     lac_term: int = 0
     lafr: int = NO_ENTRY
+
+    def trusted_lac(self, access: LedgerAccess) -> int:
+        """The highest LAC of this response that can be relied on.
+
+        With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
+
+        Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read"; `docs/formats/native-protocol.md`,
+        READ_LAC.
+        """
+        lac = int(NO_ENTRY)
+        if access.digest.digest_type is not DigestType.HMAC:
+            lac = self.lac
+        with contextlib.suppress(DigestMismatchError):
+            if self.explicit_lac:
+                lac = max(lac, access.digest.open_lac_body(self.explicit_lac, access.ledger_id))
+        with contextlib.suppress(DigestMismatchError):
+            if self.evidence:
+                lac = max(lac, access.digest.open(self.evidence, access.ledger_id, None).last_add_confirmed)
+        return lac
 
 
 def read_reply(frame: AnswerFrame, last: int, version: int, *, placed: bool = False) -> ReadReply:

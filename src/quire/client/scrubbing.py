@@ -25,7 +25,7 @@ from quire.client.shares import BookieShare, Interval, not_held
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.reader import told_through
+from quire.core.quorum import told_through
 from quire.wire.entries import Entries
 
 WINDOW_BYTES = 4 << 20

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from quire.client.machines import Machines
 from quire.core.errors import QuireError
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
 from quire.core.writer import WriterMachine
@@ -26,19 +26,7 @@ from quire.core.writer_state import LEGAL, WriterLimits
 from quire_testing.explorer.snapshot import clone, slots_of
 
 WRITER_INPUTS = tuple(LEGAL)
-RECOVERY_INPUTS = (
-    "recover",
-    "metadata_written",
-    "metadata_conflicted",
-    "metadata_read",
-    "fence_answered",
-    "read_answered",
-    "waited",
-    "adds_answered",
-    "replacements_found",
-    "length_found",
-    "length_unavailable",
-)
+RECOVERY_INPUTS = tuple(RECOVERY_TABLE.legal)
 LOG_INPUTS = (
     "open",
     "retry",
