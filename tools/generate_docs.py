@@ -69,13 +69,11 @@ def machine(path: str, *names: str) -> str:
 
 def states(module: str, name: str) -> str:
     """A machine's states as a diagram, and the inputs that leave it in its state, from its table."""
-    table = getattr(importlib.import_module(f"quire.{module.replace('/', '.')}"), name)
+    table = getattr(importlib.import_module(f"quire.{module.removesuffix('.py').replace('/', '.')}"), name)
     first = next(iter(table.states)).value
     edges: dict[tuple[str, str], list[str]] = {}
-    for given, row in table.rows.items():
-        for old, after in row.items():
-            for new in sorted(each.value for each in after):
-                edges.setdefault((old.value, new), []).append(given)
+    for given, old, new in table.edges():
+        edges.setdefault((old.value, new.value), []).append(given)
     moves = [f"    {old} --> {new}: {', '.join(names)}" for (old, new), names in edges.items() if old != new]
     stays = [f"`{old}`: {', '.join(names)}" for (old, new), names in edges.items() if old == new]
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}", *moves, "```"]

@@ -17,8 +17,7 @@ from quire.client.access import LedgerAccess
 from quire.client.range_read import open_runs
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import residues_of_slot
-from quire.core.reader import told_through
+from quire.core.quorum import residues_of_slot, told_through
 from quire_testing.history import History, entry_hashes
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import pytest
 from quire.core import effects, log_effects, log_trimming
 from quire.core.answers import Answer
 from quire.core.ledger_metadata import LedgerState
+from quire.core.legality import Legality
 from quire.core.log import LogMachine
 from quire.core.log_effects import EndReason
 from quire.core.log_handle import LOG, LogStatus
@@ -24,7 +25,7 @@ from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.core.writer import WriterMachine
-from quire.core.writer_state import LEGAL, Legality, Status
+from quire.core.writer_state import LEGAL, Status
 from quire_testing.explorer.collector_forms import CollectorForm
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.collector_watch import CollectorWatch

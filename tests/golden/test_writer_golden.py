@@ -69,7 +69,7 @@ class Dialogue:
         self.machine.began_without([self.machine.ensemble.index(bookie) for bookie in bookies], self.now_ms)
 
     def do_append(self, count: str) -> None:
-        number = self.machine.next_run
+        number = self.machine.window.next_run
         first = self.machine.append(int(count), int(count) * ENTRY_BYTES)
         self.runs[f"{first}..{first + int(count) - 1}"] = number
 

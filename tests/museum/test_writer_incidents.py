@@ -7,10 +7,13 @@ from dataclasses import replace
 
 from quire.core.answers import Answer
 from quire.core.effects import SendRun
+from quire.core.ensemble_change import ChangeStatus, mask_of
 from quire.core.ids import BookieId
+from quire.core.record_swap import StoreRequest
 from quire.core.rules import RULES
+from quire.core.run_window import slots_of
 from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status, StoreRequest
+from quire.core.writer_state import Status
 from support.museum import explored, incident
 from support.stage import Stage
 
@@ -58,17 +61,19 @@ class TellsBetweenUnsets(WriterMachine):
     __slots__ = ()
 
     def _resend(self, changed: tuple[int, ...]) -> None:
-        kept = ~self.rules.acks_to_unset(sum(1 << slot for slot in changed))
-        for number in list(self._runs):
-            if number not in self._runs:
+        window, kept = self.window, ~self.rules.acks_to_unset(mask_of(changed))
+        for number in list(window.runs):
+            if number not in window.runs:
                 continue
-            run = self._runs[number]
-            self._acked[number] &= kept
-            slots = tuple(slot for slot in self._slots_of(run.masks) if slot in changed)
+            run = window.runs[number]
+            window._acked[number] &= kept
+            slots = slots_of(run.masks, changed)
             if slots:
                 self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
-            else:
-                self._advance()  # "it may have completed already, and only waited for the change"
+            elif (
+                confirmed := window.advance()
+            ):  # "it may have completed already, and only waited for the change"
+                self._confirmed(confirmed)
 
 
 @incident(
@@ -142,8 +147,8 @@ class WritesBeforeTheStoreAnswers(WriterMachine):
 
     def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
         super().replacements_chosen(chosen, now_ms)
-        if self.asked is StoreRequest.WRITE:
-            self.metadata_written(self.version)
+        if self.swap.asked is StoreRequest.WRITE:
+            self.metadata_written(self.swap.version)
 
 
 @incident(
@@ -194,9 +199,7 @@ class ReplacesByDifference(WriterMachine):
     __slots__ = ()
 
     def _return_slot(self, slot: int) -> None:
-        if slot in self._absent:
-            self._close_hole(slot)
-            self._refresh_live()
+        self.change.come_back(slot, self.window.lac)
 
 
 @incident(
@@ -242,16 +245,15 @@ class ReplacesTwice(WriterMachine):
         if self.ensemble[slot] == bookie or self.status is not Status.WRITING:
             super().add_failed(slot, bookie, run, answer)
         else:
-            self.status, self.asked = Status.CHANGING, StoreRequest.CHOICE
+            self.status, self.change.status = Status.CHANGING, ChangeStatus.CHOOSING
+            self.window.hold()
 
     def replacements_chosen(self, chosen: Mapping[int, BookieId], now_ms: int) -> None:
-        if chosen or self._wanted():
+        if chosen or self.change._wanted(self.record.last_fragment.ensemble):
             super().replacements_chosen(chosen, now_ms)
         else:
-            self.status, self.asked = (
-                Status.WRITING,
-                StoreRequest.NOTHING,
-            )  # nothing was replaced: nothing to tell
+            # Nothing was replaced: nothing to tell.
+            self.status, self.change.status, self.window.held = Status.WRITING, ChangeStatus.IDLE, False
 
 
 @incident(
@@ -283,7 +285,7 @@ def test_4261_replaced_twice(fault: bool) -> None:
     stage.answered(late[1], Answer.TIMED_OUT)
     stage.arrives("C", 3)
     stage.arrives("D", 3)
-    if stage.writer.asked is StoreRequest.CHOICE:
+    if stage.writer.change.status is ChangeStatus.CHOOSING:
         stage.writer.replacements_chosen({}, 0)
         stage.listen()
     stage.check_answered()
@@ -301,11 +303,12 @@ class TwoThreadsTell(WriterMachine):
         else:
             super().add_failed(slot, bookie, run, answer)
 
-    def _advance(self) -> None:
+    def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
         if getattr(self, "looking", False):
             self.looking = False  # the other thread is in there and will see to it
-            return
-        super()._advance()
+            self.window.hold()
+        super().adds_acked(slot, bookie, run)
+        self.window.held = False
 
 
 @incident(

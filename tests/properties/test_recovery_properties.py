@@ -149,7 +149,7 @@ def in_status(status: RecoveryStatus) -> RecoveryMachine:
 S = RecoveryStatus
 INPUTS = {
     "recover": (lambda m: m.recover(), {S.NEW}),
-    "metadata_written": (lambda m: m.metadata_written(m._record, 9), {S.ANNOUNCING, S.READING, S.CLOSING}),
+    "metadata_written": (lambda m: m.metadata_written(m.record, 9), {S.ANNOUNCING, S.READING, S.CLOSING}),
     "metadata_conflicted": (lambda m: m.metadata_conflicted(), {S.ANNOUNCING, S.READING, S.CLOSING}),
     "metadata_read": (lambda m: m.metadata_read(None, 9), {S.ANNOUNCING, S.READING, S.CLOSING}),
     "length_found": (lambda m: m.length_found(7), {S.MEASURING}),

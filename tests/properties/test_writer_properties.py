@@ -22,9 +22,11 @@ from quire.core.errors import NotWritingError
 from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
 from quire.core.placement import slots_for_absent
 from quire.core.quorum import residues_of_slot, write_set, write_set_masks
+from quire.core.record_swap import StoreRequest
 from quire.core.rules import RULES, Rules
 from quire.core.writer import WriterMachine
-from quire.core.writer_state import Status, StoreRequest, WriterLimits
+from quire.core.writer_state import Status, WriterLimits
+from quire_testing.explorer.snapshot import clone
 
 TRIPLES = [
     (size, write, ack) for size in range(1, 8) for write in range(1, size + 1) for ack in range(1, write + 1)
@@ -404,10 +406,10 @@ def test_a_copy_lives_its_own_life() -> None:
     world = World((3, 3, 2), RULES, spares=1, recoverer=False)
     machine = world.machine
     machine.append(3, 30)
-    other = machine.copy()
+    other = clone(machine)
     machine.adds_acked(0, "b1", 0)
     machine.adds_acked(1, "b2", 0)
     machine.append(1, 1)
     assert (machine.lac, machine.lap) == (2, 3)
-    assert (other.lac, other.lap, other.asked) == (-1, 2, StoreRequest.NOTHING)
+    assert (other.lac, other.lap, other.swap.asked) == (-1, 2, StoreRequest.NOTHING)
     other.check()

@@ -43,7 +43,7 @@ def said(machine, kind):
 
 
 def append(machine):
-    run = machine.next_run
+    run = machine.window.next_run
     machine.append(1, 10)
     return run
 

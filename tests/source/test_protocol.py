@@ -53,7 +53,7 @@ class Writer:
         return [effect for effect in out if kind is None or isinstance(effect, kind)]
 
     def append(self):
-        number = self.machine.next_run
+        number = self.machine.window.next_run
         self.machine.append(1, 10)
         return number
 

@@ -45,7 +45,7 @@ def test_a_failed_write_appends_a_fragment() -> None:
     machine = writer()
     for _ in range(2):
         machine.append(1, 10)
-    first, second = machine.next_run - 2, machine.next_run - 1
+    first, second = machine.window.next_run - 2, machine.window.next_run - 1
     machine.adds_acked(0, "b1", first)
     machine.add_failed(1, "b2", second, Answer.UNREACHABLE)
     machine.replacements_chosen({1: "b3"}, 0)
@@ -84,7 +84,7 @@ def test_a_writer_that_hears_of_a_newer_term_disengages() -> None:
     """ "When a client receives an InvalidTerm response it should disengage." """
     machine = writer()
     machine.append(1, 10)
-    machine.add_failed(0, "b1", machine.next_run - 1, Answer.INVALID_TERM)
+    machine.add_failed(0, "b1", machine.window.next_run - 1, Answer.INVALID_TERM)
     assert add_outcome(Answer.INVALID_TERM) is AddOutcome.SUPERSEDED
     assert isinstance(machine.out[-1], Ended)
 

@@ -13,7 +13,7 @@ FUNCTION_LINES = 60
 LONG_FILES = {
     "src/quire/core/log_commit.py": "one machine: a swap whose answer is lost, adoption and takeover share the heads that were read",
     "src/quire/core/log_list.py": "every legal change of the list beside the check that refuses the others",
-    "src/quire/core/recovery.py": "one machine whose three phases share the votes and the write-back window",
+    "src/quire/core/writer.py": "one machine: every input and every effect; what is decided is in its parts",
     "src/quire_testing/history/ledger.py": "one judge: reads, acknowledgements, ends and LACs are compared with the same entries",
     "src/quire/log/writer.py": "the driver of the log's machine: one short method per effect",
     "src/quire/storage/ledger_storage.py": "the disk as the bookie sees it: one short method per question",

@@ -124,10 +124,10 @@ class LedgerRecovery(AddSink):
             out, machine.out = machine.out, []
             for effect in out:
                 self._perform_one(effect)
-        if machine.lac > self._dropped_through and self._entries:
+        if machine.back.lac > self._dropped_through and self._entries:
             # What is confirmed will not be sent again.
-            self._dropped_through = machine.lac
-            self._entries = {k: entry for k, entry in self._entries.items() if k > machine.lac}
+            self._dropped_through = machine.back.lac
+            self._entries = {k: entry for k, entry in self._entries.items() if k > machine.back.lac}
             self._made = None
 
     def _perform_one(self, effect: RecoveryEffect) -> None:
@@ -206,13 +206,13 @@ class LedgerRecovery(AddSink):
         lengths: dict[int, int] = {}
         for entry in found:
             lengths[entry.entry_id] = entry.length
-            if entry.entry_id > self._machine.lac:
+            if entry.entry_id > self._machine.back.lac:
                 self._entries.setdefault(entry.entry_id, entry)
-        self.recovered -= self._machine.lap
+        self.recovered -= self._machine.end.lap
         self._machine.read_answered(
             effect.slot, reply.answer, lengths, reply.vouched_through, [*reply.unknown, *bad]
         )
-        self.recovered += self._machine.lap
+        self.recovered += self._machine.end.lap
 
     # --- phase 2: writing back -------------------------------------------------------------------------------------
 

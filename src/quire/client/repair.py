@@ -20,8 +20,7 @@ from quire.core.answers import Answer
 from quire.core.errors import QuireError, RefusedError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.quorum import residues_of_slot, write_set
-from quire.core.reader import told_through
+from quire.core.quorum import residues_of_slot, told_through, write_set
 from quire.core.rules import RULES
 from quire.core.shares import HeldInterval, not_held, shares
 from quire.wire.entry import Entry

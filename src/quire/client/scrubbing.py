@@ -23,7 +23,7 @@ from quire.client.range_read import open_runs
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.reader import told_through
+from quire.core.quorum import told_through
 from quire.core.shares import BookieShare, HeldInterval, not_held
 from quire.wire.entries import Entries
 from quire.wire.responses import ReadReply

@@ -109,17 +109,17 @@ class LedgerWriter(WriterEnd):
     @property
     def last_add_confirmed(self) -> EntryId:
         """The highest id such that it and every lower one is confirmed; -1 if none."""
-        return EntryId(self._machine.lac)
+        return EntryId(self._machine.window.lac)
 
     @property
     def length(self) -> int:
         """Payload bytes of the confirmed entries."""
-        return self._machine.confirmed_length
+        return self._machine.window.confirmed_length
 
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's record as this writer knows it."""
-        return self._machine.record
+        return self._machine.swap.record
 
     @property
     def problem(self) -> QuireError | None:
@@ -148,7 +148,7 @@ class LedgerWriter(WriterEnd):
         cost = (len(payload) + self._entry_overhead) * self._copies
         if not self._window.reserve(cost):
             await self._room(cost)
-        if self._payloads or self._machine.pending:
+        if self._payloads or self._machine.window.runs:
             return EntryId(await self._put(payload, cost))
         # Nothing is on its way and no other caller has appended in this turn: there is nothing to wait for.
         future = self._new_future()
@@ -217,8 +217,9 @@ class LedgerWriter(WriterEnd):
         """
         if (problem := self.problem) is not None:
             raise problem
-        last = self._machine.lap + len(self._payloads)
-        if self._machine.lac < last:
+        window = self._machine.window
+        last = window.lap + len(self._payloads)
+        if window.lac < last:
             confirmed: asyncio.Future[None] = self._loop.create_future()
             if self._drains is _NOBODY:
                 self._drains = deque()
@@ -347,15 +348,17 @@ class LedgerWriter(WriterEnd):
         self, payloads: list[bytes], futures: list[asyncio.Future[int] | None], size: int, cost: int
     ) -> None:
         machine = self._machine
-        number, lac, length_before = machine.next_run, machine.lac, machine.length
+        window = machine.window
+        number, lac, length_before = window.next_run, window.lac, window.length
         first = machine.append(len(payloads), size)
         self._lacs.carried(self._access.ledger_id)
         shares = self._sealer.seal(self._access.ledger_id, first, lac, length_before, payloads)
-        run = HeldRun(first, machine.lap, shares, futures)
+        run = HeldRun(first, window.lap, shares, futures)
         self._window.used_bytes += run.cost - cost
         self._outgoing.add(number, run)
         self._perform()
-        self._schedule_tick()
+        if not self._ticking:
+            self._schedule_tick()
 
     def _confirmed(self, effect: e.Confirmed) -> None:
         self._outgoing.confirm(effect.last)
@@ -371,7 +374,7 @@ class LedgerWriter(WriterEnd):
 
     async def _confirm(self) -> None:
         self._taking, before = False, None
-        while before != (before := self._machine.lac):  # it moves
+        while before != (before := self._machine.window.lac):  # it moves
             with contextlib.suppress(TimeoutError, QuireError):
                 async with asyncio.timeout(self._config.flush_ms / 1000):
                     return await self.drain()

@@ -130,7 +130,7 @@ class WriterDriver(ABC):
     @property
     def ledger_id(self) -> LedgerId:
         """The ledger's id."""
-        return self._machine.record.ledger_id
+        return self._access.ledger_id
 
     # --- what the user's side does about it --------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class WriterDriver(ABC):
 
     def lac_places(self) -> tuple[int, Sequence[int], Sequence[Place]]:
         """How far the ledger is confirmed, the slots that entries are sent to, and the places at all slots."""
-        return self._machine.lac, self._machine.live_slots, self._outgoing.places
+        return self._machine.window.lac, self._machine.change.live, self._outgoing.places
 
     def _perform(self) -> None:
         """Do what the machine said, in order, until it says nothing more."""
@@ -232,7 +232,7 @@ class WriterDriver(ABC):
         place = self._outgoing.place_at(effect.slot)
         if not place.retired:
             runs = place.unacked.values()
-            self._lost += holes_of_runs(effect.slot, effect.bookie, runs, self._machine.lac)
+            self._lost += holes_of_runs(effect.slot, effect.bookie, runs, self._machine.window.lac)
             self._ticks.keep(self)
         self._outgoing.retire(effect.slot)
         self._outgoing.release()
@@ -275,7 +275,7 @@ class WriterDriver(ABC):
         A crashed bookie stays registered until its session ends. Two of them would otherwise replace each other, with a
         compare-and-swap of the record each time, as fast as the store responds.
         """
-        config, lac = self._config, self._machine.lac
+        config, lac = self._config, self._machine.window.lac
         before, pause_ms = self._doubted
         longer = min(max(2 * pause_ms, config.change_retry_ms_min), config.change_retry_ms_max)
         self._doubted = lac, longer if lac == before else 0
@@ -372,7 +372,7 @@ class WriterDriver(ABC):
     def idle(self) -> bool:
         """Whether no entry is on its way, or about to be."""
         machine = self._machine
-        return machine.status is Status.WRITING and not machine.pending and not self._collects()
+        return machine.status is Status.WRITING and not machine.window.runs and not self._collects()
 
     # --- the metadata store ------------------------------------------------------------------------------------------
 

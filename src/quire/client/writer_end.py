@@ -23,7 +23,12 @@ class WriterEnd(WriterDriver):
         """Wait from now on for the bookies that have not acknowledged all."""
         if self._flush is None:
             self._flush = LedgerFlush(
-                self._access, self._machine.lac, self._outgoing, self._quarantine, self._clock, self._config
+                self._access,
+                self._machine.window.lac,
+                self._outgoing,
+                self._quarantine,
+                self._clock,
+                self._config,
             )
 
     def _closed(self) -> None:

@@ -1,6 +1,6 @@
-"""How a writer stops: it closes the ledger, leaves it to recovery, or is ended by a response.
+"""How a writer closes its ledger: at the last acknowledged entry, by compare-and-swap.
 
-Closing needs no response from any bookie: one compare-and-swap says CLOSED, the last acknowledged entry and the length.
+It needs no response from any bookie: one compare-and-swap says CLOSED, the last acknowledged entry and the length.
 
 | reread after a lost compare-and-swap | outcome |
 | --- | --- |
@@ -14,164 +14,93 @@ Source: BookKeeper protocol, "Closing a ledger as a writer".
 
 from __future__ import annotations
 
-from quire.core.effects import Closed, CloseFailed, Ended, Problem, RereadMetadata, WriteMetadata
-from quire.core.errors import (
-    LedgerClosedError,
-    LedgerFencedError,
-    MetadataConflictError,
-    MetadataUnknownError,
-    NotWritingError,
-)
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from quire.core.effects import Problem
+from quire.core.errors import LedgerFencedError, MetadataConflictError
+from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.rules import CloseOutcome
-from quire.core.writer_state import LEGAL, Legality, Status, StoreRequest, WriterState
+from quire.core.legality import Legality, StateTable
+from quire.core.rules import CloseOutcome, Rules
 
 
-class Closing(WriterState):
-    """The verbs that stop a writer."""
+class ClosingStatus(Enum):
+    """Where the close of a ledger stands."""
 
-    __slots__ = ()
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    FAILED = "failed"
 
-    def close(self) -> None:
-        """Close the ledger at its last acknowledged entry. Legal at any time, also while a change is in flight.
 
-        Effects:
-            Failed for what is pending; WriteMetadata, at once or when the response to the change's own compare-and-swap
-            came. In the end Closed or CloseFailed.
+CLOSING_TABLE: Final = StateTable.of(
+    ClosingStatus,
+    {"begin": "open>closing", "judge": "closing>closed,failed", "fail": "closing>failed"},
+)
+"""What the inputs of a close do."""
 
-        Raises:
-            NotWritingError: the writer has ended or was abandoned.
 
-        Source: BookKeeper protocol, "Closing a ledger as a writer".
+@dataclass(slots=True, eq=False)
+class Closing:
+    """The close of one ledger by its writer.
+
+    Attributes:
+        ledger_id: for errors.
+        rules: the judgements.
+        status: where the close stands.
+        lac: where the ledger is to end; `length`: payload bytes up to there.
+    """
+
+    ledger_id: int
+    rules: Rules
+    status: ClosingStatus = field(default=ClosingStatus.OPEN, init=False)
+    lac: int = field(default=NO_ENTRY, init=False)
+    length: int = field(default=0, init=False)
+
+    def begin(self, lac: int, length: int) -> None:
+        """The ledger is to end here."""
+        self._expect("begin")
+        self.status, self.lac, self.length = ClosingStatus.CLOSING, lac, length
+
+    def judge(self, record: LedgerMetadata) -> LedgerMetadata | Problem | None:
+        """What follows from the record as it is stored now.
+
+        Returns:
+            The record to store in its place; why the ledger cannot be closed here; or None: it is closed here.
         """
-        legality = LEGAL["close"][self.status]
-        if legality is Legality.REFUSED:
-            raise self._not_writing("closed")
-        if legality is Legality.ACTS:
-            msg = (
-                f"ledger {self.record.ledger_id} was closed by its own handle before this entry was "
-                "acknowledged"
-            )
-            self._fail_pending(Problem(LedgerClosedError, msg))
-            self._begin_close()
-
-    def abandon(self) -> None:
-        """Stop and leave the ledger to a recovery; the metadata are not touched.
-
-        Effects:
-            Failed for what is pending.
-        """
-        if LEGAL["abandon"][self.status] is Legality.ACTS:
-            msg = (
-                f"ledger {self.record.ledger_id} was abandoned before this entry was acknowledged; "
-                "a recovery determines whether it is in the ledger"
-            )
-            self._fail_pending(Problem(LedgerClosedError, msg))
-            self._stop(Status.ABANDONED)
-
-    def _not_writing(self, what: str) -> NotWritingError:
-        why = f": {self.problem.message}" if self.problem else ""
-        msg = (
-            f"ledger {self.record.ledger_id} cannot be {what} by this handle; it is {self.status.value}{why}"
-        )
-        return NotWritingError(msg, ledger_id=self.record.ledger_id)
-
-    # --- the end, and the way there ----------------------------------------------------------------------------------
-
-    def _end(self, problem: Problem, *, close: bool) -> None:
-        """The writer takes no more entries, for ever. With `close` the ledger is closed at the LAC if the store lets.
-
-        Effects:
-            Failed for what is pending, Ended; WriteMetadata when closing.
-        """
-        self._fail_pending(problem)
-        self.problem = problem
-        self.out.append(Ended(problem))
-        if close:
-            self._begin_close()
-        else:
-            self._stop(Status.ENDED)
-
-    def _stop(self, status: Status) -> None:
-        """Nothing is asked any more; late responses change nothing."""
-        self.status = status
-        self.asked = StoreRequest.NOTHING
-        self._proposed = None
-        self._read_at_ms = self._look_at_ms = self._quorum_until_ms = None
-
-    def _begin_close(self) -> None:
-        self.status = Status.CLOSING
-        self._look_at_ms = self._quorum_until_ms = None
-        self._attempts = 0
-        if self.asked in (StoreRequest.NOTHING, StoreRequest.CHOICE):
-            self._write_close()
-
-    def _write_close(self) -> None:
-        self._propose(self.record.closed(self.lac, self.confirmed_length))
-
-    # --- what the store says to a closing writer -----------------------------------------------------------------------
-
-    def _close_written(self) -> None:
-        """The compare-and-swap that was in flight succeeded: the closing one, or a change's that began before."""
-        if self.record.state is LedgerState.CLOSED:
-            self._close_done()
-        else:
-            self._write_close()
-
-    def _close_read(self) -> None:
-        outcome = self.rules.close_outcome(self.record, self.lac)
-        ledger_id = self.record.ledger_id
+        self._expect("judge")
+        outcome = self.rules.close_outcome(record, self.lac)
         if outcome is CloseOutcome.RETRY:
-            self._write_close()
-        elif outcome is CloseOutcome.SUCCESS:
-            self._close_done()
-        elif outcome is CloseOutcome.FENCED:
-            msg = f"ledger {ledger_id} is being recovered by another client, which determines its last entry"
-            self._close_failed(Problem(LedgerFencedError, msg))
-        else:
-            msg = (
-                f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client; "
-                f"this writer's last acknowledged entry is {self.lac}"
-            )
-            self._close_failed(Problem(MetadataConflictError, msg))
-
-    def _close_done(self) -> None:
-        self._stop(Status.ENDED if self.problem else Status.CLOSED)
-        self.out.append(Closed(self.record))
-
-    def _close_failed(self, problem: Problem) -> None:
-        self.problem = self.problem or problem
-        self._stop(Status.ENDED)
-        self.out.append(CloseFailed(problem))
-
-    # --- one request to the store at a time ------------------------------------------------------------------------------
-
-    def _propose(self, record: LedgerMetadata) -> None:
-        self.asked = StoreRequest.WRITE
-        self._proposed = record
-        self.out.append(WriteMetadata(record, self.version))
-
-    def _reread(self) -> None:
-        self.asked = StoreRequest.READ
-        self._proposed = None
-        self.out.append(RereadMetadata())
-
-    def _store_is_silent(self) -> None:
-        """Too many requests to the store stayed unanswered: end without touching the record."""
+            return record.closed(self.lac, self.length)
+        if outcome is CloseOutcome.SUCCESS:
+            self.status = ClosingStatus.CLOSED
+            return None
+        self.status = ClosingStatus.FAILED
+        if outcome is CloseOutcome.FENCED:
+            msg = f"ledger {self.ledger_id} is being recovered by another client, which determines its last entry"
+            return Problem(LedgerFencedError, msg)
         msg = (
-            f"the metadata store did not respond to {self._attempts} requests for ledger "
-            f"{self.record.ledger_id}; open the ledger when the store is back, which recovers it"
+            f"ledger {self.ledger_id} was closed at entry {record.last_entry} by another client; "
+            f"this writer's last acknowledged entry is {self.lac}"
         )
-        problem = Problem(MetadataUnknownError, msg)
-        if self.status is Status.CLOSING:
-            self._close_failed(problem)
-        else:
-            self._end(problem, close=False)
+        return Problem(MetadataConflictError, msg)
 
-    def _record_is_gone(self) -> None:
-        msg = f"ledger {self.record.ledger_id} was deleted by another client"
-        problem = Problem(LedgerClosedError, msg)
-        if self.status is Status.CLOSING:
-            self._close_failed(problem)
-        else:
-            self._end(problem, close=False)
+    def fail(self) -> None:
+        """It cannot be found out whether the ledger is closed here."""
+        self._expect("fail")
+        self.status = ClosingStatus.FAILED
+
+    def _expect(self, name: str) -> None:
+        if CLOSING_TABLE.legal[name][self.status] is Legality.REFUSED:
+            raise CLOSING_TABLE.refusal(name, self.status, self.ledger_id)
+
+    def check(self, record: LedgerMetadata, lac: int) -> None:
+        """Assert what must hold between any two inputs: I12."""
+        assert self.status is ClosingStatus.OPEN or self.lac == lac, (
+            "nothing is acknowledged after the close began"
+        )
+        if self.status is ClosingStatus.CLOSED:
+            assert record.state is LedgerState.CLOSED
+            assert record.last_entry == self.lac, "I12: closed at the last acknowledged entry"

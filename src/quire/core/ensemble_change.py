@@ -1,330 +1,228 @@
-"""The ensemble change: a failed bookie's slot gets another bookie, or stays absent for a while.
+"""The ensemble change: a failed bookie's slot gets another bookie, or stays absent.
 
 One change at a time, in rounds. Each round takes everything that has failed so far, so several failures known
-together are one change. From its start to its end responses are recorded and nothing is confirmed to callers, because
-the new fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fragment whose ensemble lacks it.
+together are one change. Who makes the change decides what stands between a round's choice and its end: a writer stores
+the record with the new fragment by compare-and-swap, a recovery keeps its changes local until its close.
 
-1. Ask for replacements of all failed and absent slots whose bookie is still in the record.
-2. Those that get one: store the record with the new fragment by compare-and-swap. Those that get none: the slot is
-   *absent*; the writer goes on while every write set can still reach its ack quorum.
-3. A lost compare-and-swap: reread; not OPEN ends the writer, else redo where the failed bookie is still named. One with
-an unknown outcome may still take effect while the version stands, so another one settles it first. 4. What failed
-   meanwhile starts the next round. Else drop the acknowledgements of replaced bookies, send every pending run to the
-   new ones with its first headers, and confirm to the callers.
+1. `lost`: a failure is noted, and nothing is sent to that slot any more.
+2. `begin`: everything noted, and every absent slot that is still looked for, wants a bookie.
+3. `missing` and `filled`: which slots get none, and the ensemble with those that do. `leave_out`: such a slot is
+   *absent*.
+4. `finish`: the new ensemble is in use, or `begin` again for what failed meanwhile.
 
-When the slots that stay absent leave some write set without its ack quorum, the writer waits: for at most
-`quorum_wait_ms` from then on, or from the first such loss since anything was confirmed. It is a writer with absent slots
-like any other meanwhile; what is appended is kept, and nothing is confirmed that is not on Qa bookies.
+An absent bookie returns through a change, or in its old place when it answers again (`come_back`); what was confirmed
+without it is a hole for re-replication.
 
-An absent bookie returns through a change, or in its old place when it answers again: then it gets everything that
-is unconfirmed, and what was confirmed without it is a hole for re-replication. A slot may be absent from the ledger's
-first entry on: its bookie was away when the ledger was created.
+It knows slots and bookies, and neither entries on their way nor acknowledgements.
 
 Source: BookKeeper protocol, "Writing to the ledger", last paragraph; docs/decisions/004-absent-slots.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
-from quire.core.closing import Closing
-from quire.core.effects import (
-    ChooseReplacements,
-    EnsembleChanged,
-    LookForBookies,
-    Problem,
-    QuorumAwaited,
-    SendRun,
-    SlotAbsent,
-    SlotReturned,
+from quire.core.errors import MisuseError
+from quire.core.ids import BookieId
+from quire.core.legality import Legality, StateTable
+from quire.core.writer_state import NOTHING, Hole
+
+
+class ChangeStatus(Enum):
+    """Where an ensemble change stands."""
+
+    IDLE = "idle"
+    CHOOSING = "choosing"
+    """Bookies are being chosen for the slots that want one."""
+    STORING = "storing"
+    """The choice is made, and the new ensemble is not in use yet."""
+
+
+CHANGE_TABLE: Final = StateTable.of(
+    ChangeStatus,
+    {
+        "lost": "idle choosing storing",
+        "leave_out": "idle choosing",
+        "come_back": "idle",
+        "begin": "idle>choosing,storing storing>choosing",
+        "missing": "choosing",
+        "filled": "choosing>storing",
+        "finish": "storing>idle",
+    },
 )
-from quire.core.errors import LedgerClosedError, LedgerFencedError, MisuseError, QuorumLostError
-from quire.core.ids import NO_ENTRY, BookieId
-from quire.core.ledger_metadata import LedgerState
-from quire.core.writer_state import LEGAL, Hole, Legality, Status, StoreRequest
-
-LOOKS_IN_A_WAIT: Final = 10
-"""Looks for bookies while the ack quorum is waited for, at least, if the shortest pause allows that."""
+"""What the inputs of an ensemble change do. Without a slot that wants a bookie `begin` goes on as after a choice."""
 
 
-class EnsembleChange(Closing):
-    """The verbs of an ensemble change."""
+@dataclass(slots=True, eq=False)
+class EnsembleChange:
+    """Who is at which slot. Others read its fields, and only it changes them.
 
-    __slots__ = ()
+    Attributes:
+        ledger_id: for errors.
+        ensemble: the bookies that entries are sent to.
+        live: the slots that are sent to at the moment; at first all.
+        seeks_absent: whether each round looks for bookies for the absent slots too.
+        status: where the change stands.
+        failing: the bookies that this change replaces, by slot; they are in no new ensemble.
+        delayed: those that failed since the round began.
+        absent: the slots without a bookie, each with the first entry that it may lack.
+        holes: what bookies lack that were absent and are not any more.
+    """
 
-    def began_without(self, slots: Sequence[int], now_ms: int) -> None:
-        """The ledger was created while the bookies of these slots were away: they are absent from its first entry on.
+    ledger_id: int
+    ensemble: tuple[BookieId, ...]
+    live: tuple[int, ...]
+    seeks_absent: bool = True
+    status: ChangeStatus = field(default=ChangeStatus.IDLE, init=False)
+    failing: dict[int, BookieId] = field(default=NOTHING, init=False)
+    delayed: dict[int, BookieId] = field(default=NOTHING, init=False)
+    absent: dict[int, int] = field(default=NOTHING, init=False)
+    holes: tuple[Hole, ...] = field(default=(), init=False)
+
+    def lost(self, slot: int, bookie: BookieId) -> bool:
+        """A bookie failed; False if that is known, or it is not at the slot any more."""
+        out = slot in self.absent or slot in self.failing or slot in self.delayed
+        if out or self.ensemble[slot] != bookie:
+            return False
+        self.delayed = {**self.delayed, slot: bookie}
+        self._refresh_live()
+        return True
+
+    # --- a round -----------------------------------------------------------------------------------------------------
+
+    def begin(self, named: Sequence[BookieId]) -> tuple[int, ...]:
+        """A round begins.
 
         Args:
-            slots: at least one; `rules.may_create` allowed it.
-            now_ms: the time, for the first look at them.
+            named: the ensemble of the last fragment, or the newest one that is not in use yet.
 
-        Effects:
-            SlotAbsent for each, SetTimer.
+        Returns:
+            The slots that want a bookie: failed and absent ones whose bookie is still named.
+        """
+        self._expect("begin")
+        self.failing, self.delayed = self.failing | self.delayed, NOTHING
+        wanted = self._wanted(named)
+        self.status = ChangeStatus.CHOOSING if wanted else ChangeStatus.STORING
+        return wanted
+
+    def missing(self, named: Sequence[BookieId], chosen: Mapping[int, BookieId]) -> list[int]:
+        """The slots that want a bookie and get none by this choice.
 
         Raises:
-            MisuseError: something was appended, a slot is absent or has failed already, or the writer has ended.
-
-        Source: docs/decisions/004-absent-slots.md.
+            MisuseError: a bookie was chosen that is named, has failed or was chosen twice, or for another slot.
         """
-        known = self._absent.keys() | self._delayed.keys()
-        size = len(self.ensemble)
-        if (
-            LEGAL["began_without"][self.status] is not Legality.ACTS
-            or self.lap != NO_ENTRY
-            or any(slot in known or not 0 <= slot < size for slot in slots)
-        ):
-            ledger_id = self.record.ledger_id
-            msg = f"ledger {ledger_id} cannot begin without slots {list(slots)}: it is {self.status.value}, LAP {self.lap}"
-            raise MisuseError(msg, ledger_id=ledger_id)
-        for slot in slots:
-            self._mark_absent(slot, now_ms)
+        self._expect("missing")
+        wanted = self._wanted(named)
+        taken = {*named, *self.failing.values(), *self.delayed.values()}
+        if not chosen.keys() <= set(wanted) or len({*chosen.values()} - taken) != len(chosen):
+            msg = f"ledger {self.ledger_id}: {dict(chosen)} cannot replace slots {list(wanted)} of {self.ensemble}"
+            raise MisuseError(msg, ledger_id=self.ledger_id)
+        return [slot for slot in wanted if slot not in chosen]
 
-    def replacements_chosen(
-        self, chosen: Mapping[int, BookieId], now_ms: int, *, refused: Sequence[int] = ()
-    ) -> None:
-        """The response to ChooseReplacements: a bookie for each slot that can have one.
+    def filled(self, named: Sequence[BookieId], chosen: Mapping[int, BookieId]) -> tuple[BookieId, ...]:
+        """The named ensemble with the chosen bookies in their slots. The choice is made."""
+        self._expect("filled")
+        self.status = ChangeStatus.STORING
+        return tuple(chosen.get(slot, bookie) for slot, bookie in enumerate(named))
+
+    def finish(self, ensemble: tuple[BookieId, ...], lac: int) -> tuple[int, ...]:
+        """Entries are sent to this ensemble from now on.
 
         Args:
-            chosen: slot to bookie; slots that were asked for and are not in it become absent.
-            now_ms: the time, for the next look at absent slots.
-            refused: slots whose bookie accepts no connection from this client: they are not waited for.
+            lac: what is confirmed up to here may be missing on a bookie that was absent and is replaced.
 
-        Effects:
-            SlotAbsent for slots without a bookie; WriteMetadata, or the end of the change if none was found. When a
-            write set cannot reach its ack quorum, QuorumAwaited, or Ended if the wait is over.
-
-        Raises:
-            MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
+        Returns:
+            The slots whose bookie is new.
         """
-        if self.status is not Status.CHANGING or self.asked is not StoreRequest.CHOICE:
-            return
-        wanted = self._wanted()
-        self._check_choice(wanted, chosen)
-        missing = [slot for slot in wanted if slot not in chosen]
-        if self._loses_quorum(sum(1 << slot for slot in missing)):
-            hopeless = self._loses_quorum(sum(1 << slot for slot in missing if slot in refused))
-            if hopeless or not self._may_wait(now_ms):
-                waited = self._quorum_until_ms is not None and not hopeless
-                self._end(self._quorum_lost(missing, waited=waited), close=True)
-                return
-            self._wait_for_quorum(missing, now_ms)
-        else:
-            for slot in missing:
-                self._mark_absent(slot, now_ms)
-        unsettled = self._in_doubt is not None and not self.rules.may_go_on_after_unknown(
-            self._in_doubt, self.version
-        )
-        if chosen:
-            ensemble = list(self.record.last_fragment.ensemble)
-            for slot, bookie in chosen.items():
-                ensemble[slot] = bookie
-            first = self.rules.new_fragment_start(self.lac, self.lap)
-            self._propose(self.record.with_ensemble(first, ensemble))
-        elif unsettled:
-            self._propose(self.record)
-        else:
-            self._round_done()
+        self._expect("finish")
+        changed = tuple(slot for slot, bookie in enumerate(ensemble) if self.ensemble[slot] != bookie)
+        for slot in changed:
+            self._close_hole(slot, lac)
+        self.ensemble, self.failing, self.status = ensemble, NOTHING, ChangeStatus.IDLE
+        self._refresh_live()
+        return changed
 
-    def bookies_found(self, returned: Sequence[int], now_ms: int, *, spare: bool) -> None:
-        """The response to LookForBookies.
+    # --- absent slots ------------------------------------------------------------------------------------------------
 
-        Args:
-            returned: absent slots whose own bookie answers again.
-            now_ms: the time.
-            spare: whether a bookie that is not in the ensemble could take a slot.
+    def leave_out(self, slot: int, first: int) -> bool:
+        """A slot has no bookie, from entry `first` on; False if it had none before."""
+        self._expect("leave_out")
+        self.failing = {other: bookie for other, bookie in self.failing.items() if other != slot}
+        is_new = slot not in self.absent
+        if is_new:
+            self.absent = {**self.absent, slot: first}
+        self._refresh_live()
+        return is_new
 
-        Effects:
-            With a spare a change begins. Else SlotReturned, and SendRun of what is unconfirmed, for each that is
-            back. SetTimer while slots stay absent.
-        """
-        self._looking = False
-        if self.status is Status.WRITING and self._absent:
-            if spare:
-                self._start_change()
-            else:
-                for slot in returned:
-                    self._return_slot(slot)
-        if self._absent and self.status in (Status.WRITING, Status.CHANGING):
-            self._look_later(now_ms)
-        self._quorum_is_back()
+    def come_back(self, slot: int, lac: int) -> bool:
+        """The own bookie of an absent slot is there again; False if the slot is not absent."""
+        self._expect("come_back")
+        if slot not in self.absent:
+            return False
+        self._close_hole(slot, lac)
+        self._refresh_live()
+        return True
 
-    # --- the rounds ------------------------------------------------------------------------------------------------
+    def holes_through(self, lac: int) -> tuple[Hole, ...]:
+        """What bookies of the record may lack because their slot was absent."""
+        still = [Hole(slot, self.ensemble[slot], first, lac) for slot, first in self.absent.items()]
+        return tuple(hole for hole in (*self.holes, *still) if hole.first <= hole.last)
 
-    def _start_change(self) -> None:
-        """From here on nothing is confirmed to callers."""
-        self.status = Status.CHANGING
-        self._next_round()
+    @property
+    def failed(self) -> tuple[BookieId, ...]:
+        """The bookies that may not be chosen: those that this change replaces, and those that are absent."""
+        absent = (self.ensemble[slot] for slot in self.absent)
+        return tuple(dict.fromkeys((*self.failing.values(), *absent)))
 
-    def _next_round(self) -> None:
-        self._failing, self._delayed = self._failing | self._delayed, {}
-        wanted = self._wanted()
-        if not wanted:
-            self._round_done()
-            return
-        self.asked = StoreRequest.CHOICE
-        mask = sum(1 << slot for slot in wanted)
-        failed = tuple(
-            dict.fromkeys((*self._failing.values(), *(self.ensemble[slot] for slot in self._absent)))
-        )
-        ensemble = self.record.last_fragment.ensemble
-        self.out.append(ChooseReplacements(tuple(wanted), ensemble, failed, self._loses_quorum(mask)))
+    # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _wanted(self) -> list[int]:
-        """The failed and the absent slots whose bookie is still in the record."""
-        named = self.record.last_fragment.ensemble
-        return [
+    def _wanted(self, named: Sequence[BookieId]) -> tuple[int, ...]:
+        return tuple(
             slot
             for slot, bookie in enumerate(self.ensemble)
-            if named[slot] == bookie and (slot in self._absent or self._failing.get(slot) == bookie)
-        ]
+            if named[slot] == bookie and (slot in self.failing or (self.seeks_absent and slot in self.absent))
+        )
 
-    def _check_choice(self, wanted: Sequence[int], chosen: Mapping[int, BookieId]) -> None:
-        taken = {*self.record.last_fragment.ensemble, *self._failing.values(), *self._delayed.values()}
-        if not chosen.keys() <= set(wanted) or len({*chosen.values()} - taken) != len(chosen):
-            msg = f"ledger {self.record.ledger_id}: {dict(chosen)} cannot replace slots {wanted} of {self.ensemble}"
-            raise MisuseError(msg, ledger_id=self.record.ledger_id)
-
-    def _round_done(self) -> None:
-        """The record is as this round wanted it: the next round, or the end of the change."""
-        if self._delayed:
-            self._next_round()
-        else:
-            self._finish_change()
-
-    def _finish_change(self) -> None:
-        before, after = self.ensemble, self.record.last_fragment.ensemble
-        changed = tuple(slot for slot in range(len(after)) if before[slot] != after[slot])
-        for slot in changed:
-            self._close_hole(slot)
-        self.ensemble = after
-        self._failing = {}
-        self._in_doubt = None
-        self._attempts = 0
-        self._refresh_live()
-        self.status = Status.WRITING
-        self.asked = StoreRequest.NOTHING
-        if changed:
-            self._retry_ms = self.limits.retry_ms_min
-            self.out.append(EnsembleChanged(self.record.last_fragment.first_entry, after, changed))
-            self._resend(changed)
-        self._advance()
-        if self._quorum_until_ms is not None:
-            self._quorum_is_back()
-            self._arm()
-
-    def _resend(self, changed: tuple[int, ...]) -> None:
-        """Unset success, and every pending run to the new bookies, with the headers of its first sending."""
-        kept = ~self.rules.acks_to_unset(sum(1 << slot for slot in changed))
-        for number, run in self._runs.items():
-            self._acked[number] &= kept
-            slots = tuple(slot for slot in self._slots_of(run.masks) if slot in changed)
-            if slots:
-                self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
-
-    # --- what the store says to a changing writer --------------------------------------------------------------------
-
-    def _change_read(self) -> None:
-        """After a conflict or an unknown outcome: may this writer still change, and is there still something to change?
-
-        Source: BookKeeper protocol, "Writing to the ledger": "If the state of the ledger is no longer OPEN, we send
-        an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
-        """
-        if self.rules.writer_may_change(self.record):
-            self.asked = StoreRequest.NOTHING
-            self._next_round()
-            return
-        ledger_id = self.record.ledger_id
-        if self.record.state is LedgerState.IN_RECOVERY:
-            msg = (
-                f"ledger {ledger_id} is being recovered by another client; unacknowledged entries "
-                "may or may not be in it"
-            )
-            self._end(Problem(LedgerFencedError, msg), close=False)
-        else:
-            msg = f"ledger {ledger_id} was closed at entry {self.record.last_entry} by another client"
-            self._end(Problem(LedgerClosedError, msg), close=False)
-
-    # --- absent slots --------------------------------------------------------------------------------------------------
-
-    def _mark_absent(self, slot: int, now_ms: int) -> None:
-        self._failing = {other: bookie for other, bookie in self._failing.items() if other != slot}
-        if slot not in self._absent:
-            self._absent = {**self._absent, slot: self.lac + 1}
-            self.out.append(SlotAbsent(slot, self.ensemble[slot], self.lac + 1))
-        self._refresh_live()
-        self._look_later(now_ms)
-
-    def _look_later(self, now_ms: int) -> None:
-        if self._look_at_ms is None and not self._looking:
-            self._look_at_ms = now_ms + self._retry_ms
-            self._retry_ms = min(2 * self._retry_ms, self._longest_pause_ms())
-            self._arm()
-
-    def _longest_pause_ms(self) -> int:
-        """Who waits for the quorum looks several times before the wait is over."""
-        limits = self.limits
-        if self._quorum_until_ms is None:
-            return limits.retry_ms_max
-        return min(limits.retry_ms_max, max(limits.retry_ms_min, limits.quorum_wait_ms // LOOKS_IN_A_WAIT))
-
-    def _look(self) -> None:
-        self._look_at_ms = None
-        if self._absent:
-            self._looking = True
-            self.out.append(LookForBookies(self.absent, self.ensemble))
-
-    def _return_slot(self, slot: int) -> None:
-        """The slot's own bookie is back: it gets what is unconfirmed, so that every pending run is on its way there."""
-        if slot not in self._absent:
-            return
-        self._close_hole(slot)
-        self._retry_ms = self.limits.retry_ms_min
-        self._refresh_live()
-        self.out.append(SlotReturned(slot, self.ensemble[slot], self.lac + 1))
-        for number, run in self._runs.items():
-            if not self._acked[number] >> slot & 1 and slot in self._slots_of(run.masks):
-                self.out.append(SendRun(number, run.first, run.last, run.lac, (slot,)))
-
-    def _close_hole(self, slot: int) -> None:
-        first = self._absent.get(slot)
+    def _close_hole(self, slot: int, lac: int) -> None:
+        first = self.absent.get(slot)
         if first is None:
             return
-        self._absent = {other: since for other, since in self._absent.items() if other != slot}
-        if first <= self.lac:
-            self._holes = (*self._holes, Hole(slot, self.ensemble[slot], first, self.lac))
+        self.absent = {other: since for other, since in self.absent.items() if other != slot}
+        if first <= lac:
+            self.holes = (*self.holes, Hole(slot, self.ensemble[slot], first, lac))
 
-    # --- below the ack quorum ------------------------------------------------------------------------------------------
+    def _refresh_live(self) -> None:
+        """A slot is live unless it failed or is absent: nothing is sent to the others."""
+        out = self.failing.keys() | self.delayed.keys() | self.absent.keys()
+        self.live = tuple(slot for slot in range(len(self.ensemble)) if slot not in out)
 
-    def _may_wait(self, now_ms: int) -> bool:
-        """Whether the wait for the ack quorum is not over; it lasts from the loss on until something is confirmed."""
-        until = self._quorum_until_ms
-        return now_ms < until if until is not None else self.limits.quorum_wait_ms > 0
+    def _expect(self, name: str) -> None:
+        if CHANGE_TABLE.legal[name][self.status] is Legality.REFUSED:
+            raise CHANGE_TABLE.refusal(name, self.status, self.ledger_id)
 
-    def _wait_for_quorum(self, missing: Sequence[int], now_ms: int) -> None:
-        """These slots become absent and leave some write set without its ack quorum; the first look at them is soon."""
-        begins = self._quorum_until_ms is None
-        if begins:
-            self._quorum_until_ms = now_ms + self.limits.quorum_wait_ms
-            self._retry_ms = self.limits.retry_ms_min
-            self._look_at_ms = None
-        for slot in missing:
-            self._mark_absent(slot, now_ms)
-        if begins:
-            self.out.append(QuorumAwaited(tuple(missing)))
-
-    def _quorum_is_back(self) -> None:
-        """With nothing pending no confirmation will end the wait."""
-        if self._quorum_until_ms is not None and not self._runs and not self.below_quorum:
-            self._forget_wait()
-
-    def _quorum_lost(self, missing: Sequence[int], *, waited: bool) -> Problem:
-        bookies = ", ".join(self.ensemble[slot] for slot in missing)
-        late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
-        msg = (
-            f"ledger {self.record.ledger_id} cannot reach its ack quorum of {self.record.ack_quorum}: "
-            f"{bookies} failed{late} and no other bookie can replace them; start bookies and create a "
-            "new ledger"
+    def check(self) -> None:
+        """Assert what must hold between any two inputs."""
+        assert len(set(self.ensemble)) == len(self.ensemble), "a bookie has one slot"
+        assert not self.failing.keys() & self.delayed.keys(), "a slot is in one list of failures"
+        assert not self.absent.keys() & (self.failing.keys() | self.delayed.keys()), (
+            "an absent slot has failed before"
         )
-        return Problem(QuorumLostError, msg)
+        failed = {**self.failing, **self.delayed}
+        assert all(self.ensemble[slot] == bookie for slot, bookie in failed.items()), (
+            "who failed is at its slot"
+        )
+        assert self.status is not ChangeStatus.IDLE or not self.failing, (
+            "who is being replaced is of a change"
+        )
+        out = failed.keys() | self.absent.keys()
+        assert set(self.live) == set(range(len(self.ensemble))) - out, (
+            "nothing is sent to who failed or is absent"
+        )
+
+
+def mask_of(slots: Iterable[int]) -> int:
+    """Slots as a mask."""
+    return sum(1 << slot for slot in slots)

@@ -58,10 +58,7 @@ class ReadFailedError(QuireError):
     """A read did not give what it was asked for. It has changed nothing, and may be repeated."""
 
 
-class ReadFailedError(QuireError):
-    """A read did not give what it was asked for. It has changed nothing, and may be repeated."""
-
-    code = "read_failed"
+code = "read_failed"
 
 
 class PeerError(QuireError):

@@ -8,6 +8,7 @@ Quorums".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from quire.core.errors import InvalidQuorumError
@@ -111,3 +112,33 @@ def covers_exactly(known: int, ensemble_size: int, write_quorum: int, ack_quorum
         if unknown >= ack_quorum:
             return False
     return True
+
+
+def told_through(
+    first: int,
+    last: int,
+    entry_ids: Sequence[int],
+    vouched_through: int,
+    unknown: Sequence[tuple[int, int]],
+    residues: int,
+    period: int,
+) -> int:
+    """The last id such that a response says something about it and about each lower id asked for; first - 1 if none.
+
+    Args:
+        residues: mask of the classes (id mod `period`) that the bookie stores; of others it need not speak.
+
+    Source: `docs/formats/native-protocol.md`, "Answers".
+    """
+    through = max(vouched_through, first - 1)
+    for lower, upper in sorted(unknown):
+        if lower <= through + 1:
+            through = max(through, upper)
+    if through >= last or not entry_ids or entry_ids[-1] <= through:
+        return min(through, last)
+    for entry_id in entry_ids:
+        if entry_id > through:
+            if any(residues >> skipped % period & 1 for skipped in range(through + 1, entry_id)):
+                break
+            through = entry_id
+    return min(through, last)

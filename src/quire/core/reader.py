@@ -23,7 +23,7 @@ from quire.core.effects import (
     SetTimer,
 )
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
-from quire.core.quorum import residues_of_slot, write_set, write_set_mask
+from quire.core.quorum import residues_of_slot, told_through, write_set, write_set_mask
 from quire.core.rules import RULES, Rules
 
 
@@ -152,9 +152,10 @@ class ReadMachine:
             missing.pop(entry_id, None)
         through, absent_is_no = last, self._rules.counts_as_negative(answer)
         if answer is Answer.OK:
-            size = len(self._ensemble)
-            residues = residues_of_slot(slot, size, self._write_quorum)
-            through = told_through(first, last, entry_ids, vouched_through, unknown, residues, size)
+            if vouched_through < last:
+                size = len(self._ensemble)
+                residues = residues_of_slot(slot, size, self._write_quorum)
+                through = told_through(first, last, entry_ids, vouched_through, unknown, residues, size)
             absent_is_no = self._rules.counts_as_negative(Answer.NO_ENTRY)
             if through < first:
                 # It covers nothing, not even the first id: asking it again would never end.
@@ -357,33 +358,3 @@ class LacMachine:
     def check(self) -> None:
         """Assert every invariant of the state. For tests and the checker; drivers never call it."""
         assert not self._known & ~self._answered, "known means answered"
-
-
-def told_through(
-    first: int,
-    last: int,
-    entry_ids: Sequence[int],
-    vouched_through: int,
-    unknown: Sequence[tuple[int, int]],
-    residues: int,
-    period: int,
-) -> int:
-    """The last id such that a response says something about it and about each lower id asked for; first - 1 if none.
-
-    Args:
-        residues: mask of the classes (id mod `period`) that the bookie stores; of others it need not speak.
-
-    Source: `docs/formats/native-protocol.md`, "Answers".
-    """
-    through = max(vouched_through, first - 1)
-    for lower, upper in sorted(unknown):
-        if lower <= through + 1:
-            through = max(through, upper)
-    if through >= last or not entry_ids or entry_ids[-1] <= through:
-        return min(through, last)
-    for entry_id in entry_ids:
-        if entry_id > through:
-            if any(residues >> skipped % period & 1 for skipped in range(through + 1, entry_id)):
-                break
-            through = entry_id
-    return min(through, last)

@@ -7,7 +7,7 @@ The state diagrams of docs/protocol are drawn from these tables, and tests compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -43,6 +43,12 @@ class Transitions(Generic[S]):
             for old in before:
                 row[self.states(old)] = frozenset(self.states(old if new == "=" else new) for new in after)
         return row
+
+    def edges(self) -> Iterator[tuple[str, S, S]]:
+        """(input, state, state that it may lead to), in the order of the rows."""
+        for name, row in self.rows.items():
+            for old, after in row.items():
+                yield from ((name, old, new) for new in sorted(after, key=lambda state: str(state.value)))
 
     def acts(self, name: str, state: S) -> bool:
         """Whether an input acts in a state."""

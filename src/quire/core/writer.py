@@ -1,34 +1,181 @@
 """One open ledger as its only writer sees it: entries out, acknowledgements in, confirmed to callers in order.
 
 It must not know sockets, payloads, futures or the time. Inputs are methods; answers appear in `out`. Which input
-does what in which status: `writer_state.LEGAL`.
+does what in which status: `writer_state.WRITER_TABLE`.
 
-Source: BookKeeper protocol, "Writing to the ledger".
+The machine is made of parts, each with its own state: the window of runs (`run_window.py`), who is at which slot
+(`ensemble_change.py`), the waits (`writer_waits.py`), the question to the store (`record_swap.py`) and the close
+(`closing.py`). A part decides what is its own; here is what follows for the others, and every effect.
+
+A change goes in rounds. From its start to its end responses are recorded and nothing is confirmed to callers, because
+the new fragment starts at LAC + 1: an entry acknowledged meanwhile could end up in a fragment whose ensemble lacks it.
+
+1. Ask for replacements of all failed and absent slots whose bookie is still in the record.
+2. Those that get one: store the record with the new fragment by compare-and-swap. Those that get none: the slot is
+   *absent*; the writer goes on while every write set can still reach its ack quorum.
+3. A lost compare-and-swap: reread; not OPEN ends the writer, else redo where the failed bookie is still named. One with
+   an unknown outcome may still take effect while the version stands, so another one settles it first.
+4. What failed meanwhile starts the next round. Else drop the acknowledgements of replaced bookies, send every pending
+   run to the new ones with its first headers, and confirm to the callers.
+
+When the slots that stay absent leave some write set without its ack quorum, the writer waits: for at most
+`quorum_wait_ms` from then on, or from the first such loss since anything was confirmed. It is a writer with absent slots
+like any other meanwhile; what is appended is kept, and nothing is confirmed that is not on Qa bookies. A slot may be
+absent from the ledger's first entry on: its bookie was away when the ledger was created.
+
+Source: BookKeeper protocol, "Writing to the ledger", "Closing a ledger as a writer"; docs/decisions/004-absent-slots.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
 from quire.core.answers import Answer
-from quire.core.effects import DropUnsent, Problem, RereadMetadata, SendRun
-from quire.core.ensemble_change import EnsembleChange
+from quire.core.closing import Closing, ClosingStatus
+from quire.core.effects import (
+    ChooseReplacements,
+    Closed,
+    CloseFailed,
+    Confirmed,
+    DropUnsent,
+    Ended,
+    EnsembleChanged,
+    Failed,
+    LookForBookies,
+    Problem,
+    QuorumAwaited,
+    RereadMetadata,
+    SendExplicitLac,
+    SendRun,
+    SetTimer,
+    SlotAbsent,
+    SlotReturned,
+    WriterEffect,
+)
+from quire.core.ensemble_change import ChangeStatus, EnsembleChange, mask_of
 from quire.core.errors import (
     LedgerClosedError,
     LedgerFencedError,
     LedgerIdReusedError,
+    MetadataUnknownError,
     MisuseError,
+    NotWritingError,
+    QuorumLostError,
     TermSupersededError,
     WrongPasswordError,
 )
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
-from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.rules import AddOutcome
-from quire.core.writer_state import LEGAL, Legality, Run, Status, StoreRequest
+from quire.core.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.legality import Legality
+from quire.core.quorum import write_set_masks
+from quire.core.record_swap import RecordSwap, StoreRequest
+from quire.core.rules import RULES, AddOutcome, Rules
+from quire.core.run_window import RunWindow, slots_of
+from quire.core.writer_state import LEGAL, WRITER_TABLE, Hole, Status, WriterLimits
+from quire.core.writer_waits import WriterWaits
 
 
-class WriterMachine(EnsembleChange):
-    """The writer of one ledger: the inputs of the hot path, and where the store's responses go."""
+@lru_cache(maxsize=32)
+def _all_slots(size: int) -> tuple[int, ...]:
+    """Shared by all writers with such an ensemble."""
+    return tuple(range(size))
 
-    __slots__ = ()
+
+class WriterMachine:
+    """The writer of one ledger.
+
+    Args:
+        record: the ledger's record as created: OPEN, and this client is its writer.
+        version: its version in the metadata store.
+        rules: the judgements; production uses the one true set.
+        limits: waits and attempts.
+
+    Attributes:
+        window: what was handed out and is not confirmed; LAC, LAP and lengths.
+        change: who is at which slot.
+        waits: when to look for bookies, and when to give up.
+        swap: the record, and the question to the store.
+        closing: the close.
+        problem: why it has ended.
+    """
+
+    __slots__ = (
+        "change",
+        "closing",
+        "limits",
+        "out",
+        "problem",
+        "rules",
+        "status",
+        "swap",
+        "waits",
+        "window",
+    )
+
+    def __init__(
+        self,
+        record: LedgerMetadata,
+        version: int,
+        *,
+        rules: Rules = RULES,
+        limits: WriterLimits | None = None,
+    ) -> None:
+        size, ensemble = record.ensemble_size, record.last_fragment.ensemble
+        self.rules = rules
+        self.limits = limits or WriterLimits()
+        self.status = Status.WRITING
+        self.problem: Problem | None = None
+        self.out: list[WriterEffect] = []
+        self.window = RunWindow(write_set_masks(size, record.write_quorum), record.ack_quorum, rules)
+        self.change = EnsembleChange(record.ledger_id, ensemble, _all_slots(size))
+        self.waits = WriterWaits(self.limits, self.limits.retry_ms_min)
+        self.swap = RecordSwap(record, version)
+        self.closing = Closing(record.ledger_id, rules)
+
+    # --- questions -------------------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> LedgerMetadata:
+        """The newest record that is known to have been stored."""
+        return self.swap.record
+
+    @property
+    def ensemble(self) -> tuple[BookieId, ...]:
+        """The bookies that entries are sent to."""
+        return self.change.ensemble
+
+    @property
+    def lac(self) -> int:
+        """Every entry up to here is confirmed."""
+        return self.window.lac
+
+    @property
+    def lap(self) -> int:
+        """The last entry that was handed out."""
+        return self.window.lap
+
+    @property
+    def pending(self) -> bool:
+        """Whether an entry waits for its confirmation."""
+        return bool(self.window.runs)
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The slots that have no bookie at the moment."""
+        return tuple(self.change.absent)
+
+    @property
+    def below_quorum(self) -> bool:
+        """Whether some write set cannot reach its ack quorum at the moment: the writer waits for bookies."""
+        return self.waits.quorum_until_ms is not None and self.window.loses_quorum(
+            mask_of(self.change.absent)
+        )
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """What bookies of the record may lack because their slot was absent, as far as the writer knows."""
+        return self.change.holes_through(self.window.lac)
 
     # --- adding ----------------------------------------------------------------------------------------------------
 
@@ -53,27 +200,20 @@ class WriterMachine(EnsembleChange):
         Source: BookKeeper protocol, "Writing to the ledger": "it is assigned an entry id the write quorum is
         calculated".
         """
-        status = self.status
+        status, change, window = self.status, self.change, self.window
         if status is not Status.WRITING and status is not Status.CHANGING:
             raise self._not_writing("appended to")
         if count < 1:
             msg = "a run holds at least one entry"
             raise MisuseError(msg)
-        if self._delayed and status is Status.WRITING:
+        if change.delayed and status is Status.WRITING:
             self._start_change()
-        first = self.lap + 1
-        self.lap = last = self.lap + count
-        self.length += payload_bytes
-        masks = self._all_masks
-        if count < len(masks):
-            masks = tuple(masks[(first + offset) % len(masks)] for offset in range(count))
-        number = self._next_run
-        self._next_run = number + 1
-        self._runs[number] = Run(first, last, self.lac, payload_bytes, masks)
-        self._acked[number] = 0
-        slots = self._live if masks is self._all_masks else tuple(self._slots_of(masks))
-        self.out.append(SendRun(number, first, last, self.lac, slots))
-        return EntryId(first)
+        number = window.next_run
+        run = window.add(count, payload_bytes)
+        slots = change.live if run.masks is window.masks else slots_of(run.masks, change.live)
+        sent = (number, run.first, run.last, run.lac, slots)
+        self.out.append(tuple.__new__(SendRun, sent))  # as a run is made
+        return run.first
 
     def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
         """A bookie stored its share of a run. Late answers, and those of replaced bookies, change nothing.
@@ -81,12 +221,17 @@ class WriterMachine(EnsembleChange):
         Effects:
             Confirmed when the head of the pending runs has its quorum and no change is in flight.
         """
-        acked = self._acked.get(run)
-        if acked is None or self.ensemble[slot] != bookie:
-            return
-        self._acked[run] = acked | 1 << slot
-        if run == self._head:
-            self._advance()
+        if self.change.ensemble[slot] == bookie and (confirmed := self.window.acked(slot, run)):
+            self._confirmed(confirmed)
+
+    def _confirmed(self, count: int) -> None:
+        """Entries up to the LAC became confirmed. When nothing is pending no later header carries the LAC."""
+        window = self.window
+        self.out.append(Confirmed(window.lac + 1 - count, window.lac))
+        if not window.runs:
+            self.out.append(SendExplicitLac(window.lac, self.change.live))
+        if self.waits.quorum_until_ms is not None and not self.below_quorum:
+            self.waits.quorum_is_back()
 
     def add_failed(self, slot: int, bookie: BookieId, run: int, answer: Answer) -> None:
         """A bookie did not store its share of a run, or that is unknown.
@@ -98,16 +243,15 @@ class WriterMachine(EnsembleChange):
         Source: BookKeeper protocol: "The client will get a LedgerFenced error instead … LedgerFenced should be
         treated like a timeout".
         """
-        if self.status not in (Status.WRITING, Status.CHANGING) or self.ensemble[slot] != bookie:
+        if LEGAL["add_failed"][self.status] is Legality.IGNORED or self.change.ensemble[slot] != bookie:
             return
-        outcome = self.rules.add_outcome(answer)
-        unconfirmed = run in self._acked and not self._is_confirmed(run)
+        outcome, window = self.rules.add_outcome(answer), self.window
+        unconfirmed = window.is_unconfirmed(run)
         if unconfirmed and outcome not in (AddOutcome.RESEND, AddOutcome.BOOKIE_FAILED):
             self._ended_by(bookie, answer, outcome)
-        elif unconfirmed and outcome is AddOutcome.RESEND and not self._resent.get(run, 0) >> slot & 1:
-            self._resent = {**self._resent, run: self._resent.get(run, 0) | 1 << slot}
-            sent = self._runs[run]
-            if slot in self._live:
+        elif unconfirmed and outcome is AddOutcome.RESEND and window.resend_once(run, slot):
+            sent = window.runs[run]
+            if slot in self.change.live:
                 self.out.append(SendRun(run, sent.first, sent.last, sent.lac, (slot,)))
         else:
             self.bookie_lost(slot, bookie)
@@ -119,20 +263,15 @@ class WriterMachine(EnsembleChange):
             DropUnsent. While entries are pending a change begins at once (ChooseReplacements); else the failure is
             noted until the next append. During a change it waits for the change's next round.
         """
-        if self.status not in (Status.WRITING, Status.CHANGING) or self.ensemble[slot] != bookie:
-            return
-        if slot in self._absent or slot in self._failing or slot in self._delayed:
-            return
-        self._delayed = {**self._delayed, slot: bookie}
-        self._refresh_live()
-        self.out.append(DropUnsent(slot, bookie))
-        if self.status is Status.WRITING and self._runs:
-            self._start_change()
+        if LEGAL["bookie_lost"][self.status] is Legality.ACTS and self.change.lost(slot, bookie):
+            self.out.append(DropUnsent(slot, bookie))
+            if self.status is Status.WRITING and self.window.runs:
+                self._start_change()
 
     def _ended_by(self, bookie: BookieId, answer: Answer, outcome: AddOutcome) -> None:
-        where = f"ledger {self.record.ledger_id}: bookie {bookie} answered {answer.name}"
+        where = f"ledger {self.closing.ledger_id}: bookie {bookie} answered {answer.name}"
         # A ledger of which nothing is confirmed is new: what a bookie keeps as deleted is an earlier one of the same id.
-        if outcome is AddOutcome.DELETED and self.lac == NO_ENTRY:
+        if outcome is AddOutcome.DELETED and self.window.lac == NO_ENTRY:
             outcome = AddOutcome.REUSED
         if outcome is AddOutcome.FENCED:
             msg = (
@@ -161,25 +300,217 @@ class WriterMachine(EnsembleChange):
         if answer is Answer.DELETED:
             held = "the bookie keeps a tombstone of that ledger (or another client has just deleted this one)"
         return (
-            f"{where}: id {self.record.ledger_id} was used before by another ledger, and {held}; "
+            f"{where}: id {self.closing.ledger_id} was used before by another ledger, and {held}; "
             "create the ledger again, which gives it another id; if the metadata store was restored "
             "from a backup, see docs/metadata.md, 'Restoring a backup'"
         )
 
-    # --- answers of the metadata store, one at a time ----------------------------------------------------------------
+    # --- the ensemble change -----------------------------------------------------------------------------------------
 
-    def _answers(self, name: str, *asked: StoreRequest) -> bool:
-        """Whether this response acts; False for a late one after the end.
+    def began_without(self, slots: Sequence[int], now_ms: int) -> None:
+        """The ledger was created while the bookies of these slots were away: they are absent from its first entry on.
+
+        Args:
+            slots: at least one; `rules.may_create` allowed it.
+            now_ms: the time, for the first look at them.
+
+        Effects:
+            SlotAbsent for each, SetTimer.
 
         Raises:
-            MisuseError: it was not asked for.
+            MisuseError: something was appended, a slot is absent or has failed already, or the writer has ended.
+
+        Source: docs/decisions/004-absent-slots.md.
         """
-        if LEGAL[name][self.status] is Legality.IGNORED:
-            return False
-        if LEGAL[name][self.status] is Legality.REFUSED or self.asked not in asked:
-            msg = f"{name} while {self.status.value}, and what is asked is {self.asked.value}"
-            raise MisuseError(msg, ledger_id=self.record.ledger_id)
-        return True
+        change, lap = self.change, self.window.lap
+        if (
+            LEGAL["began_without"][self.status] is not Legality.ACTS
+            or lap != NO_ENTRY
+            or any(slot not in change.live for slot in slots)
+        ):
+            ledger_id = change.ledger_id
+            msg = f"ledger {ledger_id} cannot begin without slots {list(slots)}: it is {self.status.value}, LAP {lap}"
+            raise MisuseError(msg, ledger_id=ledger_id)
+        self._leave_out(slots, now_ms)
+
+    def replacements_chosen(
+        self, chosen: Mapping[int, BookieId], now_ms: int, *, refused: Sequence[int] = ()
+    ) -> None:
+        """The response to ChooseReplacements: a bookie for each slot that can have one.
+
+        Args:
+            chosen: slot to bookie; slots that were asked for and are not in it become absent.
+            now_ms: the time, for the next look at absent slots.
+            refused: slots whose bookie accepts no connection from this client: they are not waited for.
+
+        Effects:
+            SlotAbsent for slots without a bookie; WriteMetadata, or the end of the change if none was found. When a
+            write set cannot reach its ack quorum, QuorumAwaited, or Ended if the wait is over.
+
+        Raises:
+            MisuseError: a bookie was chosen that is in the ensemble, has failed or was chosen twice.
+        """
+        change, window, swap = self.change, self.window, self.swap
+        if self.status is not Status.CHANGING or change.status is not ChangeStatus.CHOOSING:
+            return
+        named = swap.record.last_fragment.ensemble
+        missing = change.missing(named, chosen)
+        if not window.loses_quorum(mask_of(missing)):
+            self._leave_out(missing, now_ms)
+        else:
+            hopeless = window.loses_quorum(mask_of(slot for slot in missing if slot in refused))
+            if hopeless or not self.waits.may_wait(now_ms):
+                waited = self.waits.quorum_until_ms is not None and not hopeless
+                self._end(self._quorum_lost(missing, waited=waited), close=True)
+                return
+            begins = self.waits.await_quorum(now_ms)
+            self._leave_out(missing, now_ms)
+            if begins:
+                self.out.append(QuorumAwaited(tuple(missing)))
+        ensemble = change.filled(named, chosen)
+        if chosen:
+            first = self.rules.new_fragment_start(window.lac, window.lap)
+            self.out.append(swap.propose(swap.record.with_ensemble(first, ensemble)))
+        elif swap.is_unsettled(self.rules):
+            self.out.append(swap.propose(swap.record))
+        else:
+            self._round_done()
+
+    def bookies_found(self, returned: Sequence[int], now_ms: int, *, spare: bool) -> None:
+        """The response to LookForBookies.
+
+        Args:
+            returned: absent slots whose own bookie answers again.
+            now_ms: the time.
+            spare: whether a bookie that is not in the ensemble could take a slot.
+
+        Effects:
+            With a spare a change begins. Else SlotReturned, and SendRun of what is unconfirmed, for each that is
+            back. SetTimer while slots stay absent.
+        """
+        self.waits.looked()
+        if self.status is Status.WRITING and self.change.absent:
+            if spare:
+                self._start_change()
+            else:
+                for slot in returned:
+                    self._return_slot(slot)
+        if self.change.absent and LEGAL["bookies_found"][self.status] is Legality.ACTS:
+            self._look_later(now_ms)
+        self._quorum_is_back()
+
+    def _start_change(self) -> None:
+        """From here on nothing is confirmed to callers."""
+        self.status = Status.CHANGING
+        if not self.rules.may_acknowledge_while_changing():
+            self.window.hold()
+        self._next_round()
+
+    def _next_round(self) -> None:
+        change, named = self.change, self.swap.record.last_fragment.ensemble
+        wanted = change.begin(named)
+        if wanted:
+            required = self.window.loses_quorum(mask_of(wanted))
+            self.out.append(ChooseReplacements(wanted, named, change.failed, required))
+        else:
+            self._round_done()
+
+    def _round_done(self) -> None:
+        """The record is as this round wanted it: the next round, or the end of the change."""
+        if self.change.delayed:
+            self._next_round()
+        else:
+            self._finish_change()
+
+    def _finish_change(self) -> None:
+        fragment, waits = self.swap.record.last_fragment, self.waits
+        changed = self.change.finish(fragment.ensemble, self.window.lac)
+        self.swap.settled()
+        self.status = Status.WRITING
+        if changed:
+            waits.be_quick()
+            self.out.append(EnsembleChanged(fragment.first_entry, fragment.ensemble, changed))
+            self._resend(changed)
+        self._release()
+        if waits.quorum_until_ms is not None:
+            self._quorum_is_back()
+            self._arm()
+
+    def _release(self) -> None:
+        """Confirm to callers what was acknowledged meanwhile."""
+        if confirmed := self.window.release():
+            self._confirmed(confirmed)
+
+    def _resend(self, changed: tuple[int, ...]) -> None:
+        """Unset success, and every pending run to the new bookies, with the headers of its first sending."""
+        self.window.unset(mask_of(changed))
+        for number, run, slots, _ in self.window.stored_at(changed):
+            self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
+
+    def _leave_out(self, slots: Sequence[int], now_ms: int) -> None:
+        """These slots are absent, and are looked at after a while."""
+        first = self.window.lac + 1
+        for slot in slots:
+            if self.change.leave_out(slot, first):
+                self.out.append(SlotAbsent(slot, self.change.ensemble[slot], first))
+            self._look_later(now_ms)
+
+    def _return_slot(self, slot: int) -> None:
+        """The slot's own bookie is back: it gets what is unconfirmed, so that every pending run is on its way there."""
+        lac = self.window.lac
+        if not self.change.come_back(slot, lac):
+            return
+        self.waits.be_quick()
+        self.out.append(SlotReturned(slot, self.change.ensemble[slot], lac + 1))
+        for number, run, slots, acked in self.window.stored_at((slot,)):
+            if not acked >> slot & 1:
+                self.out.append(SendRun(number, run.first, run.last, run.lac, slots))
+
+    def _look_later(self, now_ms: int) -> None:
+        if self.waits.look_later(now_ms):
+            self._arm()
+
+    def _quorum_is_back(self) -> None:
+        """With nothing pending no confirmation will end the wait."""
+        if self.waits.quorum_until_ms is not None and not self.window.runs and not self.below_quorum:
+            self.waits.quorum_is_back()
+
+    def _quorum_lost(self, missing: Sequence[int], *, waited: bool) -> Problem:
+        bookies = ", ".join(self.change.ensemble[slot] for slot in missing)
+        late = f", did not come back within {self.limits.quorum_wait_ms} ms," if waited else ""
+        msg = (
+            f"ledger {self.change.ledger_id} cannot reach its ack quorum of {self.window.ack_quorum}: "
+            f"{bookies} failed{late} and no other bookie can replace them; start bookies and create a "
+            "new ledger"
+        )
+        return Problem(QuorumLostError, msg)
+
+    def _change_read(self) -> None:
+        """After a conflict or an unknown outcome: may this writer still change, and is there still something to change?
+
+        Source: BookKeeper protocol, "Writing to the ledger": "If the state of the ledger is no longer OPEN, we send
+        an error to the client for any outstanding writes. Otherwise, we try to replace the failed node again."
+        """
+        record = self.swap.record
+        if self.rules.writer_may_change(record):
+            self._next_round()
+        elif record.state is LedgerState.IN_RECOVERY:
+            msg = (
+                f"ledger {record.ledger_id} is being recovered by another client; unacknowledged entries "
+                "may or may not be in it"
+            )
+            self._end(Problem(LedgerFencedError, msg), close=False)
+        else:
+            msg = f"ledger {record.ledger_id} was closed at entry {record.last_entry} by another client"
+            self._end(Problem(LedgerClosedError, msg), close=False)
+
+    # --- answers of the metadata store, one at a time ----------------------------------------------------------------
+
+    def _acts(self, name: str) -> bool:
+        legality = LEGAL[name][self.status]
+        if legality is Legality.REFUSED:
+            raise WRITER_TABLE.refusal(name, self.status, self.closing.ledger_id)
+        return legality is Legality.ACTS
 
     def metadata_written(self, version: int) -> None:
         """The compare-and-swap succeeded; the record has this version now.
@@ -187,17 +518,12 @@ class WriterMachine(EnsembleChange):
         Effects:
             The end of the change (EnsembleChanged, SendRun, Confirmed), its next round, or of the close (Closed).
         """
-        if not self._answers("metadata_written", StoreRequest.WRITE):
-            return
-        assert self._proposed is not None
-        self.record, self._proposed = self._proposed, None
-        self.version = version
-        self._attempts = 0
-        self.asked = StoreRequest.NOTHING
-        if self.status is Status.CLOSING:
-            self._close_written()
-        else:
-            self._round_done()
+        if self._acts("metadata_written"):
+            self.swap.written(version)
+            if self.status is Status.CLOSING:
+                self._go_on_closing()
+            else:
+                self._round_done()
 
     def metadata_conflicted(self) -> None:
         """The compare-and-swap was lost: the stored record is another one by now.
@@ -205,8 +531,8 @@ class WriterMachine(EnsembleChange):
         Effects:
             RereadMetadata.
         """
-        if self._answers("metadata_conflicted", StoreRequest.WRITE):
-            self._reread()
+        if self._acts("metadata_conflicted"):
+            self.out.append(self.swap.reread())
 
     def metadata_unknown(self, now_ms: int) -> None:
         """The store did not say what happened: read the record again, with growing patience.
@@ -214,17 +540,19 @@ class WriterMachine(EnsembleChange):
         Effects:
             RereadMetadata or SetTimer; Ended or CloseFailed after too many.
         """
-        if not self._answers("metadata_unknown", StoreRequest.WRITE, StoreRequest.READ):
+        if not self._acts("metadata_unknown"):
             return
-        self._attempts += 1
-        if self._attempts >= self.limits.metadata_attempts_max:
-            self._store_is_silent()
-        elif self.asked is StoreRequest.WRITE:
-            self._in_doubt = self.version
-            self._reread()
+        effect, attempts = self.swap.unanswered(), self.swap.attempts
+        if attempts >= self.limits.metadata_attempts_max:
+            msg = (
+                f"the metadata store did not respond to {attempts} requests for ledger "
+                f"{self.closing.ledger_id}; open the ledger when the store is back, which recovers it"
+            )
+            self._give_up(Problem(MetadataUnknownError, msg))
+        elif effect is not None:
+            self.out.append(effect)
         else:
-            wait = self.limits.retry_ms_min << min(max(0, self._attempts - 2), 20)
-            self._read_at_ms = now_ms + min(wait, self.limits.retry_ms_max)
+            self.waits.read_later(attempts, now_ms)
             self._arm()
 
     def metadata_read(self, record: LedgerMetadata, version: int) -> None:
@@ -233,14 +561,12 @@ class WriterMachine(EnsembleChange):
         Effects:
             The change or the close goes on with it, or the writer ends.
         """
-        if not self._answers("metadata_read", StoreRequest.READ):
-            return
-        self.record, self.version = record, version
-        self.asked = StoreRequest.NOTHING
-        if self.status is Status.CLOSING:
-            self._close_read()
-        else:
-            self._change_read()
+        if self._acts("metadata_read"):
+            self.swap.read(record, version)
+            if self.status is Status.CLOSING:
+                self._go_on_closing()
+            else:
+                self._change_read()
 
     def metadata_missing(self) -> None:
         """The record is gone: the ledger was deleted.
@@ -248,8 +574,10 @@ class WriterMachine(EnsembleChange):
         Effects:
             Ended or CloseFailed.
         """
-        if self._answers("metadata_missing", StoreRequest.WRITE, StoreRequest.READ):
-            self._record_is_gone()
+        if self._acts("metadata_missing"):
+            self.swap.missing()
+            msg = f"ledger {self.closing.ledger_id} was deleted by another client"
+            self._give_up(Problem(LedgerClosedError, msg))
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -260,13 +588,159 @@ class WriterMachine(EnsembleChange):
             RereadMetadata or LookForBookies, whichever was due; SetTimer for the other. Ended when the wait for the ack
             quorum is over.
         """
-        self._timer_at_ms = None
-        if self.status is Status.WRITING and self.below_quorum and not self._may_wait(now_ms):
-            self._end(self._quorum_lost(self.absent, waited=True), close=True)
+        waits, absent = self.waits, self.absent
+        waits.fired()
+        if self.status is Status.WRITING and self.below_quorum and not waits.may_wait(now_ms):
+            self._end(self._quorum_lost(absent, waited=True), close=True)
             return
-        if self._read_at_ms is not None and self._read_at_ms <= now_ms:
-            self._read_at_ms = None
+        if waits.read_is_due(now_ms):
             self.out.append(RereadMetadata())
-        if self._look_at_ms is not None and self._look_at_ms <= now_ms:
-            self._look()
+        if waits.look_is_due(now_ms, absent=bool(absent)):
+            self.out.append(LookForBookies(absent, self.change.ensemble))
         self._arm()
+
+    def _arm(self) -> None:
+        at_ms = self.waits.arm(below_quorum=self.status is Status.WRITING and self.below_quorum)
+        if at_ms is not None:
+            self.out.append(SetTimer(at_ms))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the ledger at its last acknowledged entry. Legal at any time, also while a change is in flight.
+
+        Effects:
+            Failed for what is pending; WriteMetadata, at once or when the response to the change's own compare-and-swap
+            came. In the end Closed or CloseFailed.
+
+        Raises:
+            NotWritingError: the writer has ended or was abandoned.
+
+        Source: BookKeeper protocol, "Closing a ledger as a writer".
+        """
+        legality = LEGAL["close"][self.status]
+        if legality is Legality.REFUSED:
+            raise self._not_writing("closed")
+        if legality is Legality.ACTS:
+            msg = (
+                f"ledger {self.closing.ledger_id} was closed by its own handle before this entry was "
+                "acknowledged"
+            )
+            self._fail_pending(Problem(LedgerClosedError, msg))
+            self._begin_close()
+
+    def abandon(self) -> None:
+        """Stop and leave the ledger to a recovery; the metadata are not touched.
+
+        Effects:
+            Failed for what is pending.
+        """
+        if self._acts("abandon"):
+            msg = (
+                f"ledger {self.closing.ledger_id} was abandoned before this entry was acknowledged; "
+                "a recovery determines whether it is in the ledger"
+            )
+            self._fail_pending(Problem(LedgerClosedError, msg))
+            self._stop(Status.ABANDONED)
+
+    def _not_writing(self, what: str) -> NotWritingError:
+        why = f": {self.problem.message}" if self.problem else ""
+        ledger_id = self.closing.ledger_id
+        msg = f"ledger {ledger_id} cannot be {what} by this handle; it is {self.status.value}{why}"
+        return NotWritingError(msg, ledger_id=ledger_id)
+
+    def _end(self, problem: Problem, *, close: bool) -> None:
+        """The writer takes no more entries, for ever. With `close` the ledger is closed at the LAC if the store lets.
+
+        Effects:
+            Failed for what is pending, Ended; WriteMetadata when closing.
+        """
+        self._fail_pending(problem)
+        self.problem = problem
+        self.out.append(Ended(problem))
+        if close:
+            self._begin_close()
+        else:
+            self._stop(Status.ENDED)
+
+    def _give_up(self, problem: Problem) -> None:
+        """The record can no longer be looked at: end without touching it."""
+        if self.status is Status.CLOSING:
+            self.closing.fail()
+            self._close_failed(problem)
+        else:
+            self._end(problem, close=False)
+
+    def _fail_pending(self, problem: Problem) -> None:
+        """Callers of unconfirmed entries learn that the outcome is unknown."""
+        if self.window.runs:
+            self.out.append(Failed(self.window.lac + 1, self.window.lap, problem))
+        self.window.drop()
+
+    def _stop(self, status: Status) -> None:
+        """Nothing is asked any more; late responses change nothing."""
+        self.status = status
+        self.swap.forget()
+        self.waits.stop(reads=False)
+
+    def _begin_close(self) -> None:
+        self.status = Status.CLOSING
+        self.closing.begin(self.window.lac, self.window.confirmed_length)
+        self.waits.stop(reads=True)
+        self.swap.be_patient()
+        if self.swap.asked is StoreRequest.NOTHING:
+            self._go_on_closing()
+
+    def _go_on_closing(self) -> None:
+        """With the record as it is now: after the close began, a change's compare-and-swap, or the closing one."""
+        found = self.closing.judge(self.swap.record)
+        if isinstance(found, LedgerMetadata):
+            self.out.append(self.swap.propose(found))
+        elif isinstance(found, Problem):
+            self._close_failed(found)
+        else:
+            self._stop(Status.ENDED if self.problem else Status.CLOSED)
+            self.out.append(Closed(self.swap.record))
+
+    def _close_failed(self, problem: Problem) -> None:
+        self.problem = self.problem or problem
+        self._stop(Status.ENDED)
+        self.out.append(CloseFailed(problem))
+
+    # --- invariants --------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Assert what must hold between any two inputs: I5, I6, I13, and I12 as far as one writer sees it."""
+        window, change, record = self.window, self.change, self.swap.record
+        self.swap.check()
+        window.check(record.ensemble_size)
+        change.check()
+        self.closing.check(record, window.lac)
+        if self.status in (Status.WRITING, Status.CHANGING):
+            assert window.runs or window.lac == window.lap, (
+                "I13: pending entries are LAC + 1 .. LAP without a gap"
+            )
+            assert record.state is LedgerState.OPEN
+            assert record.last_fragment.first_entry <= window.lac + 1, (
+                "I6: the last fragment starts at LAC + 1 or before"
+            )
+            self.waits.check()
+        else:
+            assert not window.runs, "an ended writer owes nobody an answer"
+        if self.status is Status.WRITING:
+            assert change.ensemble == record.last_fragment.ensemble, "entries go where the record says"
+            assert change.status is ChangeStatus.IDLE
+            assert not window.held
+            assert self.below_quorum or not window.loses_quorum(mask_of(change.absent)), (
+                "a writer that goes on can confirm, or waits for its quorum"
+            )
+            assert not self.below_quorum or self.waits.timer_at_ms is not None, "a wait has an end"
+            assert self.swap.asked is StoreRequest.NOTHING
+        elif self.status is Status.CHANGING:
+            choosing = change.status is ChangeStatus.CHOOSING
+            assert change.status is not ChangeStatus.IDLE
+            assert choosing == (self.swap.asked is StoreRequest.NOTHING), "a change waits for one answer"
+        if record.state is LedgerState.CLOSED:
+            assert window.lac <= record.last_entry, "I12: a closed end is not below what was acknowledged"
+        assert (self.status is Status.CLOSING) <= (self.closing.status is ClosingStatus.CLOSING)
+        assert (self.status is Status.CLOSED) <= (self.closing.status is ClosingStatus.CLOSED)

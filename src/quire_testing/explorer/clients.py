@@ -29,8 +29,8 @@ from quire_testing.explorer.snapshot import clone, state_of
 
 WRITER_DONE = (Status.CLOSED, Status.ENDED, Status.ABANDONED)
 ENDING = (*WRITER_DONE, Status.CLOSING)
-CLOSING_READS_NOT = frozenset({"_absent", "_delayed", "_failing", "_holes", "_live", "_resent", "ensemble"})
-"""What no input of a closing writer looks at."""
+CLOSING_READS_NOT = frozenset({"change"})
+"""What no input of a closing writer looks at: who is at which slot."""
 NOW_MS, TOO_LATE_MS = 0, 1
 """The explorer has no clock: a timer may fire at any time, and a wait for the ack quorum may be over at any time."""
 Fault = tuple[str, str]
@@ -262,11 +262,11 @@ class WriterDriver(ClientDriver):
             yield f"append {run}", self.step(client, lambda m: m.append(run, run))
         if going and configuration.closes:
             yield "close", self.step(client, lambda m: m.close())
-        if machine._timer_at_ms == NOW_MS and not client.idle:
+        if machine.waits.timer_at_ms == NOW_MS and not client.idle:
             yield "timer", self.step(client, lambda m: m.timer_fired(NOW_MS))
         if status is Status.WRITING and machine.below_quorum:
             yield "waits no longer", self.step(client, lambda m: m.timer_fired(TOO_LATE_MS))
-        if machine._looking and going:
+        if machine.waits.looking and going:
             yield from self._looks(client)
 
     def _may_append(self, machine: WriterMachine) -> bool:
@@ -293,11 +293,8 @@ class WriterDriver(ClientDriver):
             return []
         return [
             (slot, machine.ensemble[slot])
-            for slot in machine._live
-            if any(
-                not acked >> slot & 1 and any(mask >> slot & 1 for mask in machine._runs[run].masks)
-                for run, acked in machine._acked.items()
-            )
+            for slot in machine.change.live
+            if any(not acked >> slot & 1 for _, _, _, acked in machine.window.stored_at((slot,)))
         ]
 
     def lost(self, client: Client, slot: int, bookie: BookieId) -> list[Outcome]:
@@ -311,7 +308,7 @@ class WriterDriver(ClientDriver):
         if answer is Answer.OK:
             return self.step(client, lambda m: m.adds_acked(slot, name, run))
         outcomes = self.step(client, lambda m: m.add_failed(slot, name, run, answer))
-        pending = run in client.machine._acked and not client.machine._is_confirmed(run)
+        pending = client.machine.window.is_unconfirmed(run)
         if answer is Answer.FENCED and pending and client.machine.ensemble[slot] == name:
             fault = ("F3", "a bookie is fenced, and the writer that it refused goes on")
             outcomes = [
@@ -325,7 +322,7 @@ class WriterDriver(ClientDriver):
     def heeds(self, client: Client, reply: Reply) -> bool:
         """Whether a response can still change anything."""
         (_, _, run, *_), answer, _ = reply
-        return not client.idle and (answer is not Answer.OK or run in client.machine._acked)
+        return not client.idle and (answer is not Answer.OK or run in client.machine.window.runs)
 
     def waits_for(self, client: Client, request: Request) -> bool:
         """Whether the response to a request can still change anything."""

@@ -13,6 +13,7 @@ from quire.core.errors import CorruptMetadataError
 from quire.core.ids import NO_ENTRY
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import covers_exactly, write_set
+from quire.core.record_swap import StoreRequest
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.writer import WriterMachine
 from quire_testing.explorer.bookies import BookieState
@@ -209,7 +210,7 @@ class Watch:
                 RecoveryStatus.MEASURING,
                 RecoveryStatus.CLOSING,
             ):
-                fenced = tuple(bookie_number(name) for name in machine._read_ensemble)
+                fenced = tuple(bookie_number(name) for name in machine.end.ensemble)
             view = ClientView(
                 client.told, fenced, client.verdict, machine.lap if machine else NO_ENTRY, fault
             )
@@ -367,5 +368,5 @@ def _end(record: LedgerMetadata | None) -> int | None:
 def _waits(client: Client) -> bool:
     machine = client.machine
     if isinstance(machine, WriterMachine):
-        return not client.idle and (bool(machine.pending) or machine.asked.name != "NOTHING")
+        return not client.idle and (bool(machine.pending) or machine.swap.asked is not StoreRequest.NOTHING)
     return not client.idle

@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.core import effects as e
 from quire.core.answers import Answer
+from quire.core.finding_end import EndStatus
 from quire.core.ids import NO_ENTRY, BookieId, Slot
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import write_set
@@ -48,7 +49,7 @@ class RecoveryDriver(ClientDriver):
 
     def ensemble_of(self, machine: Any) -> Sequence[BookieId]:
         """The write ensemble; effects name bookies themselves."""
-        return machine._write_ensemble  # type: ignore[no-any-return]
+        return machine.back.change.ensemble  # type: ignore[no-any-return]
 
     def choose(self, machine: Any, chosen: dict[Slot, BookieId]) -> None:
         """The driver's choice, made in the same turn."""
@@ -83,7 +84,7 @@ class RecoveryDriver(ClientDriver):
     def _outcome(self, client: Client, running: Running) -> Outcome:
         machine = running.machine
         verdict = client.verdict
-        if machine._ended_reading and (verdict is None or machine.lap + 1 < verdict):
+        if machine.end.status is EndStatus.FOUND and (verdict is None or machine.lap + 1 < verdict):
             verdict = machine.lap + 1
         result = running.result or ("" if machine.status is not RecoveryStatus.ENDED else client.result)
         fault = running.fault or client.fault
@@ -108,7 +109,6 @@ class RecoveryDriver(ClientDriver):
         machine = running.machine
         if result not in ("", "closed") and self.configuration.is_faultless:
             return "F1", f"nothing went wrong, and the recovery came to: {result}"
-        failed = machine._delayed | machine._replacing | machine._absent
         for entry in range(client.machine.lap + 1, machine.lap + 1):
             if client.machine.status is not RecoveryStatus.READING or machine.status is RecoveryStatus.ENDED:
                 continue
@@ -118,7 +118,7 @@ class RecoveryDriver(ClientDriver):
                 for _, put in running.sends
                 if put[0] == "put" and put[3] <= entry <= put[4] and put[6] >> entry % put[5] & 1
             }
-            missing = [slot for slot in slots if slot not in sent and not failed >> slot & 1]
+            missing = [slot for slot in slots if slot not in sent and slot in machine.back.change.live]
             if missing:
                 return "W", f"entry {entry} was not written back to slots {missing}"
         return None
@@ -148,7 +148,11 @@ class RecoveryDriver(ClientDriver):
         """Whether a response can still change anything: of late fences, a LAC that may contradict the end."""
         request, _, lac = reply
         if request[0] == "fence" and client.machine.status is RecoveryStatus.READING:
-            return lac is not None and lac > client.machine.lap and not client.machine._ended_reading
+            return (
+                lac is not None
+                and lac > client.machine.lap
+                and client.machine.end.status is not EndStatus.FOUND
+            )
         return self.waits_for(client, request)
 
     def waits_for(self, client: Client, request: Request) -> bool:
@@ -157,7 +161,7 @@ class RecoveryDriver(ClientDriver):
         if request[0] == "fence":
             return machine.status is RecoveryStatus.FENCING
         if request[0] == "read":
-            return machine.status is RecoveryStatus.READING and not machine._ended_reading
+            return machine.status is RecoveryStatus.READING and machine.end.status is not EndStatus.FOUND
         return machine.status is RecoveryStatus.READING
 
     def swap_answered(
@@ -181,17 +185,17 @@ class RecoveryDriver(ClientDriver):
 
 def settle(machine: RecoveryMachine) -> None:
     """Write one value into what no later input reads: two recoveries that differ there only are one state."""
-    status = machine.status
-    if status in (RecoveryStatus.READING, RecoveryStatus.MEASURING, RecoveryStatus.CLOSING):
-        everybody = (1 << len(machine._read_ensemble)) - 1
-        machine._answered, machine._known = 0, everybody
-        machine._lacs = [lac if lac > machine.lap else NO_ENTRY for lac in machine._lacs]
-        machine._highest_lac = machine._start
-    if status in (RecoveryStatus.MEASURING, RecoveryStatus.CLOSING) or machine._ended_reading:
-        machine._window_first, machine._window_last = 0, -1
-        machine._positive, machine._negative, machine._unknown = [], [], []
-        machine._told = [-1] * len(machine._read_ensemble)
-        machine._asked = [None] * len(machine._read_ensemble)
-        machine._lengths = []
-        machine._silent = 0
-        machine._lacs = [NO_ENTRY] * len(machine._read_ensemble)
+    end, change = machine.end, machine.back.change
+    # Of its record each part reads only what no change of it can change.
+    end.record = machine.back.record = machine.record
+    change.delayed = dict(sorted(change.delayed.items()))
+    change.absent = dict.fromkeys(sorted(change.absent), NO_ENTRY)
+    if end.status is EndStatus.FENCING:
+        return
+    size = machine.record.ensemble_size
+    end._failed, end._known = 0, (1 << size) - 1
+    end._lacs = {slot: lac for slot, lac in end._lacs.items() if lac > end.lap}
+    if end.status is EndStatus.FOUND:
+        end._window_first, end.window_last = 0, -1
+        end._positive, end._negative, end._unknown, end._lengths = [], [], [], []
+        end._told, end.asked, end._lacs = [-1] * size, [None] * size, {}

@@ -1,6 +1,7 @@
 """Copies of machines, and their states as plain values that can be compared and counted.
 
-A machine of `core` keeps its state in `__slots__` of plain values; a new field is therefore part of the state at once.
+A machine of `core` keeps its state in `__slots__` of plain values and of parts, which do the same; a new field is
+therefore part of the state at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ PLAIN = frozenset({int, str, bytes, bool, type(None), Doubt})
 _SLOTS: dict[type, tuple[str, ...]] = {}
 _STATE_SLOTS: dict[tuple[type, frozenset[str]], tuple[str, ...]] = {}
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
+_PARTS: dict[type, bool] = {}
 
 
 def slots_of(kind: type) -> tuple[str, ...]:
@@ -34,6 +36,15 @@ def slots_of(kind: type) -> tuple[str, ...]:
         names = {name for base in kind.__mro__ for name in getattr(base, "__slots__", ())}
         slots = _SLOTS[kind] = tuple(sorted(names))
     return slots
+
+
+def is_part(kind: type) -> bool:
+    """Whether values of this type are parts of a machine: they have a state that changes, and check it themselves."""
+    found = _PARTS.get(kind)
+    if found is None:
+        values = issubclass(kind, tuple) or (is_dataclass(kind) and _fields_of(kind) is None)
+        found = _PARTS[kind] = hasattr(kind, "check") and hasattr(kind, "__slots__") and not values
+    return found
 
 
 def clone(machine: T) -> T:
@@ -49,6 +60,8 @@ def clone(machine: T) -> T:
 def _copied(value: Any) -> Any:
     if type(value) in PLAIN:
         return value
+    if is_part(type(value)):
+        return clone(value)
     if isinstance(value, list):
         return value[:] if PLAIN.issuperset(map(type, value)) else [_copied(part) for part in value]
     if isinstance(value, dict):
@@ -73,6 +86,8 @@ def frozen(value: Any) -> Any:
         return tuple([(key, frozen(part)) for key, part in value.items()])
     if isinstance(value, Enum):
         return value.name
+    if is_part(type(value)):
+        return state_of(value)
     if isinstance(value, Problem):
         return value.kind.__name__  # its sentence names bookies, and nothing depends on it
     names = _fields_of(type(value))

@@ -10,16 +10,24 @@ bookies are first put in order by what each looks like without names (its own st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations, product
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
+from quire.core.closing import Closing
+from quire.core.ensemble_change import EnsembleChange
+from quire.core.finding_end import EndSearch
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import Fragment, LedgerMetadata
-from quire.core.reader import LacMachine
+from quire.core.reader import LacMachine, ReadMachine
+from quire.core.record_swap import RecordSwap
 from quire.core.recovery import RecoveryMachine
+from quire.core.run_window import RunWindow
+from quire.core.write_back import WriteBack
 from quire.core.writer import WriterMachine
 from quire.core.writer_state import Hole
+from quire.core.writer_waits import WriterWaits
 from quire_testing.explorer.bookies import BookieState
 from quire_testing.explorer.clients import Client, bookie_name, bookie_number
 from quire_testing.explorer.messages import Link, Request
@@ -28,105 +36,77 @@ from quire_testing.explorer.readers import ReaderState
 from quire_testing.explorer.snapshot import clone, state_of
 from quire_testing.explorer.world import World
 
+M = TypeVar("M")
 Renaming: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """What each bookie becomes, and what each slot becomes."""
 
-WRITER_FIELDS = {
-    "masks": ("_acked", "_resent"),
-    "by_slot": ("_absent",),
-    "bookie_by_slot": ("_delayed", "_failing"),
-    "slots": ("_live",),
-    "ensembles": ("ensemble",),
-    "records": ("record", "_proposed"),
-    "holes": ("_holes",),
-    "same": [
-        "_all_masks",
-        "_attempts",
-        "_head",
-        "_in_doubt",
-        "_look_at_ms",
-        "_looking",
-        "_next_run",
-        "_quorum_until_ms",
-        "_read_at_ms",
-        "_retry_ms",
-        "_runs",
-        "_timer_at_ms",
-        "asked",
-        "confirmed_length",
-        "lac",
-        "lap",
-        "length",
-        "limits",
-        "out",
-        "problem",
-        "rules",
-        "status",
-        "version",
-    ],
+FIELDS: Final[dict[type, dict[str, str]]] = {
+    WriterMachine: {
+        "parts": "change closing swap waits window",
+        "same": "limits out problem rules status",
+    },
+    RunWindow: {
+        "masks_by_key": "_acked _resent",
+        "same": "_head ack_quorum confirmed_length held lac lap length masks next_run rules runs",
+    },
+    EnsembleChange: {
+        "by_slot": "absent",
+        "bookie_by_slot": "delayed failing",
+        "slots": "live",
+        "ensembles": "ensemble",
+        "holes": "holes",
+        "same": "ledger_id seeks_absent status",
+    },
+    WriterWaits: {
+        "same": "limits look_at_ms looking quorum_until_ms read_at_ms retry_ms timer_at_ms",
+    },
+    RecordSwap: {
+        "records": "proposed record",
+        "same": "asked attempts in_doubt version",
+    },
+    Closing: {"same": "lac ledger_id length rules status"},
+    RecoveryMachine: {
+        "parts": "back end",
+        "records": "record",
+        "same": "_ignored_lacs _rules _version _window_bytes _window_entries out status",
+    },
+    EndSearch: {
+        "masks": "_failed _known",
+        "mask_lists": "_negative _positive _unknown",
+        "lists_by_slot": "_told asked",
+        "by_slot": "_lacs",
+        "ensembles": "ensemble",
+        "records": "record",
+        "same": (
+            "_asked_again _lengths _masks _needed _waited _window_first ignored_lacs lap length rules start status "
+            "window_entries window_last"
+        ),
+    },
+    WriteBack: {
+        "parts": "change",
+        "mask_lists": "_acked",
+        "lists_by_slot": "_residues",
+        "names": "_failed",
+        "changes": "changes",
+        "records": "record",
+        "same": "_masks _start lac lengths rules",
+    },
+    LacMachine: {
+        "masks": "_answered _known",
+        "ensembles": "_ensemble",
+        "same": "_ended _highest _quorums _rules out",
+    },
+    ReadMachine: {
+        "masks": "_avoid _slow",
+        "ensembles": "_ensemble",
+        "masks_by_key": "_no _tried",
+        "slot": "_prefer",
+        "lists_by_slot": "_asked",
+        "by_slot": "_answers",
+        "same": "_ended _first _last _masks _missing _rules _speculate_after_ms _write_quorum out",
+    },
 }
-RECOVERY_FIELDS = {
-    "masks": ("_absent", "_answered", "_delayed", "_known", "_replacing", "_silent"),
-    "mask_lists": ("_acked", "_positive", "_negative", "_unknown"),
-    "lists_by_slot": ("_asked", "_lacs", "_told", "_residues"),
-    "ensembles": ("_read_ensemble", "_write_ensemble"),
-    "names": ("_failed",),
-    "changes": ("_changes",),
-    "records": ("_record",),
-    "same": [
-        "_asked_again",
-        "_ended_reading",
-        "_entry_id_without_verdict",
-        "_highest_lac",
-        "_ignored_lacs",
-        "_length",
-        "_lengths",
-        "_masks",
-        "_pending",
-        "_rules",
-        "_start",
-        "_version",
-        "_waited",
-        "_waiting",
-        "_window_bytes",
-        "_window_entries",
-        "_window_first",
-        "_window_last",
-        "lac",
-        "lap",
-        "out",
-        "status",
-    ],
-}
-LAC_FIELDS = {
-    "masks": ("_answered", "_known"),
-    "ensembles": ("_ensemble",),
-    "masks_by_entry": (),
-    "slots": (),
-    "lists_by_slot": (),
-    "by_slot": (),
-    "same": ["_ended", "_highest", "_quorums", "_rules", "out"],
-}
-READ_FIELDS = {
-    "masks": ("_avoid", "_slow"),
-    "ensembles": ("_ensemble",),
-    "masks_by_entry": ("_no", "_tried"),
-    "slots": ("_prefer",),
-    "lists_by_slot": ("_asked",),
-    "by_slot": ("_answers",),
-    "same": [
-        "_ended",
-        "_first",
-        "_last",
-        "_masks",
-        "_missing",
-        "_rules",
-        "_speculate_after_ms",
-        "_write_quorum",
-        "out",
-    ],
-}
-"""Every field of the machines, by what a renaming does to it; a test holds this against their `__slots__`."""
+"""Every field of the machines and of their parts, by what a renaming does to it; a test holds this against `__slots__`."""
 
 
 PAIR = 2
@@ -267,9 +247,9 @@ class Symmetry:
         if client.machine is None or client.idle:
             return client
         if isinstance(client.machine, WriterMachine):
-            writer = writer_renamed(client.machine, renaming)
+            writer = machine_renamed(client.machine, renaming)
             return self._world.writer_driver.client(writer, client.told, client.left, client.fault)
-        recovery = recovery_renamed(client.machine, renaming)
+        recovery = machine_renamed(client.machine, renaming)
         return self._world.recovery_driver.client(recovery, client.verdict, client.result, client.fault)
 
     def _link(self, which: int, number: int) -> int:
@@ -380,55 +360,63 @@ def bookie_renamed(bookie: BookieState, renaming: Renaming) -> BookieState:
     return bookie._replace(journal=journal)
 
 
-def writer_renamed(machine: WriterMachine, renaming: Renaming) -> WriterMachine:
-    """A writer."""
-    names, slots = renaming
-    other: Any = clone(machine)
-    for field in WRITER_FIELDS["masks"]:
-        setattr(other, field, {run: _mask(mask, slots) for run, mask in getattr(other, field).items()})
-    for field in WRITER_FIELDS["by_slot"]:
-        setattr(
-            other, field, dict(sorted((slots[slot], value) for slot, value in getattr(other, field).items()))
+def _by_slot(old: list[Any], slots: tuple[int, ...]) -> list[Any]:
+    new = list(old)
+    for slot, value in enumerate(old):
+        new[slots[slot]] = value
+    return new
+
+
+RENAMED: Final[dict[str, Callable[[Any, Renaming], Any]]] = {
+    "masks": lambda old, how: _mask(old, how[1]),
+    "masks_by_key": lambda old, how: {key: _mask(mask, how[1]) for key, mask in old.items()},
+    "mask_lists": lambda old, how: [_mask(mask, how[1]) for mask in old],
+    "lists_by_slot": lambda old, how: _by_slot(old, how[1]),
+    "by_slot": lambda old, how: dict(sorted((how[1][slot], value) for slot, value in old.items())),
+    "bookie_by_slot": lambda old, how: dict(
+        sorted((how[1][slot], _name(bookie, how[0])) for slot, bookie in old.items())
+    ),
+    "slot": lambda old, how: how[1][old],
+    "slots": lambda old, how: tuple(sorted(how[1][slot] for slot in old)),
+    "ensembles": ensemble_renamed,
+    "names": lambda old, how: tuple(sorted(_name(bookie, how[0]) for bookie in old)),
+    "changes": lambda old, how: {first: ensemble_renamed(each, how) for first, each in old.items()},
+    "records": record_renamed,
+    "holes": lambda old, how: tuple(
+        sorted(Hole(how[1][hole.slot], _name(hole.bookie, how[0]), hole.first, hole.last) for hole in old)
+    ),
+    "parts": lambda part, how: machine_renamed(part, how),  # noqa: PLW0108 - it stands below
+}
+"""What a renaming does to a field of each kind."""
+
+
+_CHANGED: dict[type, tuple[tuple[str, Callable[[Any, Renaming], Any]], ...]] = {}
+
+
+def _changed_fields(kind: type) -> tuple[tuple[str, Callable[[Any, Renaming], Any]], ...]:
+    found = _CHANGED.get(kind)
+    if found is None:
+        table = next(FIELDS[base] for base in kind.__mro__ if base in FIELDS)
+        found = _CHANGED[kind] = tuple(
+            (name, RENAMED[how]) for how, names in table.items() if how != "same" for name in names.split()
         )
-    for field in WRITER_FIELDS["bookie_by_slot"]:
-        renamed = sorted(
-            (slots[slot], _name(bookie, names)) for slot, bookie in getattr(other, field).items()
-        )
-        setattr(other, field, dict(renamed))
-    other._live = tuple(sorted(slots[slot] for slot in other._live))
-    other.ensemble = ensemble_renamed(other.ensemble, renaming)
-    for field in WRITER_FIELDS["records"]:
-        setattr(other, field, record_renamed(getattr(other, field), renaming))
-    other._holes = sorted(
-        Hole(slots[hole.slot], _name(hole.bookie, names), hole.first, hole.last) for hole in other._holes
-    )
-    return other  # type: ignore[no-any-return]
+    return found
+
+
+def machine_renamed(machine: M, renaming: Renaming) -> M:
+    """A machine, or a part of one."""
+    other = clone(machine)
+    for name, renamed in _changed_fields(type(machine)):
+        setattr(other, name, renamed(getattr(other, name), renaming))
+    return other
 
 
 def reader_renamed(reader: ReaderState, renaming: Renaming) -> ReaderState:
     """A reader; of a read only the slots of an ensemble of two are alike, see `renamings`."""
-    names, slots = renaming
-    machine: Any = None
-    if reader.machine is not None:
-        machine = clone(reader.machine)
-        machine._ensemble = ensemble_renamed(machine._ensemble, renaming)
-        fields = LAC_FIELDS if isinstance(machine, LacMachine) else READ_FIELDS
-        for field in fields["masks"]:
-            setattr(machine, field, _mask(getattr(machine, field), slots))
-        for field in fields["masks_by_entry"]:
-            old = getattr(machine, field)
-            setattr(machine, field, {entry: _mask(mask, slots) for entry, mask in old.items()})
-        for field in fields["slots"]:
-            setattr(machine, field, slots[getattr(machine, field)])
-        for field in fields["lists_by_slot"]:
-            old = getattr(machine, field)
-            setattr(machine, field, [old[slots.index(slot)] for slot in range(len(old))])
-        for field in fields["by_slot"]:
-            old = getattr(machine, field)
-            setattr(machine, field, dict(sorted((slots[slot], value) for slot, value in old.items())))
+    machine: Any = None if reader.machine is None else machine_renamed(reader.machine, renaming)
     failed = reader.failed
     if failed is not None:
-        failed = (*failed[:2], tuple(sorted(_name(bookie, names) for bookie in failed[2])))
+        failed = (*failed[:2], tuple(sorted(_name(bookie, renaming[0]) for bookie in failed[2])))
     return replace(
         reader,
         record=record_renamed(reader.record, renaming),
@@ -436,27 +424,3 @@ def reader_renamed(reader: ReaderState, renaming: Renaming) -> ReaderState:
         work=state_of(machine) if machine is not None else (),
         failed=failed,
     )
-
-
-def recovery_renamed(machine: RecoveryMachine, renaming: Renaming) -> RecoveryMachine:
-    """A recovery."""
-    names, slots = renaming
-    other: Any = clone(machine)
-    for field in RECOVERY_FIELDS["masks"]:
-        setattr(other, field, _mask(getattr(other, field), slots))
-    for field in RECOVERY_FIELDS["mask_lists"]:
-        setattr(other, field, [_mask(mask, slots) for mask in getattr(other, field)])
-    for field in RECOVERY_FIELDS["lists_by_slot"]:
-        old = getattr(other, field)
-        new = list(old)
-        for slot, value in enumerate(old):
-            new[slots[slot]] = value
-        setattr(other, field, new)
-    for field in RECOVERY_FIELDS["ensembles"]:
-        setattr(other, field, ensemble_renamed(getattr(other, field), renaming))
-    other._failed = tuple(sorted(_name(bookie, names) for bookie in other._failed))
-    other._changes = {
-        first: ensemble_renamed(ensemble, renaming) for first, ensemble in other._changes.items()
-    }
-    other._record = record_renamed(other._record, renaming)
-    return other  # type: ignore[no-any-return]

@@ -5,12 +5,15 @@ Source: docs/counterexamples.md, "All of them".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
 from quire.core.effects import Confirmed, SendRun
+from quire.core.ensemble_change import mask_of
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import LogHead
@@ -26,18 +29,18 @@ class UnorderedWriter(WriterMachine):
 
     def adds_acked(self, slot: int, bookie: Any, run: int) -> None:
         """Count the acknowledgement; a confirmed run anywhere confirms everything before it."""
-        acked = self._acked.get(run)
-        if acked is None or self.ensemble[slot] != bookie:
+        window = self.window
+        if run not in window.runs or self.change.ensemble[slot] != bookie:
             return
-        self._acked[run] = acked | 1 << slot
-        if not self._is_confirmed(run):
+        window._acked[run] |= 1 << slot
+        if window.is_unconfirmed(run):
             return
-        first, last = self.lac + 1, self._runs[run].last
-        for number in [number for number in self._runs if number <= run]:
-            self.confirmed_length += self._runs[number].payload_bytes
-            del self._runs[number], self._acked[number]
-        self._head, self.lac = run + 1, last
-        self.out.append(Confirmed(first, last))
+        first, window.lac = window.lac + 1, window.runs[run].last
+        for number in [number for number in window.runs if number <= run]:
+            window.confirmed_length += window.runs.pop(number).payload_bytes
+            del window._acked[number]
+        window._head = run + 1
+        self.out.append(Confirmed(first, window.lac))
 
 
 class LooksBeforeItFences(BookieLedgerMachine):
@@ -100,19 +103,26 @@ class ConfirmsWithWhoeverIsThere(WriterMachine):
 
     __slots__ = ()
 
-    def _advance(self) -> None:
+    def adds_acked(self, slot: int, bookie: Any, run: int) -> None:
         """Count to Qa or to the bookies of the write set that are there, whichever is less."""
-        if not self.below_quorum:
-            super()._advance()
-            return
-        shipped, there = self.rules, ~self._absent_mask()
+        with self._fewer():
+            super().adds_acked(slot, bookie, run)
+
+    def _release(self) -> None:
+        with self._fewer():
+            super()._release()
+
+    @contextmanager
+    def _fewer(self) -> Iterator[None]:
+        shipped, there = self.rules, ~mask_of(self.change.absent)
 
         def enough(acked: int, mask: int, ack_quorum: int) -> bool:
             return shipped.confirms(acked, mask, min(ack_quorum, (mask & there).bit_count()))
 
-        self.rules = replace(shipped, confirms=enough)
-        super()._advance()
-        self.rules = shipped
+        if self.below_quorum:
+            self.window.rules = replace(shipped, confirms=enough)
+        yield
+        self.window.rules = shipped
 
 
 class ReturnsWithoutTheUnconfirmed(WriterMachine):

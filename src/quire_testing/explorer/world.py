@@ -252,7 +252,7 @@ class World(Beginning, Faults, Reading, Doubts):
     def _measure(self, state: State, client: int, moves: list[Move]) -> None:
         """The length of the last entry is read from a bookie that holds it (the record's ensemble of that entry)."""
         who = self.clients.parts[state[self.at_client + client]]
-        entry, record = who.machine.lap, who.machine._record
+        entry, record = who.machine.lap, who.machine.record
         held = False
         for name in record.ensemble_of(entry):
             bookie = self.bookies.parts[state[bookie_number(name)]]

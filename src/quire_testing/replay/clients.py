@@ -237,7 +237,8 @@ class Program:
             for effect in told.said:
                 shown = effect
                 if isinstance(effect, e.SetTimer):
-                    shown = e.SetTimer(_plain_ms(effect.at_ms, group[-1].after))
+                    ends = effect.at_ms == group[-1].after.waits.quorum_until_ms
+                    shown = e.SetTimer(TOO_LATE_MS if ends else NOW_MS)
                 running.said.append(effect_line(shown, running.ensemble))
                 if isinstance(effect, e.ChooseReplacements | e.FindReplacements):
                     chosen = choices.pop(0) if choices else {}
@@ -262,20 +263,17 @@ def _plain(machine: Any) -> Any:
     """A machine without the times that the explorer has no clock for."""
     machine = clone(machine)
     if isinstance(machine, WriterMachine):
-        machine._retry_ms = 0
-        if machine._timer_at_ms is not None:
-            machine._timer_at_ms = _plain_ms(machine._timer_at_ms, machine)
-        for name in ("_look_at_ms", "_read_at_ms"):
-            if getattr(machine, name) is not None:
-                setattr(machine, name, NOW_MS)
-        if machine._quorum_until_ms is not None:
-            machine._quorum_until_ms = TOO_LATE_MS
+        waits = machine.waits
+        waits.retry_ms = 0
+        if waits.timer_at_ms is not None:
+            waits.timer_at_ms = TOO_LATE_MS if waits.timer_at_ms == waits.quorum_until_ms else NOW_MS
+        if waits.look_at_ms is not None:
+            waits.look_at_ms = NOW_MS
+        if waits.read_at_ms is not None:
+            waits.read_at_ms = NOW_MS
+        if waits.quorum_until_ms is not None:
+            waits.quorum_until_ms = TOO_LATE_MS
     return machine
-
-
-def _plain_ms(at_ms: int, machine: WriterMachine) -> int:
-    """A time as the explorer has it: the end of the wait for the ack quorum, or any other."""
-    return TOO_LATE_MS if at_ms == machine._quorum_until_ms else NOW_MS
 
 
 class Writer(Program):
@@ -344,7 +342,7 @@ class Writer(Program):
         if told.name != "add_failed" or told.args[3] is not Answer.FENCED:
             return outcome
         slot, bookie, run, _ = told.args
-        pending = run in before._acked and not before._is_confirmed(run)
+        pending = before.window.is_unconfirmed(run)
         if not pending or before.ensemble[slot] != bookie or outcome.client.machine.status in ENDING:
             return outcome
         fault = ("F3", "a bookie is fenced, and the writer that it refused goes on")

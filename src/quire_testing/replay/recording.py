@@ -20,7 +20,7 @@ from quire.core.errors import QuireError
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_handle import LOG
 from quire.core.log_trimming import TRIM
-from quire.core.recovery import RecoveryMachine
+from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
 from quire.core.writer import WriterMachine
@@ -28,19 +28,7 @@ from quire.core.writer_state import LEGAL, WriterLimits
 from quire_testing.explorer.snapshot import clone, slots_of
 
 WRITER_INPUTS = tuple(LEGAL)
-RECOVERY_INPUTS = (
-    "recover",
-    "metadata_written",
-    "metadata_conflicted",
-    "metadata_read",
-    "fence_answered",
-    "read_answered",
-    "waited",
-    "adds_answered",
-    "replacements_found",
-    "length_found",
-    "length_unavailable",
-)
+RECOVERY_INPUTS = tuple(RECOVERY_TABLE.legal)
 LOG_INPUTS = tuple(
     name for name in LOG.rows if name != "head_seen"
 )  # nobody tells it in the explorer's world

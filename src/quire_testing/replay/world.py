@@ -51,7 +51,7 @@ def _retired(client: Client, request: Request) -> bool:
     machine, slot = client.machine, request[1]
     if machine.status not in (Status.WRITING, Status.CHANGING):
         return True
-    return slot in machine._delayed or slot in machine._failing or slot in machine._absent
+    return slot not in machine.change.live
 
 
 class OrderlyRecoveryDriver(RecoveryDriver):
@@ -109,8 +109,8 @@ class ProgramWorld(World):
         new = range(before.lap + 1, min(machine.lap + 1, self.configuration.entries))
         came = re.search(r"has \[([\d, ]*)\]", label.command)
         here = [int(number) for number in came[1].split(",")] if came and came[1] else []
-        base = before._window_first
-        return all(entry_id in here or before._positive[entry_id - base] for entry_id in new)
+        end = before.end
+        return all(entry_id in here or end._positive[entry_id - end._window_first] for entry_id in new)
 
     def _hearing(self, place: int) -> tuple[str, str]:
         client, bookie = divmod(place - self.at_link, self.n)

@@ -62,9 +62,9 @@ class WatchedWriter(WriterMachine):
 
     def adds_acked(self, slot: int, bookie: BookieId, run: int) -> None:
         """See `WriterMachine`."""
-        waited = self._quorum_until_ms is not None
+        waited = self.waits.quorum_until_ms is not None
         super().adds_acked(slot, bookie, run)
-        if waited and self._quorum_until_ms is None:
+        if waited and self.waits.quorum_until_ms is None:
             self._watch.saw(GOES_ON)
 
 
@@ -87,7 +87,7 @@ class WatchedRecovery(RecoveryMachine):
             RecoveryStatus.MEASURING,
             RecoveryStatus.CLOSING,
         }:
-            self._watch.fence_covered(self._record, self._read_ensemble)
+            self._watch.fence_covered(self.record, self.end.ensemble)
         self._look()
 
     def read_answered(self, *args: Any) -> None:
@@ -121,13 +121,13 @@ class WatchedRecovery(RecoveryMachine):
         elif (
             isinstance(effect, WriteMetadata)
             and effect.record.state is LedgerState.CLOSED
-            and not self._absent
+            and not self.back.change.absent
         ):
-            needed = self._record.write_quorum
+            needed = self.record.write_quorum
             for entry_id, slots in self._sent.items():
                 if slots.bit_count() != needed:
                     self._watch.broken(
-                        f"W: ledger {self._record.ledger_id} is being closed, and entry {entry_id} was written back to "
+                        f"W: ledger {self.record.ledger_id} is being closed, and entry {entry_id} was written back to "
                         f"{slots.bit_count()} of its write quorum of {needed}"
                     )
                     return

@@ -131,7 +131,7 @@ async def test_who_comes_back_fenced_ends_the_writer(tmp_path):
         for name in names:
             await cluster.start_bookie(name)
         assert await contents(other, writer.ledger_id) == PAYLOADS[:1]
-        writer._machine._look_at_ms = 0
+        writer._machine.waits.look_at_ms = 0
         writer._timer_fired()  # only now it looks
         with pytest.raises(LedgerFencedError):
             await pending

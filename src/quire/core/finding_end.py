@@ -1,0 +1,294 @@
+"""Where a ledger of an absent writer ends: what its bookies said to the fence and to the reads, and the verdicts.
+
+1. The fence: enough bookies of the last fragment must have answered a fencing LAC read, so that no ack quorum is left
+   which the old writer could still reach. Reading starts at the highest LAC that they reported.
+2. Reading: votes of every bookie about a window of ids, and verdicts one by one, strictly in order. One copy is enough
+   to recover an entry; enough conclusive denials end the ledger before it.
+3. The end is taken with care: silent bookies are waited for once, and what contradicts a LAC is read once more.
+
+It asks nobody by itself, and does not know what is written back: `recovery.py` carries out what it says.
+
+Source: BookKeeper protocol, "Closing a ledger as a reader"; Vanlightly's guide, "Recovery Phase 1", "Recovery Phase 2".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from quire.core.answers import Answer
+from quire.core.effects import RecoveryInconclusive, WaitForAnswers
+from quire.core.ids import NO_ENTRY, BookieId, EntryId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.legality import Legality, StateTable
+from quire.core.quorum import residues_of_slot, told_through, write_set_masks
+from quire.core.rules import Rules
+
+
+class EndStatus(Enum):
+    """How far the search for the end is."""
+
+    FENCING = "fencing"
+    READING = "reading"
+    WAITING = "waiting"
+    """As reading; an end is denied already, and bookies that have not answered are waited for."""
+    FOUND = "found"
+
+
+class EndStep(Enum):
+    """What follows from the votes."""
+
+    GO_ON = "go on"
+    AGAIN = "again"
+    """Open a window at the same entry: a LAC contradicts what the bookies said."""
+    NOTHING = "nothing"
+
+
+END_TABLE: Final = StateTable.of(
+    EndStatus,
+    {
+        "fenced": "fencing>reading reading waiting",
+        "asks": "reading waiting",
+        "answered": "reading waiting",
+        "conclude": "reading>waiting,found waiting>found",
+        "waited": "waiting>reading",
+    },
+)
+"""What the inputs of the search do."""
+
+
+@dataclass(slots=True, eq=False)
+class EndSearch:
+    """The search for one ledger's end. Others read its fields, and only it changes them.
+
+    Attributes:
+        record: the ledger's record, IN_RECOVERY: its last fragment is fenced and read.
+        ensemble: the bookies that are fenced and asked: those of the last fragment.
+        rules: the judgements.
+        window_entries: how many ids one window has.
+        ignored_lacs: bookies whose LAC is ignored.
+        status: how far it is.
+        start: every entry up to here is confirmed by a LAC, or in an earlier fragment.
+        lap: every entry up to here is recoverable.
+        length: the length in the header of the last entry that was recovered.
+        window_last: the last id of the window.
+        asked: the ids that each slot was asked for and has not answered yet.
+    """
+
+    record: LedgerMetadata
+    ensemble: tuple[BookieId, ...]
+    rules: Rules
+    window_entries: int
+    ignored_lacs: Collection[BookieId]
+    status: EndStatus = field(default=EndStatus.FENCING, init=False)
+    start: int = field(default=NO_ENTRY, init=False)
+    lap: int = field(default=NO_ENTRY, init=False)
+    length: int = field(default=0, init=False)
+    window_last: int = field(default=-1, init=False)
+    _masks: tuple[int, ...] = field(default=(), init=False)
+    _needed: tuple[int, int] = field(default=(0, 0), init=False)
+    """How many bookies of a write set must have an entry to recover it, and how many must deny it to end the ledger."""
+    _known: int = field(default=0, init=False)
+    """Slots that answered the fence; `_failed`: those that did not."""
+    _failed: int = field(default=0, init=False)
+    _lacs: dict[int, int] = field(default_factory=dict, init=False)
+    _window_first: int = field(default=0, init=False)
+    # Votes per id of the window as masks of slots, and the length found in the entry's header.
+    _positive: list[int] = field(default_factory=list, init=False)
+    _negative: list[int] = field(default_factory=list, init=False)
+    _unknown: list[int] = field(default_factory=list, init=False)
+    _lengths: list[int] = field(default_factory=list, init=False)
+    asked: list[tuple[int, int] | None] = field(default_factory=list, init=False)
+    _told: list[int] = field(default_factory=list, init=False)
+    """Each slot's responses cover every id up to here."""
+    _waited: bool = field(default=False, init=False)
+    _asked_again: bool = field(default=False, init=False)
+
+    # --- the fence -------------------------------------------------------------------------------------------------
+
+    def fenced(self, slot: int, answer: Answer, last_add_confirmed: int) -> bool | RecoveryInconclusive:
+        """A bookie answered the fencing LAC read, or did not. Later than coverage its LAC may still contradict an end.
+
+        Returns:
+            Whether the fence covers by it, so that reading begins; or what is missing, if it cannot cover any more.
+        """
+        self._expect("fenced")
+        rules, bit, reading = self.rules, 1 << slot, self.status is not EndStatus.FENCING
+        known = rules.counts_as_known(answer)
+        if known and self.ensemble[slot] not in self.ignored_lacs:
+            self._lacs = dict(sorted({**self._lacs, slot: last_add_confirmed}.items()))
+        self._known, self._failed = self._known | known * bit, self._failed | (not known) * bit
+        if reading:
+            return False
+        record, size = self.record, self.record.ensemble_size
+        quorums = record.write_quorum, record.ack_quorum
+        if rules.covers(self._known, size, *quorums):
+            self._needed = rules.positive_votes_needed(*quorums), rules.negative_votes_needed(*quorums)
+            highest = max(self._lacs.values(), default=NO_ENTRY)
+            self.start = self.lap = rules.recovery_start(highest, record.fragments[-1].first_entry)
+            self.status, self.asked = EndStatus.READING, [None] * size
+            self._masks = write_set_masks(size, record.write_quorum)
+            return True
+        if self._known | self._failed == (1 << size) - 1:
+            return RecoveryInconclusive(NO_ENTRY, self._names(self._failed & ~self._known))
+        return False
+
+    # --- the window ------------------------------------------------------------------------------------------------
+
+    def _open_window(self) -> None:
+        count = self.window_entries
+        self._window_first, self.window_last = self.lap + 1, self.lap + count
+        self._positive, self._negative, self._unknown, self._lengths = ([0] * count for _ in range(4))
+        self._told = [self.lap] * self.record.ensemble_size
+
+    def asks(self, *, anew: bool = False) -> list[tuple[int, int]]:
+        """Each idle slot, with the first id that its responses do not cover yet: it is asked up to `window_last`.
+
+        Args:
+            anew: the window begins at what follows the recovered entries, and nobody has voted on it.
+        """
+        self._expect("asks")
+        if anew:
+            self._open_window()
+        found = [
+            (slot, max(told, self.lap) + 1)
+            for slot, told in enumerate(self._told)
+            if self.asked[slot] is None and told < self.window_last
+        ]
+        for slot, first in found:
+            self.asked[slot] = (first, self.window_last)
+        return found
+
+    def answered(
+        self,
+        slot: int,
+        answer: Answer,
+        entries: Mapping[int, int],
+        vouched_through: int,
+        unknown: Sequence[tuple[int, int]],
+    ) -> list[int]:
+        """One bookie answered its read, or did not. The arguments are those of `RecoveryMachine.read_answered`.
+
+        Returns:
+            The lengths in the headers of the entries that became recoverable by it, those up to `lap`: verdicts are given
+            in order, as far as the votes reach.
+        """
+        self._expect("answered")
+        asked, self.asked[slot] = self.asked[slot], None
+        assert asked is not None, "it was asked"
+        first, last = asked
+        bit, base, window_last = 1 << slot, self._window_first, self.window_last
+        positive, lengths = self._positive, self._lengths
+        through = last  # of an error; and most answers vouch for all that was asked
+        absent_is_negative = self.rules.counts_as_negative(Answer.NO_ENTRY if answer is Answer.OK else answer)
+        if answer is Answer.OK and vouched_through < last:
+            size = self.record.ensemble_size
+            residues = residues_of_slot(slot, size, self.record.write_quorum)
+            through = told_through(first, last, tuple(entries), vouched_through, unknown, residues, size)
+        for entry_id, length in entries.items():
+            if base <= entry_id <= window_last and first <= entry_id <= last:
+                if not positive[entry_id - base]:
+                    lengths[entry_id - base] = length
+                positive[entry_id - base] |= bit
+        for lower, upper in unknown:
+            for i in range(max(lower, base) - base, min(upper, window_last) - base + 1):
+                if not positive[i] & bit:
+                    self._unknown[i] |= bit
+        if through < first:
+            # A response that does not cover the first id asked for: waiting for more would never end.
+            through, absent_is_negative = last, False
+        votes = self._negative if absent_is_negative else self._unknown
+        for i in range(max(first, base) - base, min(through, window_last) - base + 1):
+            if not (positive[i] | self._unknown[i]) & bit:
+                votes[i] |= bit
+        self._told[slot] = max(self._told[slot], min(through, window_last))
+        needed, masks = self._needed[0], self._masks
+        begin = i = self.lap + 1 - base
+        while i < len(positive) and (positive[i] & masks[(base + i) % len(masks)]).bit_count() >= needed:
+            i += 1
+        if i > begin:
+            self.lap, self.length = base + i - 1, lengths[i - 1]
+        return lengths[begin:i]
+
+    # --- verdicts --------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> EndStep | WaitForAnswers | RecoveryInconclusive:
+        """What follows from the votes on the entry that is not recovered.
+
+        Bookies whose directory was put back deny what they acknowledged. The one that still has it may only be slow,
+        and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (a Java
+        client's recovery sends bookies a LAC beyond the end that another recovery then sets): a person must say so.
+        """
+        self._expect("conclude")
+        entry_id = self.lap + 1
+        i = entry_id - self._window_first
+        if i == len(self._positive):
+            return EndStep.GO_ON
+        asked_of = self._masks[entry_id % len(self._masks)]
+        if (self._negative[i] & asked_of).bit_count() < self._needed[1]:
+            if (self._positive[i] | self._negative[i] | self._unknown[i]) & asked_of != asked_of:
+                return EndStep.GO_ON
+            return RecoveryInconclusive(EntryId(entry_id), self._names(self._unknown[i] & asked_of))
+        silent = self._silent_about(entry_id)
+        if any(lac >= entry_id for lac in self._lacs.values()):
+            return EndStep.AGAIN if self.asks_again() else self.contradicted(entry_id, silent)
+        if silent and not self._waited:
+            if self.status is EndStatus.WAITING:
+                return EndStep.NOTHING
+            self.status = EndStatus.WAITING
+            return WaitForAnswers(silent)
+        self.status = EndStatus.FOUND
+        return EndStep.GO_ON
+
+    def waited(self) -> None:
+        """The bookies that have not answered are waited for no longer, now and later."""
+        self._expect("waited")
+        self.status, self._waited = EndStatus.READING, True
+
+    def asks_again(self) -> bool:
+        """Whether what contradicts a LAC may be asked for once more; the second time it may not."""
+        again, self._asked_again = not self._asked_again, True
+        return again
+
+    def contradicted(self, entry_id: int, silent: Sequence[BookieId]) -> RecoveryInconclusive:
+        """The result where enough bookies deny an entry, and the LACs of others say that it is acknowledged."""
+        told = [(self.ensemble[slot], EntryId(lac)) for slot, lac in self._lacs.items() if lac >= entry_id]
+        return RecoveryInconclusive(EntryId(entry_id), tuple(silent), tuple(told))
+
+    def measured(self, length: int) -> None:
+        """The length in the header of the last entry, where that was not recovered."""
+        self.length = length
+
+    def _silent_about(self, entry_id: int) -> tuple[BookieId, ...]:
+        """The bookies that have not responded about this entry; after another round, the inconclusive ones as well.
+
+        A bookie that holds no copy of this entry is asked too: it has answered the fence before, with its LAC.
+        """
+        cannot_tell = self._unknown[entry_id - self._window_first] if self._asked_again else 0
+        silent = (slot for slot, told in enumerate(self._told) if told < entry_id or cannot_tell >> slot & 1)
+        return tuple(self.ensemble[slot] for slot in silent)
+
+    def _names(self, slots: int) -> tuple[BookieId, ...]:
+        return tuple(bookie for slot, bookie in enumerate(self.ensemble) if slots >> slot & 1)
+
+    def _expect(self, name: str) -> None:
+        if END_TABLE.legal[name][self.status] is Legality.REFUSED:
+            raise END_TABLE.refusal(name, self.status, self.record.ledger_id)
+
+    def check(self) -> None:
+        """Assert every invariant of the state. For tests and the checker; drivers never call it."""
+        record = self.record
+        if self.status is EndStatus.FENCING:
+            assert self.lap == self.start == NO_ENTRY, "nothing is judged before the fence covers"
+            return
+        assert self.rules.covers(self._known, record.ensemble_size, record.write_quorum, record.ack_quorum)
+        assert self.start >= record.last_fragment.first_entry - 1, "I6: never below the last fragment"
+        assert self.start <= self.lap, "reading goes forward"
+        if self.status is not EndStatus.FOUND:
+            for positive, negative, unknown in zip(
+                self._positive, self._negative, self._unknown, strict=True
+            ):
+                assert not negative & positive, "a slot has one vote"
+                assert not unknown & negative, "unknown is never negative"

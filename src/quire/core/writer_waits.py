@@ -1,0 +1,120 @@
+"""The three waits of a writer, with one timer: for absent bookies, for the metadata store, and for its ack quorum.
+
+It decides when something is due, and nothing else. Pure: time is an argument.
+
+Source: docs/decisions/004-absent-slots.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from quire.core.writer_state import WriterLimits
+
+LOOKS_IN_A_WAIT: Final = 10
+"""Looks for bookies while the ack quorum is waited for, at least, if the shortest pause allows that."""
+
+
+@dataclass(slots=True, eq=False)
+class WriterWaits:
+    """When a writer looks for bookies, reads the record again, and gives its ack quorum up.
+
+    Attributes:
+        limits: how patient it is.
+        retry_ms: the pause before the next look for bookies.
+        looking: a look is under way.
+        look_at_ms, read_at_ms: when to look, and to read the record again; None: nothing of the kind is due.
+        quorum_until_ms: set from the loss of the ack quorum on, until something is confirmed again.
+        timer_at_ms: what the timer is set to.
+    """
+
+    limits: WriterLimits
+    retry_ms: int
+    looking: bool = field(default=False, init=False)
+    look_at_ms: int | None = field(default=None, init=False)
+    read_at_ms: int | None = field(default=None, init=False)
+    quorum_until_ms: int | None = field(default=None, init=False)
+    timer_at_ms: int | None = field(default=None, init=False)
+
+    def arm(self, *, below_quorum: bool) -> int | None:
+        """When the timer must fire: at the earliest of the waits; None if it is set to that, or nothing is due."""
+        until = self.quorum_until_ms if below_quorum else None
+        times = [at for at in (self.look_at_ms, self.read_at_ms, until) if at is not None]
+        if not times or min(times) == self.timer_at_ms:
+            return None
+        self.timer_at_ms = min(times)
+        return self.timer_at_ms
+
+    def fired(self) -> None:
+        """The timer has fired, and nothing is set any more."""
+        self.timer_at_ms = None
+
+    def be_quick(self) -> None:
+        """Something has come back: the next pause is the shortest."""
+        self.retry_ms = self.limits.retry_ms_min
+
+    def looked(self) -> None:
+        """The look that was under way is over."""
+        self.looking = False
+
+    def look_later(self, now_ms: int) -> bool:
+        """Look for bookies after the next pause; False if a look is due, or under way, already."""
+        if self.look_at_ms is not None or self.looking:
+            return False
+        limits, longest = self.limits, self.limits.retry_ms_max
+        if self.quorum_until_ms is not None:  # several looks before that wait is over
+            longest = min(longest, max(limits.retry_ms_min, limits.quorum_wait_ms // LOOKS_IN_A_WAIT))
+        self.look_at_ms = now_ms + self.retry_ms
+        self.retry_ms = min(2 * self.retry_ms, longest)
+        return True
+
+    def read_later(self, attempts: int, now_ms: int) -> None:
+        """Read the record again after a pause that grows with the unanswered requests."""
+        wait = self.limits.retry_ms_min << min(max(0, attempts - 2), 20)
+        self.read_at_ms = now_ms + min(wait, self.limits.retry_ms_max)
+
+    def read_is_due(self, now_ms: int) -> bool:
+        """Whether the record is to be read again now; that wait is over then."""
+        due = self.read_at_ms is not None and self.read_at_ms <= now_ms
+        if due:
+            self.read_at_ms = None
+        return due
+
+    def look_is_due(self, now_ms: int, *, absent: bool) -> bool:
+        """Whether absent bookies are to be looked for now; that wait is over then, and the look under way."""
+        if self.look_at_ms is None or self.look_at_ms > now_ms:
+            return False
+        self.look_at_ms = None
+        self.looking = self.looking or absent
+        return absent
+
+    def may_wait(self, now_ms: int) -> bool:
+        """Whether the wait for the ack quorum is not over; it lasts from the loss on until something is confirmed."""
+        until = self.quorum_until_ms
+        return now_ms < until if until is not None else self.limits.quorum_wait_ms > 0
+
+    def await_quorum(self, now_ms: int) -> bool:
+        """The ack quorum is lost, and the first look for bookies is soon; False if it is waited for already."""
+        if self.quorum_until_ms is not None:
+            return False
+        self.quorum_until_ms = now_ms + self.limits.quorum_wait_ms
+        self.be_quick()
+        self.look_at_ms = None
+        return True
+
+    def quorum_is_back(self) -> None:
+        """A timer for the end of that wait would find nothing due."""
+        if self.timer_at_ms == self.quorum_until_ms:
+            self.timer_at_ms = None
+        self.quorum_until_ms = None
+
+    def stop(self, *, reads: bool) -> None:
+        """No bookie is waited for any more; with `reads` the record may still be read again."""
+        self.look_at_ms = self.quorum_until_ms = None
+        if not reads:
+            self.read_at_ms = None
+
+    def check(self) -> None:
+        """Assert what must hold between any two inputs."""
+        assert self.quorum_until_ms is None or self.limits.quorum_wait_ms, "without a wait it ends"

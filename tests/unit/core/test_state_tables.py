@@ -1,0 +1,65 @@
+"""The tables of the ledger's machines and of their parts: what they name exists, and what they refuse raises."""
+
+from __future__ import annotations
+
+from inspect import Parameter, isfunction, signature
+
+import pytest
+
+from quire.core.closing import CLOSING_TABLE, Closing
+from quire.core.ensemble_change import CHANGE_TABLE, EnsembleChange
+from quire.core.errors import MisuseError, NotWritingError
+from quire.core.finding_end import END_TABLE, EndSearch
+from quire.core.ledger_metadata import DigestType, new_ledger
+from quire.core.legality import Legality
+from quire.core.record_swap import SWAP_TABLE, RecordSwap
+from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
+from quire.core.rules import RULES
+from quire.core.writer import WriterMachine
+from quire.core.writer_state import WRITER_TABLE
+from quire_testing.explorer.snapshot import state_of
+
+RECORD = new_ledger(
+    7, ("b1", "b2", "b3"), write_quorum=3, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
+)
+ENSEMBLE = RECORD.last_fragment.ensemble
+MADE = {
+    WriterMachine: (WRITER_TABLE, "status", lambda: WriterMachine(RECORD, 0)),
+    RecoveryMachine: (RECOVERY_TABLE, "status", lambda: RecoveryMachine(RECORD, 0)),
+    EndSearch: (END_TABLE, "status", lambda: EndSearch(RECORD, ENSEMBLE, RULES, 4, ())),
+    EnsembleChange: (CHANGE_TABLE, "status", lambda: EnsembleChange(7, ENSEMBLE, (0, 1, 2))),
+    RecordSwap: (SWAP_TABLE, "asked", lambda: RecordSwap(RECORD, 0)),
+    Closing: (CLOSING_TABLE, "status", lambda: Closing(7, RULES)),
+}
+REFUSED = [
+    (kind, name, state)
+    for kind, (table, _, _) in MADE.items()
+    for name, row in table.legal.items()
+    for state, legality in row.items()
+    if legality is Legality.REFUSED
+]
+
+
+@pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
+def test_a_table_names_inputs_of_its_class_and_reaches_every_state(kind):
+    table, _, _ = MADE[kind]
+    assert all(isfunction(getattr(kind, name)) for name in table.legal)
+    found = {next(iter(table.states))}
+    while (
+        more := {other for (_, state), others in table.moves.items() if state in found for other in others}
+        - found
+    ):
+        found |= more
+    assert found == set(table.states)
+
+
+@pytest.mark.parametrize(("kind", "name", "state"), REFUSED, ids=str)
+def test_what_a_table_refuses_raises_and_changes_nothing(kind, name, state):
+    _, field, make = MADE[kind]
+    part = make()
+    setattr(part, field, state)
+    before, call = state_of(part), getattr(part, name)
+    given = {each: () for each, how in signature(call).parameters.items() if how.default is Parameter.empty}
+    with pytest.raises((MisuseError, NotWritingError)):
+        call(**given)
+    assert state_of(part) == before
