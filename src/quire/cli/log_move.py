@@ -24,7 +24,7 @@ from quire.cli.log_options import (
     StartOption,
     UntilOption,
 )
-from quire.cli.log_ranges import ReadRange, records_of, span_of
+from quire.cli.log_ranges import RecordSpan, records_of, span_of
 from quire.cli.log_records import LogAppender
 from quire.cli.log_show import digest_of
 from quire.cli.log_writers import Agreement, EndsWriterOption, agree, check_agreed
@@ -148,7 +148,7 @@ async def _target_there(uri: str, source: str, target_uri: str, target: str, *, 
         return False
 
 
-async def _count(log: Log, span: ReadRange) -> int | None:
+async def _count(log: Log, span: RecordSpan) -> int | None:
     """How many records are to come, about; None where times or the end leave that open."""
     if span.from_ms is not None or span.until.time_ms is not None:
         return None

@@ -92,7 +92,7 @@ def parse_until(text: str) -> Until:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRange:
+class RecordSpan:
     """What a command was asked to read.
 
     Attributes:
@@ -121,7 +121,7 @@ def span_of(
     until: str | None = None,
     follow: bool = False,
     recover: bool = False,
-) -> ReadRange:
+) -> RecordSpan:
     """What options ask for.
 
     Raises:
@@ -142,10 +142,10 @@ def span_of(
             "--last counts from the end as it is now, --recover moves it: leave one of them out."
         )
     from_ms = None if from_time is None else parse_time(from_time, "--from-time takes")
-    return ReadRange(start, from_ms, last, stop, follow, recover)
+    return RecordSpan(start, from_ms, last, stop, follow, recover)
 
 
-async def beginning(log: Log, span: ReadRange, about: LogDescription) -> int:
+async def beginning(log: Log, span: RecordSpan, about: LogDescription) -> int:
     """The offset at which a read begins.
 
     Raises:
@@ -164,7 +164,7 @@ async def beginning(log: Log, span: ReadRange, about: LogDescription) -> int:
     return span.start
 
 
-async def records_of(log: Log, span: ReadRange) -> AsyncGenerator[Record, None]:
+async def records_of(log: Log, span: RecordSpan) -> AsyncGenerator[Record, None]:
     """The records that were asked for, in order.
 
     Raises:
@@ -185,7 +185,7 @@ async def records_of(log: Log, span: ReadRange) -> AsyncGenerator[Record, None]:
             yield record
 
 
-async def _passing(log: Log, span: ReadRange, at: int) -> AsyncGenerator[Record, None]:
+async def _passing(log: Log, span: RecordSpan, at: int) -> AsyncGenerator[Record, None]:
     """The records from an offset on, as far as offsets and the clock allow."""
     end, until_ms = span.until
     if not span.follow:

@@ -20,7 +20,7 @@ from quire.cli.log_options import (
     TimesOption,
     UntilOption,
 )
-from quire.cli.log_ranges import ReadRange, records_of, span_of
+from quire.cli.log_ranges import RecordSpan, records_of, span_of
 from quire.cli.log_records import Form, print_records, printed_as
 from quire.cli.log_writers import Agreement, EndsWriterOption, agree, check_agreed
 from quire.cli.options import ClusterOption, FrameOption, JsonOption, cluster_uri, run
@@ -103,7 +103,7 @@ def tail(
     wanted = printed_as(
         form, name, delimited=delimited, as_json=as_json, key_delimiter=key_delimiter, times=times
     )
-    span: ReadRange = span_of(last=count, until=until, follow=True)
+    span: RecordSpan = span_of(last=count, until=until, follow=True)
     uri, out = cluster_uri(cluster), Output(as_json=as_json or wanted is Form.JSON)
 
     async def work() -> None:
