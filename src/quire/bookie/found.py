@@ -39,7 +39,7 @@ def found_of(held: RangeHeld, machine: BookieLedgerMachine, first: int, *, faili
         failing: the disk fails.
     """
     conclusive = machine.conclusive_through(first, held.vouched_through, failing=failing)
-    tells = machine.tells_damage()
+    tells = bool(held.unknown) and machine.tells_damage()
     facts = machine.facts
     return Found(
         Answer.OK,

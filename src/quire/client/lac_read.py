@@ -6,36 +6,13 @@ Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read".
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from quire.client.access import LedgerAccess
 from quire.client.bookies import BookieClient
 from quire.core.effects import LacFound, LacUnavailable, SendLacRead
-from quire.core.errors import DigestMismatchError
-from quire.core.ids import NO_ENTRY
-from quire.core.ledger_metadata import DigestType, LedgerMetadata
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.reader import LacMachine
 from quire.wire.responses import LacReply
-
-
-def trusted_lac(reply: LacReply, access: LedgerAccess) -> int:
-    """The highest LAC of a response that can be relied on.
-
-    With a MAC only what carries a valid one counts; otherwise the frame's LAC counts too.
-
-    Source: Vanlightly's guide, "Reading from ledgers": "Quorum LAC read"; `docs/formats/native-protocol.md`,
-    READ_LAC.
-    """
-    lac = int(NO_ENTRY)
-    if access.digest.digest_type is not DigestType.HMAC:
-        lac = reply.lac
-    with contextlib.suppress(DigestMismatchError):
-        if reply.explicit_lac:
-            lac = max(lac, access.digest.open_lac_body(reply.explicit_lac, access.ledger_id))
-    with contextlib.suppress(DigestMismatchError):
-        if reply.evidence:
-            lac = max(lac, access.digest.open(reply.evidence, access.ledger_id, None).last_add_confirmed)
-    return lac
 
 
 async def newest_lac(
@@ -65,7 +42,7 @@ async def quorum_lac(
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in tasks if task in done]:
                 reply = task.result()
-                machine.answered(tasks.pop(task), reply.answer, trusted_lac(reply, access))
+                machine.answered(tasks.pop(task), reply.answer, access.trusted_lac(reply))
     finally:
         for task in tasks:
             task.cancel()

@@ -19,7 +19,7 @@ from typing import Self
 from quire.client.access import LedgerAccess
 from quire.client.context import ClientContext
 from quire.client.held_polls import HeldPolls, RecordChanges
-from quire.client.lac_read import quorum_lac, trusted_lac
+from quire.client.lac_read import quorum_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.client.reused import reused_id
 from quire.core.answers import Answer
@@ -471,7 +471,7 @@ class LedgerReader:
         if self._access.digest.digest_type is DigestType.HMAC:
             # The frame's LAC only wakes; the one to rely on carries a MAC.
             known = await self._bookies.read_lac(bookie, self._access, timeout_ms=self._settings.timeout_ms)
-            self._heard(trusted_lac(known, self._access))
+            self._heard(self._access.trusted_lac(known))
             if self._lac < next_entry:
                 self._turn += 1
         self._heard_in_frame(reply.lac)

@@ -17,7 +17,6 @@ from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink
 from quire.client.context import ClientContext
 from quire.client.copying import Copies, copies
-from quire.client.lac_read import trusted_lac
 from quire.client.range_read import RangeRead, ReadSettings, open_runs
 from quire.core.answers import Answer
 from quire.core.effects import (
@@ -175,7 +174,7 @@ class LedgerRecovery(AddSink):
         reply = await self._bookies.read_lac(
             effect.bookie, self._access, fence=effect.fence, timeout_ms=self._config.recovery_timeout_ms
         )
-        lac = trusted_lac(reply, self._access)
+        lac = self._access.trusted_lac(reply)
         self._note(effect.bookie, reply.answer)
         return lambda: self._machine.fence_answered(effect.slot, reply.answer, lac)
 

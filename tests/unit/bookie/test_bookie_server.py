@@ -16,7 +16,6 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.server import BookieServer
 from quire.client.access import LedgerAccess
 from quire.client.bookies import AddSink, BookieClient
-from quire.client.lac_read import trusted_lac
 from quire.core.answers import Answer
 from quire.core.errors import MisuseError, WrongDirectoryError
 from quire.core.ids import BookieId, LedgerId
@@ -482,7 +481,7 @@ def test_what_a_recoverer_wrote_is_no_evidence_of_a_lac(tmp_path: Path) -> None:
         who = access(1)
 
         async def lac() -> int:
-            return trusted_lac(await at.client.read_lac(at.bookie, who), who)
+            return who.trusted_lac(await at.client.read_lac(at.bookie, who))
 
         assert await at.add(who, [0, 1, 2], lac=0) is Answer.OK
         assert await lac() == 0

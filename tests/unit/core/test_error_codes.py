@@ -59,6 +59,7 @@ CODES = [
     "past_end",
     "peer",
     "quorum_lost",
+    "read_failed",
     "read_unavailable",
     "recovery_inconclusive",
     "recreated",
