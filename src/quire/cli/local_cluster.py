@@ -298,7 +298,8 @@ class LocalCluster:
         real = self.directory.resolve()
         for folder in (real, *real.parents):
             if is_a_bookies(folder):
-                text = f"{self.directory} is in {folder}, a bookie's own directory: choose another --dir."
+                where = "is" if folder == real else f"is in {folder},"
+                text = f"{self.directory} {where} a bookie's own directory: choose another --dir."
                 raise WrongDirectoryError(text, path=str(folder))
 
     def _take_lock(self) -> None:

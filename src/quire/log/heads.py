@@ -102,7 +102,7 @@ class LogHeads:
         try:
             await self._store.multi((Create(key, encode_head(head)), Create(name, encode_name(head.log_id))))
         except AlreadyExistsError as error:
-            msg = f"log {head.name!r} already exists"
+            msg = f"log {head.name!r} already exists: append to it, or give another name"
             raise AlreadyExistsError(msg, log=head.name) from error
         except MetadataUnknownError:
             if await self.find(head.name) != head.log_id:
