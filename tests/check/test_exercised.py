@@ -205,6 +205,17 @@ def transition(old, new):
 NOT_BY_THE_EXPLORER = {
     "first_word": "its bookies begin with the key of their one ledger; see tests/unit/bookie/test_first_words.py",
     "without_record": "its one ledger has a record from the beginning; the same",
+    **dict.fromkeys(
+        (
+            "fragment_is_decided",
+            "may_touch",
+            "may_publish",
+            "counts_as_missing",
+            "is_lost",
+            "copy_priority",
+        ),
+        "repairs have a world of copies of their own: tests/unit/core/test_rereplication.py",
+    ),
 }
 
 

@@ -58,6 +58,12 @@ class Up:
         assert line is not None, f"up ended: {self.errors}"
         return line
 
+    def error(self) -> dict[str, Any]:
+        """What it ended with, which it says on the standard error."""
+        assert self.lines.get(timeout=WAIT_S) is None
+        self._threads[1].join(WAIT_S)
+        return json.loads(self.errors[-1])["error"]
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.wait()
@@ -158,7 +164,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_it(tmp_pa
         squatter.listen()
         port = squatter.getsockname()[1]
         with up(tmp_path / "up", "--bookies", "1", "--port", str(port)) as running:
-            error = running.line()["error"]
+            error = running.error()
             assert running.wait() == 1
         assert error["code"] == "port_in_use"
         assert error["ids"] == {"port": port}
@@ -181,11 +187,11 @@ def test_two_at_one_directory_and_fewer_bookies_than_it_holds_are_refused(tmp_pa
     with up(tmp_path, "--bookies", "2") as running:
         running.line()
         with up(tmp_path) as second:
-            assert second.line()["error"]["code"] == "directory_in_use"
+            assert second.error()["code"] == "directory_in_use"
             assert second.wait() == 1
         assert running.stop() == 0
     with up(tmp_path, "--bookies", "1") as third:
-        assert "holds 2 bookies" in third.line()["error"]["message"]
+        assert "holds 2 bookies" in third.error()["message"]
         assert third.wait() == 2
 
 
@@ -237,12 +243,12 @@ def resident_mib(pid: int) -> float:
 def test_a_damaged_list_of_bookies_and_the_console_are_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "bookies.json").write_text("{")
     with up(tmp_path) as running:
-        error = running.line()["error"]
+        error = running.error()
         assert error["code"] == "corrupt_metadata"
         assert str(tmp_path / "bookies.json") in error["message"]
         assert running.wait() == 1
     with up(tmp_path / "other", "--console", "8080") as running:
-        assert "not built yet" in running.line()["error"]["message"]
+        assert "not built yet" in running.error()["message"]
         assert running.wait() == 2
 
 
@@ -278,9 +284,9 @@ def test_a_bookie_in_the_foreground_and_ctrl_c_at_a_tail(tmp_path: Path) -> None
         assert (code, errors) == (130, "Interrupted.\n")
         tail = Foreground("log", "tail", "x", *cluster, "--json")
         assert json.loads(tail.process.stdout.readline())["value"] == "first"
-        code, rest, _ = tail.stop(signal.SIGINT)
+        code, _, errors = tail.stop(signal.SIGINT)
         assert code == 130
-        assert json.loads(rest.splitlines()[-1])["error"]["code"] == "interrupted"
+        assert json.loads(errors.splitlines()[-1])["error"]["code"] == "interrupted"
     finally:
         code, _, errors = bookie.stop(signal.SIGINT)
     assert code == 0

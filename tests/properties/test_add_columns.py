@@ -8,13 +8,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.client.access import LedgerAccess
 from quire.core.answers import Answer
+from quire.core.ledger_metadata import DigestType
 from quire.core.quorum import residues_of_slot
 from quire.net.bookkeeper_asked import RunAsked
 from quire.net.run_frames import RunEncoder
 from quire.net.runs_expected import RunsExpected, v2_ledger_of, v2_place_of, v3_place_of
 from quire.wire import add_columns, bookkeeper, v2, v3
-from quire.wire.entry import HEADER
+from quire.wire.entry import HEADER, EntryDigest
+from quire.wire.requests import AddRun
 from quire.wire.run import RunView, encode_run, ids_in
 
 KEY = bytes(range(20))
@@ -207,7 +210,8 @@ def test_answers_in_any_order_are_counted(
             if is_v3
             else encoder.adds_v2(run.body, KEY, recovery=False)
         )
-        asked = RunAsked(sink, sink, number, 0.0, frames)
+        ledger = LedgerAccess(run.ledger_id, KEY, 0, EntryDigest(DigestType.CRC32C, b""))
+        asked = RunAsked(sink, AddRun(ledger, bytes(run.body), 0, -1), sink, number, 0.0, frames)
         runs_out.expect(asked)
         places += [(number, asked, position) for position in range(run.count)]
     for one, other in swaps:

@@ -55,7 +55,7 @@ class Program:
 
     def command(self, *arguments: str) -> list[str]:
         """`quire ARGUMENTS` as a command line."""
-        return [sys.executable, "-m", "quire", *arguments]
+        return [sys.executable, "-m", "quire.cli.main", *arguments]
 
     def quire(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""

@@ -4,6 +4,7 @@ Source: docs/protocol/repair.md.
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from quire.core.repair_effects import (
     WriteRepaired,
 )
 from quire.core.rereplication import RepairMachine
+from quire.core.rules import RULES
 from support.repaired_ledger import RepairedLedger
 
 B = [BookieId(f"b{number}") for number in range(6)]
@@ -331,8 +333,11 @@ def test_it_runs_once():
         machine.start()
 
 
-@given(st.integers(0, 2**32), st.sampled_from([(3, 3, 2), (3, 2, 2), (4, 2, 1), (5, 3, 2), (1, 1, 1)]))
-def test_whatever_happens_the_record_names_only_who_has_what_is_left(seed, quorums):
+QUORUMS = [(3, 3, 2), (3, 2, 2), (4, 2, 1), (5, 3, 2), (1, 1, 1)]
+
+
+def repaired(seed, quorums, rules=RULES):
+    """Repair a ledger of which much is wrong, by chance, and judge what comes of it."""
     chance = random.Random(seed)
     last = chance.choice([-1, 0, 3, 11])
     closed = chance.random() < 0.7
@@ -369,7 +374,8 @@ def test_whatever_happens_the_record_names_only_who_has_what_is_left(seed, quoru
 
     world.before = meanwhile
     ended = world.run(
-        RepairMachine(gone, candidates, limits=RepairLimits(piece_entries=3, pieces_max=2)), chance
+        RepairMachine(gone, candidates, limits=RepairLimits(piece_entries=3, pieces_max=2), rules=rules),
+        chance,
     )
     assert {entry for entries in world.disks.values() for entry in entries} == before
     for each in ended.report.lost:
@@ -381,3 +387,42 @@ def test_whatever_happens_the_record_names_only_who_has_what_is_left(seed, quoru
         for index, fragment in enumerate(world.record.fragments):
             if world.record.last_entry_of_fragment(index) is not None:
                 assert not set(fragment.ensemble) & gone
+
+
+@given(st.integers(0, 2**32), st.sampled_from(QUORUMS))
+def test_whatever_happens_the_record_names_only_who_has_what_is_left(seed, quorums):
+    repaired(seed, quorums)
+
+
+MUTANTS = {
+    "fragment_is_decided": lambda _record, _index: True,
+    "may_touch": lambda **_: True,
+    "may_publish": lambda **_: True,
+    "counts_as_missing": lambda _answer: True,
+    "is_lost": lambda **_: True,
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_without_a_rule_a_repair_goes_wrong(name):
+    rules = replace(RULES, **{name: MUTANTS[name]})
+    for seed in range(1000):
+        try:
+            repaired(seed, QUORUMS[seed % len(QUORUMS)], rules)
+        except (AssertionError, MisuseError):
+            return
+    pytest.fail(f"nothing goes wrong without {name}")
+
+
+def test_what_has_the_fewest_copies_left_is_copied_first():
+    world = full(ledger(last=29), 29)
+    world.disks[B[2]] -= {*range(30)}
+    world.disks[B[1]] -= {*range(10, 20)}
+    world.run(RepairMachine([], [], limits=RepairLimits(piece_entries=10)))
+    copies = [effect for effect in world.log if isinstance(effect, CopyRange)]
+    assert [(piece.bookie, piece.entries.first) for piece in copies] == [
+        (B[1], 10),
+        (B[2], 10),
+        (B[2], 0),
+        (B[2], 20),
+    ]
