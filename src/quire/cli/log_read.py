@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
@@ -114,8 +113,3 @@ def tail(
             await print_records(out, records, wanted, at_once=True)
 
     run(work())
-
-
-def command_line(*words: str) -> str:
-    """A command that can be typed again, with quotes where a name needs them."""
-    return " ".join(map(shlex.quote, words))
