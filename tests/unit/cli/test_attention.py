@@ -148,6 +148,12 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
             await at.stop(name)
 
 
+@pytest.fixture(autouse=True)
+def a_busy_machine_is_no_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine of the tests may stand still for a while, which is not what they are about."""
+    monkeypatch.setattr(conditions, "LATE_MS", 3_500)
+
+
 def with_cluster(folder: Path, scenario: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         async with cluster(folder) as at:
