@@ -16,7 +16,8 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import write_set
-from quire.core.replica import Replica, Stretch, has_class
+from quire.core.replica import Replica
+from quire.core.shares import Stretch, has_class, stretches_between
 
 
 @dataclass(slots=True)
@@ -130,7 +131,7 @@ class MissingCopies:
             entries = EntryRange(first, last, self._period, 1 << residue)
             if self._keeps_waiting(members, entries):
                 self.missing[index, holder] += entries.size()
-        for first, last in _between(stretch, unheld):
+        for first, last in stretches_between(*stretch, unheld):
             self.missing[index, holder] += EntryRange(first, last, self._period, 1 << residue).size()
             if holder not in self._refusing:
                 for piece in _pieces(first, last, self._piece_entries):
@@ -168,17 +169,6 @@ class MissingCopies:
 def period_of(record: LedgerMetadata) -> int:
     """How many classes of entries a ledger has: one where each bookie of an ensemble stores every entry."""
     return 1 if record.write_quorum == record.ensemble_size else record.ensemble_size
-
-
-def _between(stretch: Stretch, holes: Sequence[Stretch]) -> Iterator[Stretch]:
-    """What is left of a stretch without some parts of it, which go up."""
-    following = stretch[0]
-    for first, last in holes:
-        if first > following:
-            yield following, first - 1
-        following = last + 1
-    if following <= stretch[1]:
-        yield following, stretch[1]
 
 
 def _pieces(first: int, last: int, entries: int) -> Iterator[Stretch]:

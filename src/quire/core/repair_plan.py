@@ -11,8 +11,9 @@ from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.ledger_notes import LedgerNotes
 from quire.core.repair_effects import CopyRange, WriteRepaired
-from quire.core.replica import Replica, Stretch
+from quire.core.replica import Replica
 from quire.core.rules import Rules
+from quire.core.shares import Stretch
 
 
 @dataclass(slots=True)

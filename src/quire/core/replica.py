@@ -8,14 +8,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from quire.core.answers import Answer
 from quire.core.ledger_notes import EntryRange
-from quire.core.shares import HeldInterval
+from quire.core.shares import HeldInterval, Stretch, has_class, stretches_between
 
-Stretch: TypeAlias = tuple[int, int]
-"""Ids from the first to the last, both included."""
 FIRST_TERM = 0
 """The origin term of every entry so far; a copy counts only where it has the term that the record names."""
 
@@ -69,15 +66,9 @@ class Replica:
     def lacks(self, residue: int, first: int, last: int) -> list[Stretch]:
         """The stretches of first..last in which it has no entry of a class, apart from none of that class at all."""
         firsts, lasts = self._classes.get(residue, ((), ()))
-        found, following = [], first
         place = max(0, bisect_right(firsts, first) - 1)
-        while place < len(firsts) and firsts[place] <= last:
-            if firsts[place] > following:
-                found.append((following, firsts[place] - 1))
-            following = max(following, lasts[place] + 1)
-            place += 1
-        if following <= last:
-            found.append((following, last))
+        near = ((firsts[at], lasts[at]) for at in range(place, len(firsts)))
+        found = stretches_between(first, last, near)
         return [stretch for stretch in found if has_class(*stretch, self.period, residue)]
 
     def without(self, damaged: Sequence[EntryRange]) -> Replica:
@@ -86,11 +77,6 @@ class Replica:
         for lost in damaged:
             held = tuple(part for each in held for part in _cut(each, lost))
         return Replica(ReplicaList(self.told.answer, held, self.told.limbo, self.told.doubt_lsn), self.period)
-
-
-def has_class(first: int, last: int, period: int, residue: int) -> bool:
-    """Whether an id of a class lies in first..last."""
-    return first + (residue - first) % period <= last
 
 
 def _ordered(stretches: list[Stretch]) -> tuple[list[int], list[int]]:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.ledger_notes import EntryRange
 from quire.core.quorum import residues_of_slot
+
+Stretch: TypeAlias = tuple[int, int]
+"""Ids from the first to the last, both included."""
 
 
 class HeldInterval(NamedTuple):
@@ -44,9 +48,7 @@ class BookieShare:
         """How many ids it has."""
         if self.last < self.first:
             return 0
-        rounds, rest = divmod(self.last - self.first + 1, self.period)
-        tail = (self.residues >> (self.first + place) % self.period & 1 for place in range(rest))
-        return rounds * self.residues.bit_count() + sum(tail)
+        return EntryRange(self.first, self.last, self.period, self.residues).size()
 
     def ids(self) -> Iterable[int]:
         """The ids of the share, ascending."""
@@ -116,19 +118,29 @@ def gaps(share: BookieShare, held: Sequence[HeldInterval]) -> list[BookieShare]:
         ]
         for low, high in _between(share, having):
             part = BookieShare(share.bookie, low, high, share.period, 1 << residue)
-            if low + (residue - low) % share.period <= high:
+            if has_class(low, high, share.period, residue):
                 found.append(part)
     return sorted(found, key=lambda part: (part.first, part.residues))
 
 
-def _between(share: BookieShare, held: Sequence[HeldInterval]) -> Iterator[tuple[int, int]]:
+def _between(share: BookieShare, held: Sequence[HeldInterval]) -> Iterator[Stretch]:
     """The stretches of a share that lie between intervals."""
-    following = share.first
-    for each in sorted(held, key=lambda interval: interval.first):
-        if each.first > share.last:
+    return stretches_between(share.first, share.last, sorted((each.first, each.last) for each in held))
+
+
+def stretches_between(first: int, last: int, parts: Iterable[Stretch]) -> Iterator[Stretch]:
+    """What is left of first..last without some stretches, which go up by their first ids."""
+    following = first
+    for low, high in parts:
+        if low > last:
             break
-        if each.first > following:
-            yield following, each.first - 1
-        following = max(following, each.last + 1)
-    if following <= share.last:
-        yield following, share.last
+        if low > following:
+            yield following, low - 1
+        following = max(following, high + 1)
+    if following <= last:
+        yield following, last
+
+
+def has_class(first: int, last: int, period: int, residue: int) -> bool:
+    """Whether an id of a class (id mod `period`) lies in first..last."""
+    return first + (residue - first) % period <= last
