@@ -105,8 +105,11 @@ class LocalCluster(LocalBookies):
 
         self._background.run(stop)
 
-    def fill(self, name, records, **log):
-        """Make a log of (key, value, headers, time) and close it."""
+    def fill(self, name, records, *, rolls=False, **log):
+        """Make a log of (key, value, headers, time) and close it; with `rolls`, a ledger for each five thousand of them.
+
+        A writer rolls by size beside its appends, so how many ledgers `roll_bytes` makes depends on the machine.
+        """
 
         async def fill(client):
             await client.log(name).create()
@@ -117,6 +120,8 @@ class LocalCluster(LocalBookies):
                     await writer.append_many(
                         values[part], keys=keys[part], headers=headers[part], timestamps_ms=times[part]
                     )
+                    if rolls and part.stop % 5000 == 0 and part.stop < len(records):
+                        await writer.roll()
 
         self.run(fill)
 

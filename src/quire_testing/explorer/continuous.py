@@ -81,7 +81,7 @@ LARGE: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 1, entries=2, timeouts=1, away=1),
     Configuration(2, 2, 2, 2, lost_swaps=2, closes=True, reruns=1),
 )
-"""Largest first, so that no core waits long for the other at the end. `make test` takes those up to 240,000 states."""
+"""Largest first, so that no core waits long for the other at the end. `make test` takes those up to 160,000 states."""
 
 SMALL: Final[tuple[AnyConfiguration, ...]] = (
     Configuration(2, 2, 2, 2, timeouts=1, waits=True),
