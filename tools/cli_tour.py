@@ -158,7 +158,8 @@ def page() -> str:
 
 
 def squeezed(text: str) -> list[str]:
-    """The words of each line: the width of a table's column follows what stood in it."""
+    """The words of each line: a table's width follows what stood in it, and an ensemble's order is drawn by lot."""
+    text = re.sub(r"^( *b\d = )bookie-\d", r"\1bookie-N", text, flags=re.MULTILINE)
     return [" ".join(re.sub(r"[─━]+", "-", line).split()) for line in text.splitlines()]
 
 

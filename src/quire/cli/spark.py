@@ -30,9 +30,13 @@ def run(context: typer.Context) -> None:
 
     Exit code 0: done. 1: it failed, or found something wrong.
     """
-    _need_pyspark()
-    from quire.spark.jobs import command
-    from quire.spark.jobs.__main__ import JOBS
+    try:
+        import pyspark  # noqa: F401 - only whether it is there
+
+        from quire.spark.jobs import command
+        from quire.spark.jobs.__main__ import JOBS
+    except ImportError as error:
+        raise MisuseError(f"Jobs need PySpark. {NO_SPARK}.") from error
 
     as_json = wants_json(context.args)
     job, *arguments = [one for one in context.args if one != "--json"] or [""]
@@ -72,13 +76,6 @@ def doctor(cluster: ClusterOption = None, as_json: JsonOption = False) -> None:
     out.rows("", ("what", "health", "found", "remedy"), [check.as_dict() for check in checks])
     if any(check.health is Health.BAD for check in checks):
         raise typer.Exit(1)
-
-
-def _need_pyspark() -> None:
-    try:
-        import pyspark  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MisuseError(f"Jobs need PySpark. {NO_SPARK}.") from error
 
 
 def _show(out: Output, line: dict[str, Any]) -> None:

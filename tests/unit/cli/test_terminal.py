@@ -216,6 +216,15 @@ def test_without_any_extra(place: Place) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_all_commands_without_one_extra(place: Place, extra: str) -> None:
+    """Those that need it name what to install; the others do not notice."""
+    env = environment(place)
+    with zygote(extra) as forks:
+        no_complaints(run_all(lambda words: with_streams(forks, line_for(words, place), env, "file")))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stdout", [None, "/dev/full", "file"])
 def test_all_commands_with_each_stdout(forks: Zygote, place: Place, stdout: str | None) -> None:
     env = environment(place)
