@@ -27,7 +27,7 @@ from typing import Final
 
 from quire.core.errors import MisuseError
 from quire.core.ids import BookieId
-from quire.core.legality import Legality, StateTable
+from quire.core.state_table import StateTable
 from quire.core.writer_state import NOTHING, Hole
 
 
@@ -41,16 +41,16 @@ class ChangeStatus(Enum):
     """The choice is made, and the new ensemble is not in use yet."""
 
 
-CHANGE_TABLE: Final = StateTable.of(
+CHANGE_TABLE: Final = StateTable(
     ChangeStatus,
     {
-        "lost": "idle choosing storing",
-        "leave_out": "idle choosing",
-        "come_back": "idle",
-        "begin": "idle>choosing,storing storing>choosing",
-        "missing": "choosing",
-        "filled": "choosing>storing",
-        "finish": "storing>idle",
+        "lost": "idle choosing storing > =",
+        "leave_out": "idle choosing > =",
+        "come_back": "idle > =",
+        "begin": "idle storing > choosing storing",
+        "missing": "choosing > =",
+        "filled": "choosing > storing",
+        "finish": "storing > idle",
     },
 )
 """What the inputs of an ensemble change do. Without a slot that wants a bookie `begin` goes on as after a choice."""
@@ -102,10 +102,11 @@ class EnsembleChange:
         Returns:
             The slots that want a bookie: failed and absent ones whose bookie is still named.
         """
-        self._expect("begin")
+        assert CHANGE_TABLE.acts["begin"][self.status]
         self.failing, self.delayed = self.failing | self.delayed, NOTHING
         wanted = self._wanted(named)
-        self.status = ChangeStatus.CHOOSING if wanted else ChangeStatus.STORING
+        after = ChangeStatus.CHOOSING if wanted else ChangeStatus.STORING
+        self.status = CHANGE_TABLE.moved[self.status, after]
         return wanted
 
     def missing(self, named: Sequence[BookieId], chosen: Mapping[int, BookieId]) -> list[int]:
@@ -114,7 +115,7 @@ class EnsembleChange:
         Raises:
             MisuseError: a bookie was chosen that is named, has failed or was chosen twice, or for another slot.
         """
-        self._expect("missing")
+        assert CHANGE_TABLE.acts["missing"][self.status]
         wanted = self._wanted(named)
         taken = {*named, *self.failing.values(), *self.delayed.values()}
         if not chosen.keys() <= set(wanted) or len({*chosen.values()} - taken) != len(chosen):
@@ -124,8 +125,8 @@ class EnsembleChange:
 
     def filled(self, named: Sequence[BookieId], chosen: Mapping[int, BookieId]) -> tuple[BookieId, ...]:
         """The named ensemble with the chosen bookies in their slots. The choice is made."""
-        self._expect("filled")
-        self.status = ChangeStatus.STORING
+        assert CHANGE_TABLE.acts["filled"][self.status]
+        self.status = CHANGE_TABLE.moved[self.status, ChangeStatus.STORING]
         return tuple(chosen.get(slot, bookie) for slot, bookie in enumerate(named))
 
     def finish(self, ensemble: tuple[BookieId, ...], lac: int) -> tuple[int, ...]:
@@ -137,11 +138,12 @@ class EnsembleChange:
         Returns:
             The slots whose bookie is new.
         """
-        self._expect("finish")
+        assert CHANGE_TABLE.acts["finish"][self.status]
         changed = tuple(slot for slot, bookie in enumerate(ensemble) if self.ensemble[slot] != bookie)
         for slot in changed:
             self._close_hole(slot, lac)
-        self.ensemble, self.failing, self.status = ensemble, NOTHING, ChangeStatus.IDLE
+        self.status = CHANGE_TABLE.moved[self.status, ChangeStatus.IDLE]
+        self.ensemble, self.failing = ensemble, NOTHING
         self._refresh_live()
         return changed
 
@@ -149,7 +151,7 @@ class EnsembleChange:
 
     def leave_out(self, slot: int, first: int) -> bool:
         """A slot has no bookie, from entry `first` on; False if it had none before."""
-        self._expect("leave_out")
+        assert CHANGE_TABLE.acts["leave_out"][self.status]
         self.failing = {other: bookie for other, bookie in self.failing.items() if other != slot}
         is_new = slot not in self.absent
         if is_new:
@@ -159,7 +161,7 @@ class EnsembleChange:
 
     def come_back(self, slot: int, lac: int) -> bool:
         """The own bookie of an absent slot is there again; False if the slot is not absent."""
-        self._expect("come_back")
+        assert CHANGE_TABLE.acts["come_back"][self.status]
         if slot not in self.absent:
             return False
         self._close_hole(slot, lac)
@@ -198,10 +200,6 @@ class EnsembleChange:
         """A slot is live unless it failed or is absent: nothing is sent to the others."""
         out = self.failing.keys() | self.delayed.keys() | self.absent.keys()
         self.live = tuple(slot for slot in range(len(self.ensemble)) if slot not in out)
-
-    def _expect(self, name: str) -> None:
-        if CHANGE_TABLE.legal[name][self.status] is Legality.REFUSED:
-            raise CHANGE_TABLE.refusal(name, self.status, self.ledger_id)
 
     def check(self) -> None:
         """Assert what must hold between any two inputs."""

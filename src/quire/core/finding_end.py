@@ -22,9 +22,9 @@ from quire.core.answers import Answer
 from quire.core.effects import RecoveryInconclusive, WaitForAnswers
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata
-from quire.core.legality import Legality, StateTable
 from quire.core.quorum import residues_of_slot, told_through, write_set_masks
 from quire.core.rules import Rules
+from quire.core.state_table import StateTable
 
 
 class EndStatus(Enum):
@@ -46,14 +46,14 @@ class EndStep(Enum):
     NOTHING = "nothing"
 
 
-END_TABLE: Final = StateTable.of(
+END_TABLE: Final = StateTable(
     EndStatus,
     {
-        "fenced": "fencing>reading reading waiting",
-        "asks": "reading waiting",
-        "answered": "reading waiting",
-        "conclude": "reading>waiting,found waiting>found",
-        "waited": "waiting>reading",
+        "fenced": "fencing > = reading; reading waiting > =",
+        "asks": "reading waiting > =",
+        "answered": "reading waiting > =",
+        "conclude": "reading > = waiting found; waiting > = found",
+        "waited": "waiting > reading",
     },
 )
 """What the inputs of the search do."""
@@ -114,7 +114,7 @@ class EndSearch:
         Returns:
             Whether the fence covers by it, so that reading begins; or what is missing, if it cannot cover any more.
         """
-        self._expect("fenced")
+        assert END_TABLE.acts["fenced"][self.status]
         rules, bit, reading = self.rules, 1 << slot, self.status is not EndStatus.FENCING
         known = rules.counts_as_known(answer)
         if known and self.ensemble[slot] not in self.ignored_lacs:
@@ -128,7 +128,8 @@ class EndSearch:
             self._needed = rules.positive_votes_needed(*quorums), rules.negative_votes_needed(*quorums)
             highest = max(self._lacs.values(), default=NO_ENTRY)
             self.start = self.lap = rules.recovery_start(highest, record.fragments[-1].first_entry)
-            self.status, self.asked = EndStatus.READING, [None] * size
+            self.status = END_TABLE.moved[self.status, EndStatus.READING]
+            self.asked = [None] * size
             self._masks = write_set_masks(size, record.write_quorum)
             return True
         if self._known | self._failed == (1 << size) - 1:
@@ -149,7 +150,7 @@ class EndSearch:
         Args:
             anew: the window begins at what follows the recovered entries, and nobody has voted on it.
         """
-        self._expect("asks")
+        assert END_TABLE.acts["asks"][self.status]
         if anew:
             self._open_window()
         found = [
@@ -175,7 +176,7 @@ class EndSearch:
             The lengths in the headers of the entries that became recoverable by it, those up to `lap`: verdicts are given
             in order, as far as the votes reach.
         """
-        self._expect("answered")
+        assert END_TABLE.acts["answered"][self.status]
         asked, self.asked[slot] = self.asked[slot], None
         assert asked is not None, "it was asked"
         first, last = asked
@@ -221,7 +222,7 @@ class EndSearch:
         and a LAC may prove it: neither costs more than one short wait. A LAC may be wrong as well (a Java
         client's recovery sends bookies a LAC beyond the end that another recovery then sets): a person must say so.
         """
-        self._expect("conclude")
+        assert END_TABLE.acts["conclude"][self.status]
         entry_id = self.lap + 1
         i = entry_id - self._window_first
         if i == len(self._positive):
@@ -237,15 +238,15 @@ class EndSearch:
         if silent and not self._waited:
             if self.status is EndStatus.WAITING:
                 return EndStep.NOTHING
-            self.status = EndStatus.WAITING
+            self.status = END_TABLE.moved[self.status, EndStatus.WAITING]
             return WaitForAnswers(silent)
-        self.status = EndStatus.FOUND
+        self.status = END_TABLE.moved[self.status, EndStatus.FOUND]
         return EndStep.GO_ON
 
     def waited(self) -> None:
         """The bookies that have not answered are waited for no longer, now and later."""
-        self._expect("waited")
-        self.status, self._waited = EndStatus.READING, True
+        assert END_TABLE.acts["waited"][self.status]
+        self.status, self._waited = END_TABLE.moved[self.status, EndStatus.READING], True
 
     def asks_again(self) -> bool:
         """Whether what contradicts a LAC may be asked for once more; the second time it may not."""
@@ -272,10 +273,6 @@ class EndSearch:
 
     def _names(self, slots: int) -> tuple[BookieId, ...]:
         return tuple(bookie for slot, bookie in enumerate(self.ensemble) if slots >> slot & 1)
-
-    def _expect(self, name: str) -> None:
-        if END_TABLE.legal[name][self.status] is Legality.REFUSED:
-            raise END_TABLE.refusal(name, self.status, self.record.ledger_id)
 
     def check(self) -> None:
         """Assert every invariant of the state. For tests and the checker; drivers never call it."""

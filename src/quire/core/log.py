@@ -55,11 +55,8 @@ class LogMachine(HandleState):
     @property
     def may_roll(self) -> bool:
         """Whether a roll may start now: the ledger before the current one must be closed in the list."""
-        can = self._acts("roll") and ROLL.acts("roll", self.rolls.step) and not self.closing
+        can = self.status in LOG.rows["roll"] and self.rolls.step in ROLL.rows["roll"] and not self.closing
         return can and self.rules.may_roll(len(self.known.open_items))
-
-    def _acts(self, name: str) -> bool:
-        return LOG.acts(name, self.status)
 
     # --- opening: the five steps -------------------------------------------------------------------------------
 
@@ -72,13 +69,12 @@ class LogMachine(HandleState):
         Raises:
             MisuseError: it was opened before.
         """
-        if not self._acts("open"):
-            raise MisuseError(f"this handle is {self.status.value}, not idle: use a new one")
+        assert LOG.acts["open"][self.status]
         log_opening.read(self)
 
     def retry(self) -> None:
         """Go back to step 1 after a `BackOff`: the elector was asked again and names this handle, or no candidate."""
-        if self._acts("retry"):
+        if LOG.acts["retry"][self.status]:
             log_opening.read(self)
 
     def recovered(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
@@ -111,7 +107,7 @@ class LogMachine(HandleState):
             self.end(EndReason.RECOVERY_FAILED, f"ledger {ledger_id}: {detail}")
 
     def _is_fencing(self, name: str, ledger_id: LedgerId) -> bool:
-        return self._acts(name) and ledger_id in self.fencing.waiting
+        return LOG.acts[name][self.status] and ledger_id in self.fencing.waiting
 
     # --- new ledgers -------------------------------------------------------------------------------------------
 
@@ -124,7 +120,7 @@ class LogMachine(HandleState):
         item = LogItem(ledger_id, token, digest=self.digest)
         if self.status is LogStatus.CREATING:
             log_opening.created(self, item)
-        elif self.status in LEADING and ROLL.acts("created", self.rolls.step):
+        elif self.status in LEADING and ROLL.acts["created"][self.rolls.step]:
             log_rolling.created(self, item)
         else:
             self.out.append(DeleteLedger(ledger_id))
@@ -133,7 +129,7 @@ class LogMachine(HandleState):
         """No ledger could be made: opening ends, a roll is given up and may be tried again later."""
         if self.status is LogStatus.CREATING:
             self.end(EndReason.CREATE_FAILED, detail)
-        elif self._acts("create_failed") and ROLL.acts("create_failed", self.rolls.step):
+        elif LOG.acts["create_failed"][self.status] and ROLL.acts["create_failed"][self.rolls.step]:
             log_rolling.create_failed(self)
 
     # --- the head ----------------------------------------------------------------------------------------------
@@ -148,7 +144,7 @@ class LogMachine(HandleState):
         Source: docs/decisions/017-leader-epoch.md: another epoch stops the handle, the same one makes it merge and
         retry.
         """
-        if not (self._acts("head_read") and self.swap.awaits("found")):
+        if not (LOG.acts["head_read"][self.status] and self.swap.awaits("found")):
             return
         if head is None or head.is_being_deleted:
             # The deletion of the log deletes its ledgers; one that never got into the list is ours to delete.
@@ -172,7 +168,7 @@ class LogMachine(HandleState):
         Effects:
             Serve after opening; the next step of a roll or of a close; WriteHead when another change waits.
         """
-        if not (self._acts("head_written") and self.swap.awaits("written")):
+        if not (LOG.acts["head_written"][self.status] and self.swap.awaits("written")):
             return
         self.swap.written(version)
         if self.status is LogStatus.SWAPPING:
@@ -186,7 +182,7 @@ class LogMachine(HandleState):
         Effects:
             ReadHead: nothing is deleted and no leader is replaced before the list was read again.
         """
-        if self._acts("head_conflicted") and self.swap.awaits("written"):
+        if LOG.acts["head_conflicted"][self.status] and self.swap.awaits("written"):
             self.read()
 
     def head_unknown(self) -> None:
@@ -200,7 +196,12 @@ class LogMachine(HandleState):
         it, shows it.
         """
         mine = head.leader.epoch == self.epoch and head.leader.holder == self.me.holder
-        if self._acts("head_seen") and self.swap.awaits("learned") and mine and version > self.swap.version:
+        if (
+            LOG.acts["head_seen"][self.status]
+            and self.swap.awaits("learned")
+            and mine
+            and version > self.swap.version
+        ):
             self.swap.learned(head, version)
 
     def _settle(self) -> None:
@@ -246,8 +247,8 @@ class LogMachine(HandleState):
         Source: docs/decisions/020-next-ledger-waits.md: the next ledger's first offset is fixed before its first
         byte.
         """
-        awaited = ROLL.acts("drained", self.rolls.step) and ledger_id == self.rolls.former
-        if self._acts("drained") and awaited:
+        awaited = ROLL.acts["drained"][self.rolls.step] and ledger_id == self.rolls.former
+        if LOG.acts["drained"][self.status] and awaited:
             log_rolling.drained(self, records)
 
     def ledger_closed(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
@@ -256,11 +257,11 @@ class LogMachine(HandleState):
         Effects:
             WriteHead that calls it closed; with the last ledger also gives the lead back.
         """
-        if not self._acts("ledger_closed"):
+        if not LOG.acts["ledger_closed"][self.status]:
             return
         if ledger_id in self.rolls.sealing:
             self.change(CompleteLedger(ledger_id, summary))
-        elif ROLL.acts("ledger_closed", self.rolls.step) and ledger_id == self.rolls.former:
+        elif ROLL.acts["ledger_closed"][self.rolls.step] and ledger_id == self.rolls.former:
             log_rolling.sealed(self, summary)
         elif self.status is LogStatus.CLOSING and ledger_id == self.current:
             log_closing.closed(self, summary)
@@ -271,7 +272,7 @@ class LogMachine(HandleState):
         Effects:
             Ended. A next ledger that is listed stays, empty; one that comes later is deleted.
         """
-        if self._acts("ledger_failed"):
+        if LOG.acts["ledger_failed"][self.status]:
             if self.rolls.adopting and self.rolls.step in {RollStep.DRAINING, RollStep.SEALING}:
                 self.delete_new()  # no compare-and-swap has named it
             self.end(EndReason.LEDGER_FAILED, f"ledger {ledger_id}: {detail}")
@@ -285,13 +286,13 @@ class LogMachine(HandleState):
         Raises:
             NotWritingError: this handle does not lead.
         """
-        if not self._acts("close") or self.closing:
+        if self.status not in LOG.rows["close"] or self.closing:
             raise NotWritingError(f"this handle does not lead: it is {self.status.value}")
         log_closing.begin(self)
 
     def abandon(self, detail: str = "abandoned") -> None:
         """Stop at once; the next opener recovers what is open."""
-        if self._acts("abandon"):
+        if LOG.acts["abandon"][self.status]:
             if self.status is LogStatus.FENCING:
                 self.delete_new()
             self.end(EndReason.ABANDONED, detail)

@@ -43,7 +43,7 @@ from quire.core.log_list import (
 from quire.core.log_marks import MARK_RULES, MarkRules, Standing, lags, standing, with_mark
 from quire.core.log_swap import HeadSwap
 from quire.core.rules import RULES
-from quire.core.transitions import Transitions
+from quire.core.state_table import StateTable
 
 
 class OnReset(Enum):
@@ -67,7 +67,7 @@ class CommitStatus(Enum):
     ENDED = "ended"
 
 
-COMMIT: Final = Transitions(
+COMMIT: Final = StateTable(
     CommitStatus,
     {
         "start": "idle > reading",
@@ -340,16 +340,12 @@ class CommitMachine:
         """Whether a compare-and-swap was asked for: from then on the batch may be in."""
         return self._swap.wanted is not None
 
-    def _acts(self, name: str) -> bool:
-        return COMMIT.acts(name, self.status)
-
     def _to(self, status: CommitStatus) -> None:
-        self.status = COMMIT.moved(self.status, status)
+        self.status = COMMIT.moved[self.status, status]
 
     def start(self) -> None:
         """Begin. Effects: ReadHeads."""
-        if not self._acts("start"):
-            raise MisuseError("a commit runs once: use a new machine")
+        assert COMMIT.acts["start"][self.status]
         self._read()
 
     def _read(self) -> None:
@@ -364,7 +360,7 @@ class CommitMachine:
             SwapHeads; before it LookForLedger or RecoverLedger where the heads alone do not decide or a leader left
             ledgers open; CommitEnded when nothing is left to do, or it must not be done.
         """
-        if not self._acts("heads_read"):
+        if not COMMIT.acts["heads_read"][self.status]:
             return
         self._swap.found(tuple(found), tuple(each.version for each in found))
         self._taken.clear()
@@ -390,7 +386,7 @@ class CommitMachine:
 
     def looked(self, place: int, *, listed: bool) -> None:
         """Whether a log names the batch's first ledger anywhere."""
-        if not self._acts("looked"):
+        if not COMMIT.acts["looked"][self.status]:
             return
         self._taken[place] = listed
         heads = [found.head for found in self._found]
@@ -477,13 +473,13 @@ class CommitMachine:
 
     def recovered(self, ledger_id: LedgerId, summary: LedgerSummary) -> None:
         """A ledger is closed for good. Effects: SwapHeads after the last one."""
-        awaited = self._acts("recovered") and ledger_id in self._fencing.waiting
+        awaited = COMMIT.acts["recovered"][self.status] and ledger_id in self._fencing.waiting
         if awaited and self._fencing.done(ledger_id, summary):
             self._swap_heads()
 
     def recovery_failed(self, ledger_id: LedgerId, *, gone: bool, detail: str) -> None:
         """A ledger could not be closed; one that is gone was truncated away since the head was read."""
-        if not self._acts("recovery_failed") or ledger_id not in self._fencing.waiting:
+        if not COMMIT.acts["recovery_failed"][self.status] or ledger_id not in self._fencing.waiting:
             return
         if self._fencing.failed(gone=gone, version=self._swap.version):
             self._read()
@@ -544,18 +540,18 @@ class CommitMachine:
 
     def swapped(self) -> None:
         """The compare-and-swap is done. Effects: CommitEnded."""
-        if self._acts("swapped"):
+        if COMMIT.acts["swapped"][self.status]:
             self._swap.written(())
             self._finish(committed=True)
 
     def conflicted(self) -> None:
         """Another client changed a head first; or this commit did, and the response was lost. Effects: ReadHeads."""
-        if self._acts("conflicted"):
+        if COMMIT.acts["conflicted"][self.status]:
             self._read()
 
     def unknown(self) -> None:
         """The outcome of the compare-and-swap is unknown. Like a conflict: read again."""
-        if not self._acts("unknown"):
+        if not COMMIT.acts["unknown"][self.status]:
             return
         if self._rules.read_again_after_unknown():
             self._read()
@@ -564,7 +560,7 @@ class CommitMachine:
 
     def ledger_missing(self) -> None:
         """A ledger of the batch is gone. Effects: ReadHeads, once more: the batch may be in, and trimmed since."""
-        if self._acts("ledger_missing"):
+        if COMMIT.acts["ledger_missing"][self.status]:
             self._missing = True
             self._read()
 

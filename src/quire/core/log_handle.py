@@ -28,7 +28,7 @@ from quire.core.log_list import (
 from quire.core.log_roll import Roll, RollStep
 from quire.core.log_swap import HeadSwap
 from quire.core.rules import RULES, Rules
-from quire.core.transitions import Transitions
+from quire.core.state_table import StateTable
 
 
 class LogStatus(Enum):
@@ -47,7 +47,7 @@ class LogStatus(Enum):
 
 LEADING: Final = (LogStatus.SERVING, LogStatus.CLOSING)
 
-LOG: Final = Transitions(
+LOG: Final = StateTable(
     LogStatus,
     {
         "open": "idle > reading",
@@ -152,7 +152,7 @@ class HandleState:
 
     def to(self, status: LogStatus) -> None:
         """Go to another status."""
-        self.status = LOG.moved(self.status, status)
+        self.status = LOG.moved[self.status, status]
 
     def read(self) -> None:
         """Ask for the head."""

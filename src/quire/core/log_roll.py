@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from quire.core.ids import LedgerId
-from quire.core.transitions import Transitions
+from quire.core.state_table import StateTable
 
 
 class RollStep(Enum):
@@ -24,7 +24,7 @@ class RollStep(Enum):
     SEALING = "sealing"
 
 
-ROLL: Final = Transitions(
+ROLL: Final = StateTable(
     RollStep,
     {
         "roll": "none > creating",
@@ -35,6 +35,7 @@ ROLL: Final = Transitions(
         "drained": "draining > none sealing",
         "ledger_closed": "sealing > listing",
     },
+    refused=(),
 )
 """Inputs of the handle that move its roll on; one that is not listed leaves it where it is."""
 
@@ -58,7 +59,7 @@ class Roll:
 
     def to(self, step: RollStep) -> None:
         """Go to another step; a roll that is over has no former ledger."""
-        self.step = ROLL.moved(self.step, step)
+        self.step = ROLL.moved[self.step, step]
         if step is RollStep.NONE:
             self.adopting, self.former = False, None
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from quire.core.transitions import Transitions
+from quire.core.state_table import StateTable
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -31,7 +31,7 @@ class SwapStep(Enum):
     WRITING = "writing"
 
 
-SWAP: Final = Transitions(
+SWAP: Final = StateTable(
     SwapStep,
     {
         "read": "idle writing > reading",
@@ -61,32 +61,32 @@ class HeadSwap(Generic[T, V]):
 
     def awaits(self, name: str) -> bool:
         """Whether a response is one to the open request."""
-        return SWAP.acts(name, self.step)
+        return self.step in SWAP.rows[name]
 
     def read(self) -> None:
         """It is read for the first time; or anew after a conflict, or without a response."""
-        self._take("read", SwapStep.READING)
+        self._take("read")
 
     def found(self, value: T, version: V) -> None:
         """This is what the store has."""
-        self._take("found", SwapStep.IDLE)
+        self._take("found")
         self.value, self.version = value, version
 
     def learned(self, value: T, version: V) -> None:
         """This is what the store has, though nothing was asked."""
-        self._take("learned", SwapStep.IDLE)
+        self._take("learned")
         self.value, self.version = value, version
 
     def write(self, wanted: T) -> None:
         """It is replaced at the version that is known."""
-        self._take("write", SwapStep.WRITING)
+        self._take("write")
         self.wanted = wanted
 
     def written(self, version: V) -> None:
         """The compare-and-swap is done."""
-        self._take("written", SwapStep.IDLE)
+        self._take("written")
         self.value, self.version = self.wanted, version
 
-    def _take(self, name: str, step: SwapStep) -> None:
-        assert self.awaits(name), f"{name} of a compare-and-swap that is {self.step.value}"
-        self.step = SWAP.moved(self.step, step)
+    def _take(self, name: str) -> None:
+        assert SWAP.acts[name][self.step]
+        (self.step,) = SWAP.rows[name][self.step]

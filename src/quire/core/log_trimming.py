@@ -19,7 +19,7 @@ from quire.core.errors import MisuseError, PastEndError
 from quire.core.ids import LedgerId
 from quire.core.log_list import Intent, IntentKind, LogHead, LogItem, LogPage, PageRef
 from quire.core.log_swap import HeadSwap
-from quire.core.transitions import Transitions
+from quire.core.state_table import StateTable
 
 
 class TrimStatus(Enum):
@@ -33,7 +33,7 @@ class TrimStatus(Enum):
     ENDED = "ended"
 
 
-TRIM: Final = Transitions(
+TRIM: Final = StateTable(
     TrimStatus,
     {
         "start": "idle > reading",
@@ -154,12 +154,8 @@ class TrimMachine:
 
     def start(self) -> None:
         """Begin. Effects: TrimReadHead."""
-        if not self._acts("start"):
-            raise MisuseError("a truncation runs once: use a new machine")
+        assert TRIM.acts["start"][self.status]
         self._read()
-
-    def _acts(self, name: str) -> bool:
-        return TRIM.acts(name, self.status)
 
     def head_read(self, head: LogHead | None, version: int) -> None:
         """The head as it is now.
@@ -167,7 +163,7 @@ class TrimMachine:
         Effects:
             TrimWriteHead with the new start and the intent; or, when that is in, the first step of an intent.
         """
-        if not self._acts("head_read"):
+        if not TRIM.acts["head_read"][self.status]:
             return
         if head is None:
             # A deletion that another client ended is done; any other intent has no log left.
@@ -194,13 +190,13 @@ class TrimMachine:
 
     def head_written(self, version: int) -> None:
         """The compare-and-swap is done: the intent stands, or is gone."""
-        if self._acts("head_written") and self._swap.awaits("written"):
+        if TRIM.acts["head_written"][self.status] and self._swap.awaits("written"):
             self._swap.written(version)
             self._next_intent()
 
     def head_conflicted(self) -> None:
         """The compare-and-swap was lost or its response was: read again, whatever is in stays in."""
-        if self._acts("head_conflicted") and self._swap.awaits("written"):
+        if TRIM.acts["head_conflicted"][self.status] and self._swap.awaits("written"):
             self._read()
 
     def _next_intent(self) -> None:
@@ -223,7 +219,7 @@ class TrimMachine:
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:
         """A ledger is gone. Effects: after the last of a page the page's own end, then the next page."""
-        if self._acts("ledger_deleted") and ledger_id in self._waiting:
+        if TRIM.acts["ledger_deleted"][self.status] and ledger_id in self._waiting:
             self._waiting.remove(ledger_id)
             if not self._waiting:
                 self._items_deleted()
@@ -240,7 +236,7 @@ class TrimMachine:
     def page_deleted(self, name: str) -> None:
         """A page is gone."""
         del name
-        if self._acts("page_deleted"):
+        if TRIM.acts["page_deleted"][self.status]:
             self._next_page()
 
     def _next_page(self) -> None:
@@ -261,7 +257,7 @@ class TrimMachine:
         Effects:
             TrimDeleteLedger for its items; or TrimReadPage for the pages below it that reach under the new start.
         """
-        if not self._acts("page_read") or self._page is None:
+        if not TRIM.acts["page_read"][self.status] or self._page is None:
             return
         assert self._intent is not None
         intent = self._intent
@@ -291,11 +287,11 @@ class TrimMachine:
 
     def log_deleted(self) -> None:
         """Head and name are gone."""
-        if self._acts("log_deleted"):
+        if TRIM.acts["log_deleted"][self.status]:
             self._finish(TrimOutcome.DONE)
 
     def _to(self, status: TrimStatus) -> None:
-        self.status = TRIM.moved(self.status, status)
+        self.status = TRIM.moved[self.status, status]
 
     def _read(self) -> None:
         self._to(TrimStatus.READING)

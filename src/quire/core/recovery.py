@@ -41,8 +41,8 @@ from quire.core.ensemble_change import ChangeStatus, EnsembleChange
 from quire.core.finding_end import EndSearch, EndStatus, EndStep
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.legality import Legality, StateTable
 from quire.core.rules import RULES, Rules
+from quire.core.state_table import StateTable
 from quire.core.write_back import WriteBack
 
 WINDOW_ENTRIES: Final = 4096
@@ -63,20 +63,20 @@ class RecoveryStatus(Enum):
     ENDED = "ended"
 
 
-RECOVERY_TABLE: Final = StateTable.of(
+RECOVERY_TABLE: Final = StateTable(
     RecoveryStatus,
     {
-        "recover": "new>announcing,fencing,ended",
-        "metadata_written": "announcing>fencing reading closing>ended",
-        "metadata_conflicted": "announcing reading closing",
-        "metadata_read": "announcing>fencing,ended reading>ended closing>ended",
-        "fence_answered": "fencing>reading,ended reading>measuring,closing,ended - new announcing measuring closing ended",
-        "read_answered": "reading>measuring,closing,ended - new announcing fencing measuring closing ended",
-        "waited": "reading>measuring,closing,ended - new announcing fencing measuring closing ended",
-        "adds_answered": "reading>measuring,closing,ended - new announcing fencing measuring closing ended",
-        "replacements_found": "reading>measuring,closing,ended - new announcing fencing measuring closing ended",
-        "length_found": "measuring>closing",
-        "length_unavailable": "measuring>ended",
+        "recover": "new > announcing fencing ended",
+        "metadata_written": "announcing > fencing; closing > ended",
+        "metadata_conflicted": "announcing closing > =",
+        "metadata_read": "announcing > = fencing ended; closing > = ended",
+        "fence_answered": "fencing > = reading ended; reading > = measuring closing ended; new announcing measuring closing ended > -",
+        "read_answered": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
+        "waited": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
+        "adds_answered": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
+        "replacements_found": "reading > = measuring closing ended; new announcing fencing measuring closing ended > -",
+        "length_found": "measuring > closing",
+        "length_unavailable": "measuring > = ended",
     },
 )
 """What a recovery's inputs do."""
@@ -161,7 +161,7 @@ class RecoveryMachine:
 
         Source: BookKeeper protocol: "To recover a ledger, we first update the state in the metadata to IN_RECOVERY".
         """
-        self._acts("recover")
+        assert RECOVERY_TABLE.acts["recover"][self.status]
         self._ignored_lacs = frozenset(ignored_lacs)
         self._begin()
 
@@ -169,12 +169,12 @@ class RecoveryMachine:
         if self.record.state is LedgerState.CLOSED:
             self._accept()
         elif self.record.state is LedgerState.OPEN:
-            self.status = RecoveryStatus.ANNOUNCING
+            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.ANNOUNCING]
             self.out.append(WriteMetadata(self.record.in_recovery(), self._version))
         else:
             self._forget()
-            self.status, ensemble = RecoveryStatus.FENCING, self.end.ensemble
-            self.out += [SendLacRead(Slot(s), bookie, fence=True) for s, bookie in enumerate(ensemble)]
+            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.FENCING]
+            self.out += [SendLacRead(Slot(s), b, fence=True) for s, b in enumerate(self.end.ensemble)]
 
     def _accept(self) -> None:
         self._stop(RecoveryClosed(self.record, self._version, accepted=True))
@@ -187,11 +187,11 @@ class RecoveryMachine:
         Effects:
             fencing LAC reads after the announcement; RecoveryClosed after the close.
         """
-        self._acts("metadata_written")
+        assert RECOVERY_TABLE.acts["metadata_written"][self.status]
         self.record, self._version = record, version
         if self.status is RecoveryStatus.ANNOUNCING:
             self._begin()
-        elif self.status is RecoveryStatus.CLOSING:
+        else:
             self._stop(RecoveryClosed(record, version, accepted=False))
 
     def metadata_conflicted(self) -> None:
@@ -200,7 +200,7 @@ class RecoveryMachine:
         Effects:
             RereadMetadata: a conflict may be this client's own earlier success.
         """
-        self._acts("metadata_conflicted")
+        assert RECOVERY_TABLE.acts["metadata_conflicted"][self.status]
         self.out.append(RereadMetadata())
 
     def metadata_read(self, record: LedgerMetadata | None, version: int) -> None:
@@ -210,7 +210,7 @@ class RecoveryMachine:
             CLOSED: RecoveryClosed with that end, whichever client set it. Announcing: again, or on with the fence.
             Closing: again on the new record; RecoveryInconclusive if its last fragment is another one.
         """
-        self._acts("metadata_read")
+        assert RECOVERY_TABLE.acts["metadata_read"][self.status]
         if record is None:
             self._stop(RecoveryFailed(Answer.NO_LEDGER, ()))
             return
@@ -224,7 +224,7 @@ class RecoveryMachine:
         elif record.last_fragment != before.last_fragment:
             # What was fenced is no longer the last fragment: the responses so far do not count for the new one.
             self._stop(RecoveryInconclusive(NO_ENTRY, ()))
-        elif self.status is RecoveryStatus.CLOSING:
+        else:
             self._close()
 
     # --- the middle: fence, read forward, write back -----------------------------------------------------------------
@@ -245,7 +245,7 @@ class RecoveryMachine:
         quorum in the ensemble, the ledger is fenced".
         """
         end = self.end
-        if not self._acts("fence_answered") or end.status is EndStatus.FOUND:
+        if not RECOVERY_TABLE.acts["fence_answered"][self.status] or end.status is EndStatus.FOUND:
             return
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (end.ensemble[slot],)))
@@ -254,7 +254,7 @@ class RecoveryMachine:
         if isinstance(covered, RecoveryInconclusive):
             self._stop(covered)
         elif covered:
-            self.status = RecoveryStatus.READING
+            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.READING]
             self.back.begin(end.start)
             self._ask(anew=True)
         elif end.status is EndStatus.WAITING:
@@ -286,7 +286,11 @@ class RecoveryMachine:
         or uncommitted".
         """
         end = self.end
-        if not self._acts("read_answered") or end.status is EndStatus.FOUND or end.asked[slot] is None:
+        if (
+            not RECOVERY_TABLE.acts["read_answered"][self.status]
+            or end.status is EndStatus.FOUND
+            or end.asked[slot] is None
+        ):
             return
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (end.ensemble[slot],)))
@@ -299,7 +303,7 @@ class RecoveryMachine:
         Effects:
             as `read_answered`.
         """
-        if self._acts("waited") and self.end.status is EndStatus.WAITING:
+        if RECOVERY_TABLE.acts["waited"][self.status] and self.end.status is EndStatus.WAITING:
             self.end.waited()
             self._go_by([])
 
@@ -316,7 +320,7 @@ class RecoveryMachine:
         Source: BookKeeper protocol: "replicating all entries it sees to the entire write quorum".
         """
         back = self.back
-        if not self._acts("adds_answered") or back.change.ensemble[slot] != bookie:
+        if not RECOVERY_TABLE.acts["adds_answered"][self.status] or back.change.ensemble[slot] != bookie:
             return
         if answer is Answer.UNAUTHORISED:
             self._stop(RecoveryFailed(answer, (bookie,)))
@@ -341,7 +345,10 @@ class RecoveryMachine:
         The change stays local until the close.
         """
         back = self.back
-        if not self._acts("replacements_found") or back.change.status is not ChangeStatus.CHOOSING:
+        if (
+            not RECOVERY_TABLE.acts["replacements_found"][self.status]
+            or back.change.status is not ChangeStatus.CHOOSING
+        ):
             return
         changed = back.replace(replacements)
         if changed and self._rules.publish_change_during_recovery():
@@ -413,14 +420,14 @@ class RecoveryMachine:
         """The length is the one in the last entry's header; if nothing was recovered that entry has to be read."""
         end = self.end
         if end.lap == end.start and end.lap != NO_ENTRY:
-            self.status = RecoveryStatus.MEASURING
+            self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.MEASURING]
             self.out.append(FindLength(EntryId(end.lap)))
         else:
             self._close()
 
     def length_found(self, length: int) -> None:
         """The length in the header of the entry that `FindLength` asked for."""
-        self._acts("length_found")
+        assert RECOVERY_TABLE.acts["length_found"][self.status]
         self.end.measured(length)
         self._close()
 
@@ -434,7 +441,7 @@ class RecoveryMachine:
             FindLength once more if every bookie denies it; else RecoveryInconclusive: the entry was acknowledged, so
             it is somewhere, or the LAC that says so is wrong.
         """
-        self._acts("length_unavailable")
+        assert RECOVERY_TABLE.acts["length_unavailable"][self.status]
         last = EntryId(self.end.lap)
         if silent:
             self._stop(RecoveryInconclusive(last, tuple(silent)))
@@ -444,7 +451,7 @@ class RecoveryMachine:
             self._stop(self.end.contradicted(last, ()))
 
     def _close(self) -> None:
-        self.status = RecoveryStatus.CLOSING
+        self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.CLOSING]
         last = self._rules.recovery_end(self.end.lap, self.end.start)
         # A change that was made when everything was confirmed already holds no entry.
         changes = {first: ensemble for first, ensemble in self.back.changes.items() if first <= last}
@@ -454,14 +461,8 @@ class RecoveryMachine:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _stop(self, result: RecoveryClosed | RecoveryInconclusive | RecoveryFailed) -> None:
-        self.status = RecoveryStatus.ENDED
+        self.status = RECOVERY_TABLE.moved[self.status, RecoveryStatus.ENDED]
         self.out.append(result)
-
-    def _acts(self, name: str) -> bool:
-        legality = RECOVERY_TABLE.legal[name][self.status]
-        if legality is Legality.REFUSED:
-            raise RECOVERY_TABLE.refusal(name, self.status, self.record.ledger_id)
-        return legality is Legality.ACTS
 
     def check(self) -> None:
         """Assert every invariant of the state. For tests and the checker; drivers never call it."""

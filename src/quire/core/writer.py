@@ -67,12 +67,11 @@ from quire.core.errors import (
 )
 from quire.core.ids import NO_ENTRY, BookieId, EntryId
 from quire.core.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.legality import Legality
 from quire.core.quorum import write_set_masks
 from quire.core.record_swap import RecordSwap, StoreRequest
 from quire.core.rules import RULES, AddOutcome, Rules
 from quire.core.run_window import RunWindow, slots_of
-from quire.core.writer_state import LEGAL, WRITER_TABLE, Hole, Status, WriterLimits
+from quire.core.writer_state import WRITER_TABLE, Hole, Status, WriterLimits
 from quire.core.writer_waits import WriterWaits
 
 
@@ -243,7 +242,7 @@ class WriterMachine:
         Source: BookKeeper protocol: "The client will get a LedgerFenced error instead … LedgerFenced should be
         treated like a timeout".
         """
-        if LEGAL["add_failed"][self.status] is Legality.IGNORED or self.change.ensemble[slot] != bookie:
+        if not WRITER_TABLE.acts["add_failed"][self.status] or self.change.ensemble[slot] != bookie:
             return
         outcome, window = self.rules.add_outcome(answer), self.window
         unconfirmed = window.is_unconfirmed(run)
@@ -263,7 +262,7 @@ class WriterMachine:
             DropUnsent. While entries are pending a change begins at once (ChooseReplacements); else the failure is
             noted until the next append. During a change it waits for the change's next round.
         """
-        if LEGAL["bookie_lost"][self.status] is Legality.ACTS and self.change.lost(slot, bookie):
+        if WRITER_TABLE.acts["bookie_lost"][self.status] and self.change.lost(slot, bookie):
             self.out.append(DropUnsent(slot, bookie))
             if self.status is Status.WRITING and self.window.runs:
                 self._start_change()
@@ -324,7 +323,7 @@ class WriterMachine:
         """
         change, lap = self.change, self.window.lap
         if (
-            LEGAL["began_without"][self.status] is not Legality.ACTS
+            self.status not in WRITER_TABLE.rows["began_without"]
             or lap != NO_ENTRY
             or any(slot not in change.live for slot in slots)
         ):
@@ -395,13 +394,13 @@ class WriterMachine:
             else:
                 for slot in returned:
                     self._return_slot(slot)
-        if self.change.absent and LEGAL["bookies_found"][self.status] is Legality.ACTS:
+        if self.change.absent and WRITER_TABLE.acts["bookies_found"][self.status]:
             self._look_later(now_ms)
         self._quorum_is_back()
 
     def _start_change(self) -> None:
         """From here on nothing is confirmed to callers."""
-        self.status = Status.CHANGING
+        self.status = WRITER_TABLE.moved[self.status, Status.CHANGING]
         if not self.rules.may_acknowledge_while_changing():
             self.window.hold()
         self._next_round()
@@ -426,7 +425,7 @@ class WriterMachine:
         fragment, waits = self.swap.record.last_fragment, self.waits
         changed = self.change.finish(fragment.ensemble, self.window.lac)
         self.swap.settled()
-        self.status = Status.WRITING
+        self.status = WRITER_TABLE.moved[self.status, Status.WRITING]
         if changed:
             waits.be_quick()
             self.out.append(EnsembleChanged(fragment.first_entry, fragment.ensemble, changed))
@@ -506,19 +505,13 @@ class WriterMachine:
 
     # --- answers of the metadata store, one at a time ----------------------------------------------------------------
 
-    def _acts(self, name: str) -> bool:
-        legality = LEGAL[name][self.status]
-        if legality is Legality.REFUSED:
-            raise WRITER_TABLE.refusal(name, self.status, self.closing.ledger_id)
-        return legality is Legality.ACTS
-
     def metadata_written(self, version: int) -> None:
         """The compare-and-swap succeeded; the record has this version now.
 
         Effects:
             The end of the change (EnsembleChanged, SendRun, Confirmed), its next round, or of the close (Closed).
         """
-        if self._acts("metadata_written"):
+        if WRITER_TABLE.acts["metadata_written"][self.status]:
             self.swap.written(version)
             if self.status is Status.CLOSING:
                 self._go_on_closing()
@@ -531,7 +524,7 @@ class WriterMachine:
         Effects:
             RereadMetadata.
         """
-        if self._acts("metadata_conflicted"):
+        if WRITER_TABLE.acts["metadata_conflicted"][self.status]:
             self.out.append(self.swap.reread())
 
     def metadata_unknown(self, now_ms: int) -> None:
@@ -540,7 +533,7 @@ class WriterMachine:
         Effects:
             RereadMetadata or SetTimer; Ended or CloseFailed after too many.
         """
-        if not self._acts("metadata_unknown"):
+        if not WRITER_TABLE.acts["metadata_unknown"][self.status]:
             return
         effect, attempts = self.swap.unanswered(), self.swap.attempts
         if attempts >= self.limits.metadata_attempts_max:
@@ -561,7 +554,7 @@ class WriterMachine:
         Effects:
             The change or the close goes on with it, or the writer ends.
         """
-        if self._acts("metadata_read"):
+        if WRITER_TABLE.acts["metadata_read"][self.status]:
             self.swap.read(record, version)
             if self.status is Status.CLOSING:
                 self._go_on_closing()
@@ -574,7 +567,7 @@ class WriterMachine:
         Effects:
             Ended or CloseFailed.
         """
-        if self._acts("metadata_missing"):
+        if WRITER_TABLE.acts["metadata_missing"][self.status]:
             self.swap.missing()
             msg = f"ledger {self.closing.ledger_id} was deleted by another client"
             self._give_up(Problem(LedgerClosedError, msg))
@@ -618,10 +611,9 @@ class WriterMachine:
 
         Source: BookKeeper protocol, "Closing a ledger as a writer".
         """
-        legality = LEGAL["close"][self.status]
-        if legality is Legality.REFUSED:
+        if self.status not in WRITER_TABLE.acts["close"]:
             raise self._not_writing("closed")
-        if legality is Legality.ACTS:
+        if WRITER_TABLE.acts["close"][self.status]:
             msg = (
                 f"ledger {self.closing.ledger_id} was closed by its own handle before this entry was "
                 "acknowledged"
@@ -635,7 +627,7 @@ class WriterMachine:
         Effects:
             Failed for what is pending.
         """
-        if self._acts("abandon"):
+        if WRITER_TABLE.acts["abandon"][self.status]:
             msg = (
                 f"ledger {self.closing.ledger_id} was abandoned before this entry was acknowledged; "
                 "a recovery determines whether it is in the ledger"
@@ -679,12 +671,12 @@ class WriterMachine:
 
     def _stop(self, status: Status) -> None:
         """Nothing is asked any more; late responses change nothing."""
-        self.status = status
+        self.status = WRITER_TABLE.moved[self.status, status]
         self.swap.forget()
         self.waits.stop(reads=False)
 
     def _begin_close(self) -> None:
-        self.status = Status.CLOSING
+        self.status = WRITER_TABLE.moved[self.status, Status.CLOSING]
         self.closing.begin(self.window.lac, self.window.confirmed_length)
         self.waits.stop(reads=True)
         self.swap.be_patient()

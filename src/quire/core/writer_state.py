@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from quire.core.ids import BookieId, EntryId
-from quire.core.legality import StateTable
+from quire.core.state_table import StateTable
 
 
 class Status(Enum):
@@ -25,30 +25,27 @@ class Status(Enum):
     ABANDONED = "abandoned"
 
 
-WRITER_TABLE: Final = StateTable.of(
+WRITER_TABLE: Final = StateTable(
     Status,
     {
-        "began_without": "writing",
-        "append": "writing>changing changing",
-        "adds_acked": "writing changing - closing closed ended abandoned",
-        "add_failed": "writing>changing,closing,ended changing>closing,ended - closing closed ended abandoned",
-        "bookie_lost": "writing>changing changing - closing closed ended abandoned",
-        "replacements_chosen": "changing>writing,closing - writing closing closed ended abandoned",
-        "bookies_found": "writing>changing changing - closing closed ended abandoned",
-        "timer_fired": "writing>closing changing closing - closed ended abandoned",
-        "metadata_written": "changing>writing closing>closed,ended - ended abandoned",
-        "metadata_conflicted": "changing closing - ended abandoned",
-        "metadata_unknown": "changing>ended closing>ended - ended abandoned",
-        "metadata_missing": "changing>ended closing>ended - ended abandoned",
-        "metadata_read": "changing>writing,ended closing>closed,ended - ended abandoned",
-        "close": "writing>closing changing>closing - closing closed",
-        "abandon": "writing>abandoned changing>abandoned closing>abandoned - closed ended abandoned",
+        "began_without": "writing > =",
+        "append": "writing > = changing; changing > =",
+        "adds_acked": "writing changing > =; closing closed ended abandoned > -",
+        "add_failed": "writing > = changing closing ended; changing > = closing ended; closing closed ended abandoned > -",
+        "bookie_lost": "writing > = changing; changing > =; closing closed ended abandoned > -",
+        "replacements_chosen": "changing > = writing closing; writing closing closed ended abandoned > -",
+        "bookies_found": "writing > = changing; changing > =; closing closed ended abandoned > -",
+        "timer_fired": "writing > = closing; changing closing > =; closed ended abandoned > -",
+        "metadata_written": "changing > = writing; closing > = closed ended; ended abandoned > -",
+        "metadata_conflicted": "changing closing > =; ended abandoned > -",
+        "metadata_unknown": "changing closing > = ended; ended abandoned > -",
+        "metadata_missing": "changing closing > ended; ended abandoned > -",
+        "metadata_read": "changing > = writing ended; closing > = closed ended; ended abandoned > -",
+        "close": "writing changing > closing; closing closed > -",
+        "abandon": "writing changing closing > abandoned; closed ended abandoned > -",
     },
 )
 """What a writer's inputs do. A metadata response acts only if it was asked for."""
-
-LEGAL: Final = WRITER_TABLE.legal
-"""Which input does what in which status."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.transcript import block, effect_line
 from quire.core.writer import WriterMachine
-from quire.core.writer_state import LEGAL, WriterLimits
+from quire.core.writer_state import WRITER_TABLE, WriterLimits
 from quire_testing.explorer.snapshot import clone, slots_of
 
-WRITER_INPUTS = tuple(LEGAL)
-RECOVERY_INPUTS = tuple(RECOVERY_TABLE.legal)
+WRITER_INPUTS = tuple(WRITER_TABLE.rows)
+RECOVERY_INPUTS = tuple(RECOVERY_TABLE.rows)
 LOG_INPUTS = tuple(
     name for name in LOG.rows if name != "head_seen"
 )  # nobody tells it in the explorer's world

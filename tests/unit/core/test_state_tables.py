@@ -11,7 +11,6 @@ from quire.core.ensemble_change import CHANGE_TABLE, EnsembleChange
 from quire.core.errors import MisuseError, NotWritingError
 from quire.core.finding_end import END_TABLE, EndSearch
 from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.legality import Legality
 from quire.core.record_swap import SWAP_TABLE, RecordSwap
 from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine
 from quire.core.rules import RULES
@@ -34,21 +33,18 @@ MADE = {
 REFUSED = [
     (kind, name, state)
     for kind, (table, _, _) in MADE.items()
-    for name, row in table.legal.items()
-    for state, legality in row.items()
-    if legality is Legality.REFUSED
+    for name, takes in table.acts.items()
+    for state in table.states
+    if state not in takes
 ]
 
 
 @pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
 def test_a_table_names_inputs_of_its_class_and_reaches_every_state(kind):
     table, _, _ = MADE[kind]
-    assert all(isfunction(getattr(kind, name)) for name in table.legal)
+    assert all(isfunction(getattr(kind, name)) for name in table.rows)
     found = {next(iter(table.states))}
-    while (
-        more := {other for (_, state), others in table.moves.items() if state in found for other in others}
-        - found
-    ):
+    while more := {new for _, old, new in table.edges() if old in found} - found:
         found |= more
     assert found == set(table.states)
 

@@ -9,9 +9,8 @@ import pytest
 from quire.core.answers import Answer
 from quire.core.errors import LedgerIdReusedError, MisuseError, NotWritingError
 from quire.core.ledger_metadata import DigestType, new_ledger
-from quire.core.legality import Legality
 from quire.core.writer import WriterMachine
-from quire.core.writer_state import LEGAL, Status
+from quire.core.writer_state import WRITER_TABLE, Status
 from quire_testing.explorer.snapshot import clone, state_of
 
 
@@ -70,9 +69,9 @@ def state(machine):
 
 
 def test_the_table_names_every_input():
-    assert INPUTS.keys() == LEGAL.keys()
+    assert INPUTS.keys() == WRITER_TABLE.rows.keys()
     public = {name for name, what in vars(WriterMachine).items() if name[0] != "_" and isfunction(what)}
-    assert public - {"check"} == LEGAL.keys()
+    assert public - {"check"} == WRITER_TABLE.rows.keys()
 
 
 @pytest.mark.parametrize("status", list(Status), ids=lambda status: status.value)
@@ -80,18 +79,19 @@ def test_the_table_names_every_input():
 def test_an_input_does_what_the_table_says(name, status):
     machine = machine_in(status)
     before = state(machine)
-    legality = LEGAL[name][status]
+    refused = status not in WRITER_TABLE.acts[name]
     # A metadata answer that nobody asked for is the driver's mistake in any status.
     unasked = name == "metadata_read" and status in (Status.CHANGING, Status.CLOSING)
     late = name == "began_without"  # something was appended
-    if legality is Legality.REFUSED or unasked or late:
+    if refused or unasked or late:
         with pytest.raises((NotWritingError, MisuseError)):
             INPUTS[name](machine)
         assert state(machine) == before
     else:
         INPUTS[name](machine)
+        assert machine.status in WRITER_TABLE.rows[name].get(status, {status})
     machine.check()
-    if legality is Legality.IGNORED:
+    if not refused and not WRITER_TABLE.acts[name][status]:
         assert state(machine) == before
         assert not machine.out
 
