@@ -149,7 +149,7 @@ NOT_MOVED = {
     },
 }
 """Moves of the tables that these worlds do not come to: a ledger that comes when nothing awaits it, a log that is deleted, a
-list that is corrupt, several intents at once, a ledger that is lost while it is closed (tests/unit/core/test_log_legality.py);
+list that is corrupt, several intents at once, a ledger that is lost while it is closed (tests/unit/core/test_legality.py);
 a store that never answers, and of recovery what a response leads to after the end was denied once or while an add is
 under way (tests/golden/recovery, tests/unit/core)."""
 NOT_SAID = {

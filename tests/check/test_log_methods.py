@@ -38,7 +38,7 @@ PLACES = (
     log_closing,
 )
 NOT_CALLED = {
-    "abandon": "a client that gives up is one whose steps are never taken (tests/unit/core/test_log_legality.py)",
+    "abandon": "a client that gives up is one whose steps are never taken (tests/unit/core/test_legality.py)",
     "create_failed": "a world whose ledgers have run out leaves its handle waiting (tests/golden/test_log_golden.py)",
     "head_seen": "nobody tells it (tests/unit/log/test_log_drivers.py)",
     "learned": "the same",

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from properties.recovery_world import World, explore, violated
 from quire.core.answers import NEGATIVES, Answer
 from quire.core.effects import RecoveryInconclusive
-from quire.core.errors import MisuseError
-from quire.core.ids import LedgerId
-from quire.core.ledger_metadata import DigestType, LedgerState, new_ledger
+from quire.core.ledger_metadata import LedgerState
 from quire.core.quorum import entry_coverage, write_set
 from quire.core.recovery import RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES, Rules
@@ -120,55 +118,6 @@ def test_only_vouched_answers_end_the_ledger(seed, quorums) -> None:
     (result,) = [effect for effect in machine.out if isinstance(effect, RecoveryInconclusive)]
     assert result.entry_id == head
     assert set(result.silent) == {world.names[slot] for slot in slots if slot not in sayers}
-
-
-def in_status(status: RecoveryStatus) -> RecoveryMachine:
-    record = new_ledger(
-        LedgerId(1), ("b1", "b2"), write_quorum=2, ack_quorum=2, digest_type=DigestType.CRC32C, password=b""
-    )
-    machine = RecoveryMachine(record, 1)
-    if status is RecoveryStatus.NEW:
-        return machine
-    machine.recover()
-    if status is RecoveryStatus.ANNOUNCING:
-        return machine
-    machine.metadata_written(record.in_recovery(), 2)
-    if status is RecoveryStatus.FENCING:
-        return machine
-    machine.fence_answered(0, Answer.OK, 5 if status is RecoveryStatus.MEASURING else -1)
-    if status is RecoveryStatus.READING:
-        return machine
-    machine.read_answered(0, Answer.NO_LEDGER, {}, -1, [])
-    machine.waited()
-    if status in {RecoveryStatus.MEASURING, RecoveryStatus.CLOSING}:
-        return machine
-    machine.metadata_written(record.in_recovery().closed(-1, 0), 3)
-    return machine
-
-
-S = RecoveryStatus
-INPUTS = {
-    "recover": (lambda m: m.recover(), {S.NEW}),
-    "metadata_written": (lambda m: m.metadata_written(m.record, 9), {S.ANNOUNCING, S.READING, S.CLOSING}),
-    "metadata_conflicted": (lambda m: m.metadata_conflicted(), {S.ANNOUNCING, S.READING, S.CLOSING}),
-    "metadata_read": (lambda m: m.metadata_read(None, 9), {S.ANNOUNCING, S.READING, S.CLOSING}),
-    "length_found": (lambda m: m.length_found(7), {S.MEASURING}),
-    "length_unavailable": (lambda m: m.length_unavailable(()), {S.MEASURING}),
-}
-
-
-@pytest.mark.parametrize("status", list(RecoveryStatus), ids=lambda status: status.value)
-@pytest.mark.parametrize("name", INPUTS)
-def test_each_input_is_taken_or_refused_by_status(name, status) -> None:
-    send, legal = INPUTS[name]
-    machine = in_status(status)
-    assert machine.status is status
-    if status in legal:
-        send(machine)
-    else:
-        with pytest.raises(MisuseError, match="not possible while"):
-            send(machine)
-        assert machine.status is status
 
 
 @settings(max_examples=200, deadline=None)

@@ -114,6 +114,8 @@ def test_who_loses_the_closing_swap_accepts_the_end_that_is_there() -> None:
     machine = fenced({0: -1, 1: -1})
     for slot in (0, 1):
         machine.read_answered(slot, Answer.NO_LEDGER, {}, -1, [])
+    machine.waited()
+    assert said(machine, WriteMetadata)
     machine.out.clear()
     machine.metadata_conflicted()
     assert machine.out == [RereadMetadata()]

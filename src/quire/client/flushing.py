@@ -15,7 +15,7 @@ from quire.client.outgoing import Outgoing, Place
 from quire.core.answers import Answer
 from quire.core.effects import SetTimer
 from quire.core.errors import NoSuchLedgerError
-from quire.core.flush import BookieGivenUp, FlushMachine
+from quire.core.flush import BookieGivenUp, FlushMachine, FlushStatus
 from quire.core.ids import BookieId, LedgerId
 from quire.core.placement import Quarantine
 from quire.core.writer_state import Hole
@@ -90,7 +90,7 @@ class LedgerFlush:
     @property
     def done(self) -> bool:
         """Whether no bookie is waited for."""
-        return self._machine.done
+        return self._machine.status is FlushStatus.DONE
 
     def when_done(self, call: Callable[[], None]) -> None:
         """Call this too when no bookie is waited for any more; only while one is."""

@@ -18,12 +18,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from enum import Enum
+from typing import Final, TypeAlias
 
 from quire.core.effects import SetTimer
 from quire.core.holes import holes_of_runs
 from quire.core.ids import BookieId
+from quire.core.state_table import StateTable
 from quire.core.writer_state import Hole
+
+
+class FlushStatus(Enum):
+    """Whether a bookie is still waited for."""
+
+    WAITING = "waiting"
+    DONE = "done"
+
+
+FLUSH_TABLE: Final = StateTable(
+    FlushStatus,
+    {
+        "acked": "waiting > = done; done > -",
+        "failed": "waiting > = done; done > -",
+        "timer_fired": "waiting > = done; done > -",
+        "give_up": "waiting > done; done > -",
+    },
+)
+"""What the inputs of a flush do. One that has nothing to wait for is done from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +92,7 @@ class FlushMachine:
         latest_ms: how long the whole of it may take from now on.
     """
 
-    __slots__ = ("_due_ms", "_lac", "_latest_ms", "_owing", "_timer_at_ms", "done", "holes", "out")
+    __slots__ = ("_due_ms", "_lac", "_latest_ms", "_owing", "_timer_at_ms", "holes", "out", "status")
 
     def __init__(
         self, lac: int, copies: Iterable[UnacknowledgedCopies], now_ms: int, *, latest_ms: int
@@ -83,7 +104,7 @@ class FlushMachine:
         self._timer_at_ms: int | None = None
         self.holes: tuple[Hole, ...] = ()
         self.out: list[FlushEffect] = []
-        self.done = False
+        self.status = FlushStatus.WAITING
         for each in copies:
             runs = {number: run for number, run in each.runs.items() if run[0] <= lac}
             if runs:
@@ -97,7 +118,7 @@ class FlushMachine:
         Effects:
             Flushed, if it was the last one outstanding.
         """
-        if slot not in self._owing:
+        if not FLUSH_TABLE.acts["acked"][self.status] or slot not in self._owing:
             return
         each, runs = self._owing[slot]
         if runs.pop(run, None) is None:
@@ -113,7 +134,7 @@ class FlushMachine:
         Effects:
             BookieGivenUp; Flushed, if nothing else is outstanding.
         """
-        if slot in self._owing:
+        if FLUSH_TABLE.acts["failed"][self.status] and slot in self._owing:
             self._due_ms[slot] = now_ms
             self._look(now_ms)
 
@@ -123,8 +144,9 @@ class FlushMachine:
         Effects:
             BookieGivenUp for each whose patience is over; SetTimer for the others, or Flushed.
         """
-        self._timer_at_ms = None
-        self._look(now_ms)
+        if FLUSH_TABLE.acts["timer_fired"][self.status]:
+            self._timer_at_ms = None
+            self._look(now_ms)
 
     def give_up(self, now_ms: int) -> None:
         """Stop waiting.
@@ -132,8 +154,9 @@ class FlushMachine:
         Effects:
             BookieGivenUp for each with outstanding acknowledgements; Flushed.
         """
-        self._latest_ms = now_ms
-        self._look(now_ms)
+        if FLUSH_TABLE.acts["give_up"][self.status]:
+            self._latest_ms = now_ms
+            self._look(now_ms)
 
     def _look(self, now_ms: int) -> None:
         for slot, due_ms in list(self._due_ms.items()):
@@ -142,10 +165,8 @@ class FlushMachine:
                 del self._due_ms[slot]
                 self.holes += holes_of_runs(slot, each.bookie, runs.values(), self._lac)
                 self.out.append(BookieGivenUp(slot, each.bookie))
-        if self.done:
-            return
         if not self._owing:
-            self.done = True
+            self.status = FLUSH_TABLE.moved[self.status, FlushStatus.DONE]
             self._timer_at_ms = None
             self.out.append(Flushed())
             return
@@ -157,7 +178,8 @@ class FlushMachine:
     def check(self) -> None:
         """Assert what must hold between any two inputs."""
         assert self._owing.keys() == self._due_ms.keys()
-        assert self.done == (not self._owing), "done when nobody is waited for"
-        assert all(runs for _, runs in self._owing.values()), "who owes nothing is not waited for"
-        assert self.done or self._timer_at_ms is not None, "somebody's patience ends at a time that is known"
+        done = self.status is FlushStatus.DONE
+        assert done == (not self._owing), "done when no bookie is waited for"
+        assert all(runs for _, runs in self._owing.values()), "a bookie that owes nothing is not waited for"
+        assert done or self._timer_at_ms is not None, "a bookie's patience ends at a time that is known"
         assert all(hole.first <= hole.last <= self._lac for hole in self.holes)

@@ -9,6 +9,8 @@ Source: Vanlightly's guide, "Reading from ledgers", "Operations and the Differen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
+from typing import Final
 
 from quire.core.answers import Answer
 from quire.core.effects import (
@@ -25,6 +27,31 @@ from quire.core.effects import (
 from quire.core.ids import NO_ENTRY, BookieId, EntryId, Slot
 from quire.core.quorum import residues_of_slot, told_through, write_set, write_set_mask
 from quire.core.rules import RULES, Rules
+from quire.core.state_table import StateTable
+
+
+class ReadStatus(Enum):
+    """Where a read of entries, or of the LAC, stands."""
+
+    IDLE = "idle"
+    READING = "reading"
+    ENDED = "ended"
+
+
+READ_TABLE: Final = StateTable(
+    ReadStatus,
+    {
+        "read": "idle > reading",
+        "answered": "reading > = ended; ended > -",
+        "timer_fired": "reading > =; ended > -",
+    },
+)
+"""What the inputs of a read of entries do."""
+
+LAC_TABLE: Final = StateTable(
+    ReadStatus, {"read": "idle > reading", "answered": "reading > = ended; ended > -"}
+)
+"""What the inputs of a read of the LAC do."""
 
 
 class ReadMachine:
@@ -48,7 +75,6 @@ class ReadMachine:
         "_answers",
         "_asked",
         "_avoid",
-        "_ended",
         "_ensemble",
         "_first",
         "_last",
@@ -62,6 +88,7 @@ class ReadMachine:
         "_tried",
         "_write_quorum",
         "out",
+        "status",
     )
 
     def __init__(
@@ -93,7 +120,7 @@ class ReadMachine:
         self._no: dict[int, int] = {}
         self._slow = 0  # slots whose response is overdue; it still counts when it comes
         self._answers: dict[int, Answer] = {}
-        self._ended = False
+        self.status = ReadStatus.IDLE
         self.out: list[ReadEffect] = []
 
     # --- inputs --------------------------------------------------------------------------------------------------
@@ -106,6 +133,8 @@ class ReadMachine:
 
         Source: Vanlightly's guide: "a regular read can be served by a single bookie".
         """
+        assert READ_TABLE.acts["read"][self.status]
+        self.status = ReadStatus.READING
         size, covered = len(self._ensemble), 0
         turn = [(self._prefer + self._write_quorum * i) % size for i in range(size)]
         turn += [slot for slot in range(size) if slot not in turn]
@@ -139,7 +168,7 @@ class ReadMachine:
         ensemble".
         """
         asked = self._asked[slot]
-        if asked is None or self._ended:
+        if not READ_TABLE.acts["answered"][self.status] or asked is None:
             return
         first, last, _ = asked
         self._asked[slot] = None
@@ -174,7 +203,7 @@ class ReadMachine:
         Effects:
             SendRead, SetTimer.
         """
-        if self._ended or not self._speculate_after_ms:
+        if not (READ_TABLE.acts["timer_fired"][self.status] and self._speculate_after_ms):
             return
         for slot, asked in enumerate(self._asked):
             overdue = asked is not None and now_ms - asked[2] >= self._speculate_after_ms
@@ -264,13 +293,13 @@ class ReadMachine:
     def _conclude(self) -> None:
         missing = self._not_there_yet()
         if not missing:
-            self._ended = True
+            self.status = READ_TABLE.moved[self.status, ReadStatus.ENDED]
             self.out.append(ReadDone())
             return
         lowest = next(iter(missing))
         mask = self._mask(lowest)
         if self._tried.get(lowest, 0) & mask == mask:
-            self._ended = True
+            self.status = READ_TABLE.moved[self.status, ReadStatus.ENDED]
             no = self._no.get(lowest, 0)
             answers = tuple(
                 (self._ensemble[slot], self._said(slot, no))
@@ -292,7 +321,7 @@ class ReadMachine:
         for entry_id, tried in self._tried.items():
             assert not tried & ~self._mask(entry_id), "only the write set is asked"
         missing = self._not_there_yet()
-        if not self._ended and missing:
+        if self.status is not ReadStatus.ENDED and missing:
             lowest = next(iter(missing))
             waiting = [a for a in self._asked if a is not None and a[0] <= lowest <= a[1]]
             busy = [
@@ -312,7 +341,7 @@ class LacMachine:
     Source: Vanlightly's guide: EC "is required when we need a guarantee across an entire fragment".
     """
 
-    __slots__ = ("_answered", "_ended", "_ensemble", "_highest", "_known", "_quorums", "_rules", "out")
+    __slots__ = ("_answered", "_ensemble", "_highest", "_known", "_quorums", "_rules", "out", "status")
 
     def __init__(
         self, ensemble: Sequence[BookieId], write_quorum: int, ack_quorum: int, rules: Rules = RULES
@@ -323,7 +352,7 @@ class LacMachine:
         self._answered = 0
         self._known = 0
         self._highest = int(NO_ENTRY)
-        self._ended = False
+        self.status = ReadStatus.IDLE
         self.out: list[LacEffect] = []
 
     def read(self) -> None:
@@ -332,6 +361,8 @@ class LacMachine:
         Effects:
             SendLacRead to every slot, without fencing.
         """
+        assert LAC_TABLE.acts["read"][self.status]
+        self.status = ReadStatus.READING
         self.out += [SendLacRead(Slot(s), bookie, fence=False) for s, bookie in enumerate(self._ensemble)]
 
     def answered(self, slot: int, answer: Answer, last_add_confirmed: int) -> None:
@@ -340,7 +371,7 @@ class LacMachine:
         Effects:
             LacFound at coverage; LacUnavailable when all have answered without it.
         """
-        if self._ended:
+        if not LAC_TABLE.acts["answered"][self.status]:
             return
         self._answered |= 1 << slot
         if self._rules.counts_as_known(answer):
@@ -348,10 +379,10 @@ class LacMachine:
             # Any bookie's LAC is safe to read up to; only the newest needs a quorum.
             self._highest = max(self._highest, last_add_confirmed)
         if self._rules.covers(self._known, *self._quorums):
-            self._ended = True
+            self.status = LAC_TABLE.moved[self.status, ReadStatus.ENDED]
             self.out.append(LacFound(EntryId(self._highest)))
         elif self._answered == (1 << len(self._ensemble)) - 1:
-            self._ended = True
+            self.status = LAC_TABLE.moved[self.status, ReadStatus.ENDED]
             silent = tuple(b for s, b in enumerate(self._ensemble) if not self._known >> s & 1)
             self.out.append(LacUnavailable(silent, EntryId(self._highest)))
 

@@ -94,7 +94,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
     LacMachine: {
         "masks": "_answered _known",
         "ensembles": "_ensemble",
-        "same": "_ended _highest _quorums _rules out",
+        "same": "_highest _quorums _rules out status",
     },
     ReadMachine: {
         "masks": "_avoid _slow",
@@ -103,7 +103,7 @@ FIELDS: Final[dict[type, dict[str, str]]] = {
         "slot": "_prefer",
         "lists_by_slot": "_asked",
         "by_slot": "_answers",
-        "same": "_ended _first _last _masks _missing _rules _speculate_after_ms _write_quorum out",
+        "same": "_first _last _masks _missing _rules _speculate_after_ms _write_quorum out status",
     },
 }
 """Every field of the machines and of their parts, by what a renaming does to it; a test holds this against `__slots__`."""

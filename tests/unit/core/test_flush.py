@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.effects import SetTimer
-from quire.core.flush import BookieGivenUp, Flushed, FlushMachine, UnacknowledgedCopies
+from quire.core.flush import BookieGivenUp, Flushed, FlushMachine, FlushStatus, UnacknowledgedCopies
 from quire.core.holes import joined
 from quire.core.ids import BookieId
 from quire.core.writer_state import Hole
@@ -38,7 +38,7 @@ def test_the_last_acknowledgement_ends_it() -> None:
     machine.acked(0, 5, 10)
     machine.acked(2, 5, 20)
     machine.acked(2, 5, 30)
-    assert (said(machine), machine.done) == ([], False)
+    assert (said(machine), machine.status) == ([], FlushStatus.WAITING)
     machine.acked(0, 0, 40)
     assert (said(machine), machine.holes) == ([Flushed()], ())
 
@@ -82,7 +82,10 @@ def test_nobody_is_waited_for_any_more() -> None:
     machine = FlushMachine(9, [copies(0, (0, 9))], 0, latest_ms=LATEST)
     said(machine)
     machine.give_up(10)
-    assert (said(machine), machine.done) == ([BookieGivenUp(0, BookieId("b0")), Flushed()], True)
+    assert (said(machine), machine.status) == (
+        [BookieGivenUp(0, BookieId("b0")), Flushed()],
+        FlushStatus.DONE,
+    )
     machine.give_up(20)
     machine.timer_fired(PATIENCE)
     assert said(machine) == []
@@ -117,14 +120,14 @@ def test_what_is_not_acknowledged_is_a_hole_and_nothing_else_is(
             acked.add((slot, run))
         elif word == "fail":
             machine.failed(slot, now_ms)
-        elif not machine.done:
+        elif machine.status is FlushStatus.WAITING:
             now_ms = max(now_ms, min(now_ms + wait_ms, at_ms))
             if now_ms == at_ms:
                 machine.timer_fired(now_ms)
         for effect in said(machine):
             at_ms = effect.at_ms if isinstance(effect, SetTimer) else at_ms
             flushed += isinstance(effect, Flushed)
-    while not machine.done:
+    while machine.status is FlushStatus.WAITING:
         now_ms = at_ms
         machine.timer_fired(now_ms)
         for effect in said(machine):

@@ -1,11 +1,17 @@
-"""The tables of the log's machines: every input in every state acts as its row says, changes nothing, or is refused."""
+"""The tables of machines: every input in every state acts as its row says, changes nothing, or is refused.
+
+The writer's is in test_writer_legality.py; what the other machines of a ledger refuse, in test_state_tables.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from quire.core.answers import Answer
 from quire.core.errors import MisuseError, NotWritingError
+from quire.core.flush import FLUSH_TABLE, FlushMachine, FlushStatus, UnacknowledgedCopies
 from quire.core.ids import LedgerId
+from quire.core.ledger_metadata import DigestType, new_ledger
 from quire.core.log import LogMachine
 from quire.core.log_commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
 from quire.core.log_fencing import Fencing
@@ -14,6 +20,8 @@ from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogIt
 from quire.core.log_roll import ROLL, Roll, RollStep
 from quire.core.log_swap import SWAP, HeadSwap, SwapStep
 from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
+from quire.core.reader import LAC_TABLE, READ_TABLE, LacMachine, ReadMachine, ReadStatus
+from quire.core.recovery import RECOVERY_TABLE, RecoveryMachine, RecoveryStatus
 from quire.core.rules import RULES
 from quire.wire.log_records import page_name
 from quire_testing.explorer.snapshot import state_of
@@ -158,7 +166,106 @@ COMMIT_INPUTS = {
     "unknown": lambda m: m.unknown(),
     "ledger_missing": lambda m: m.ledger_missing(),
 }
+B = ("b0", "b1", "b2")
+
+
+def answered_by(machine, *slots):
+    machine.read(0)
+    for slot in slots:
+        machine.answered(slot, Answer.OK, range(2), 1, (), 0)
+    return machine
+
+
+def lac_of(*slots):
+    machine = LacMachine(B, 3, 2)
+    machine.read()
+    for slot in slots:
+        machine.answered(slot, Answer.OK, 1)
+    return machine
+
+
+def flushed(*, to_do=True):
+    runs = {0: (0, 1), 1: (2, 3)} if to_do else {}
+    return FlushMachine(3, [UnacknowledgedCopies(0, "b0", runs, 0, 1_000)], 0, latest_ms=9_000)
+
+
+READS = {
+    ReadStatus.IDLE: lambda: ReadMachine(0, 1, B, 3, speculate_after_ms=10),
+    ReadStatus.READING: lambda: answered_by(ReadMachine(0, 1, B, 3, speculate_after_ms=10)),
+    ReadStatus.ENDED: lambda: answered_by(ReadMachine(0, 1, B, 3, speculate_after_ms=10), 0),
+}
+READ_INPUTS = {
+    "read": lambda m: m.read(0),
+    "answered": lambda m: m.answered(0, Answer.OK, [0], 1, (), 0),
+    "timer_fired": lambda m: m.timer_fired(20),
+}
+LACS = {
+    ReadStatus.IDLE: lambda: LacMachine(B, 3, 2),
+    ReadStatus.READING: lambda: lac_of(),
+    ReadStatus.ENDED: lambda: lac_of(0, 1),
+}
+LAC_INPUTS = {"read": lambda m: m.read(), "answered": lambda m: m.answered(2, Answer.OK, 1)}
+FLUSHES = {FlushStatus.WAITING: lambda: flushed(), FlushStatus.DONE: lambda: flushed(to_do=False)}
+FLUSH_INPUTS = {
+    "acked": lambda m: m.acked(0, 0, 5),
+    "failed": lambda m: m.failed(0, 5),
+    "timer_fired": lambda m: m.timer_fired(9_000),
+    "give_up": lambda m: m.give_up(5),
+}
+RECORD = new_ledger(ONE, B[:2], write_quorum=2, ack_quorum=2, digest_type=DigestType.CRC32C, password=b"")
+ENDS = RECORD.in_recovery()
+
+
+def recovering(*steps):
+    machine = RecoveryMachine(RECORD, 1)
+    machine.recover()
+    for step in steps:
+        step(machine)
+    return machine
+
+
+def announced(machine):
+    machine.metadata_written(ENDS, 2)
+
+
+def covered(machine, lac=-1):
+    machine.fence_answered(0, Answer.OK, lac)
+
+
+def denied(machine):
+    machine.read_answered(0, Answer.NO_LEDGER, {}, -1, [])
+    machine.waited()
+
+
+RECOVERIES = {
+    RecoveryStatus.NEW: lambda: RecoveryMachine(RECORD, 1),
+    RecoveryStatus.ANNOUNCING: lambda: recovering(),
+    RecoveryStatus.FENCING: lambda: recovering(announced),
+    RecoveryStatus.READING: lambda: recovering(announced, covered),
+    RecoveryStatus.MEASURING: lambda: recovering(announced, lambda m: covered(m, 5), denied),
+    RecoveryStatus.CLOSING: lambda: recovering(announced, covered, denied),
+    RecoveryStatus.ENDED: lambda: recovering(
+        announced, covered, denied, lambda m: m.metadata_written(ENDS.closed(-1, 0), 3)
+    ),
+}
+RECOVERY_INPUTS = {
+    "recover": lambda m: m.recover(),
+    "metadata_written": lambda m: m.metadata_written(ENDS, 9),
+    "metadata_conflicted": lambda m: m.metadata_conflicted(),
+    "metadata_read": lambda m: m.metadata_read(None, 9),
+    "fence_answered": lambda m: m.fence_answered(1, Answer.OK, -1),
+    "read_answered": lambda m: m.read_answered(0, Answer.OK, {0: 7}, 5, []),
+    "waited": lambda m: m.waited(),
+    "adds_answered": lambda m: m.adds_answered(0, "b0", 0, 0, Answer.OK),
+    "replacements_found": lambda m: m.replacements_found({}),
+    "length_found": lambda m: m.length_found(7),
+    "length_unavailable": lambda m: m.length_unavailable(()),
+}
 MACHINES = {
+    RecoveryMachine: (RECOVERY_TABLE, RECOVERIES, RECOVERY_INPUTS, {"check", "lac", "lap"}),
+    ReadMachine: (READ_TABLE, READS, READ_INPUTS, {"check"}),
+    LacMachine: (LAC_TABLE, LACS, LAC_INPUTS, {"check"}),
+    FlushMachine: (FLUSH_TABLE, FLUSHES, FLUSH_INPUTS, {"check"}),
     LogMachine: (LOG, LOGS, LOG_INPUTS, {"check"}),
     TrimMachine: (TRIM, TRIMS, TRIM_INPUTS, {"check"}),
     CommitMachine: (COMMIT, COMMITS, COMMIT_INPUTS, {"check"}),
@@ -178,6 +285,7 @@ NOT_ASKED = {
     ),
     *(("LogMachine", name, "serving") for name in ("create_failed", "drained", "ledger_closed")),
     ("TrimMachine", "page_read", "deleting"),
+    *(("RecoveryMachine", name, "reading") for name in ("waited", "adds_answered", "replacements_found")),
 }
 """Responses to what was not asked for on the shortest way to a status: they change nothing either."""
 
