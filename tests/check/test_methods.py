@@ -1,0 +1,302 @@
+"""Each method and function of a shipped machine, replaced by one that raises, turns an exploration red.
+
+An exploration of each world notes the first state from which each of them is called. The same exploration with the
+method replaced comes to this state as well: nothing before it calls the method. So it is begun there.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+
+import pytest
+
+from quire.core import boot, log_closing, log_opening, log_rolling
+from quire.core.bookie_ledger import BookieLedgerMachine
+from quire.core.closing import Closing
+from quire.core.ensemble_change import EnsembleChange
+from quire.core.finding_end import EndSearch
+from quire.core.garbage import CollectorMachine
+from quire.core.log import LogMachine
+from quire.core.log_fencing import Fencing
+from quire.core.log_handle import HandleState
+from quire.core.log_roll import Roll
+from quire.core.log_swap import HeadSwap
+from quire.core.log_trimming import TrimMachine
+from quire.core.reader import LacMachine, ReadMachine
+from quire.core.record_swap import RecordSwap
+from quire.core.recovery import RecoveryMachine
+from quire.core.run_window import RunWindow
+from quire.core.vigil import VigilMachine
+from quire.core.write_back import WriteBack
+from quire.core.writer import WriterMachine
+from quire.core.writer_waits import WriterWaits
+from quire_testing.explorer.check import setting_of
+from quire_testing.explorer.collector_forms import CollectorForm
+from quire_testing.explorer.collector_parts import CollectorConfiguration
+from quire_testing.explorer.collector_world import CollectorWorld
+from quire_testing.explorer.configuration import Configuration
+from quire_testing.explorer.directory_world import DirectoryConfiguration
+from quire_testing.explorer.explorer import explore, way_to
+from quire_testing.explorer.log_parts import LogConfiguration
+from quire_testing.explorer.story import NOTHING, replayed
+from quire_testing.explorer.switches import SHIPPED
+from quire_testing.explorer.symmetry import Symmetry
+from quire_testing.explorer.world import World
+
+PARTS = {
+    "ledger": (
+        WriterMachine,
+        RunWindow,
+        EnsembleChange,
+        WriterWaits,
+        RecordSwap,
+        Closing,
+        RecoveryMachine,
+        EndSearch,
+        WriteBack,
+        ReadMachine,
+        LacMachine,
+        BookieLedgerMachine,
+    ),
+    "log": (
+        HandleState,
+        LogMachine,
+        HeadSwap,
+        Fencing,
+        Roll,
+        TrimMachine,
+        log_opening,
+        log_rolling,
+        log_closing,
+    ),
+    "collector": (CollectorMachine,),
+    "directory": (VigilMachine, boot),
+}
+WORLDS = {
+    "ledger": (
+        Configuration(2, 2, 2, 2, recoverers=0, crashes=2, journal=False, closes=True, named=True, clears=1),
+        Configuration(2, 2, 2, 2, recoverers=0, timeouts=2, explicit_lac=True, readers=1, waits=True),
+        Configuration(3, 2, 2, 1, away=1),
+        Configuration(2, 2, 2, 2, damages=1),
+        Configuration(2, 2, 2, 2, deletions=1),
+        Configuration(2, 2, 2, 2, timeouts=1, waits=True),
+        Configuration(3, 2, 2, 1, timeouts=1, lost_swaps=1, absent=True),
+    ),
+    "log": (
+        LogConfiguration(1, 3, 1, lost_swaps=1, closes=True, stages=1),
+        LogConfiguration(2, 2, 1, trims=1),
+        LogConfiguration(1, 3, 2, lost_swaps=1, trims=1),
+    ),
+    "collector": (CollectorConfiguration(mixed=True, full=1),),
+    "directory": (DirectoryConfiguration(entries=1, starts=2),),
+}
+ASKED = "its driver asks it, and decides nothing by it"
+LEADS_ALONE = "nobody but the handles changes the list (tests/unit/log/test_log_drivers.py)"
+NO_PAGES = "a list of so few ledgers has no pages (tests/properties/test_log_list.py)"
+NO_LACS = "a LAC beyond the end comes from a Java client's recovery (tests/golden/recovery)"
+NO_TIME = "a machine of these worlds has no time (tests/properties/test_reader_properties.py)"
+DISK = "its bookies' journals take everything (tests/unit/core/test_bookie_ledger.py)"
+VIGIL = (
+    "the world of directories has the look; the rest is of the registration (tests/unit/core/test_boot.py)"
+)
+NOT_CALLED = {
+    ("WriterMachine", "record"): ASKED,
+    ("WriterMachine", "pending"): "only of a state without a next step, and there is none",
+    ("WriterMachine", "holes"): ASKED,
+    ("EnsembleChange", "holes_through"): ASKED,
+    (
+        "WriterMachine",
+        "abandon",
+    ): "a client that gives up is one whose steps are never taken (test_legality.py)",
+    (
+        "WriterMachine",
+        "_not_writing",
+    ): "no caller appends to a writer that has ended (test_writer_legality.py)",
+    ("WriterWaits", "read_later"): "a store that answers nothing twice (tests/golden/writer)",
+    ("RunWindow", "resend_once"): "no run is damaged in transit (tests/unit/core/test_damaged_answers.py)",
+    ("RecoveryMachine", "length_unavailable"): "with fewer than Qa copies lost somebody has the last entry",
+    ("EndSearch", "asks_again"): NO_LACS,
+    ("EndSearch", "contradicted"): NO_LACS,
+    ("ReadMachine", "timer_fired"): NO_TIME,
+    ("ReadMachine", "_ask_beside"): NO_TIME,
+    ("BookieLedgerMachine", "not_saved"): DISK,
+    ("BookieLedgerMachine", "not_deleted"): DISK,
+    ("BookieLedgerMachine", "is_as_stored"): ASKED,
+    (
+        "BookieLedgerMachine",
+        "lac_told",
+    ): "the short way of `explicit_lac` (tests/unit/core/test_bookie_ledger.py)",
+    (
+        "BookieLedgerMachine",
+        "record_read",
+    ): "its bookies make the machine after the read (tests/unit/bookie/test_first_words.py)",
+    ("LogMachine", "head"): ASKED,
+    ("LogMachine", "rolling"): ASKED,
+    ("LogMachine", "adoptions_wait"): ASKED,
+    (
+        "LogMachine",
+        "create_failed",
+    ): "a world whose ledgers have run out leaves its handle waiting (tests/golden)",
+    ("log_rolling", "create_failed"): "the same",
+    ("LogMachine", "abandon"): "a client that gives up is one whose steps are never taken (test_legality.py)",
+    ("LogMachine", "head_seen"): LEADS_ALONE,
+    ("HeadSwap", "learned"): LEADS_ALONE,
+    ("TrimMachine", "page_deleted"): NO_PAGES,
+    ("TrimMachine", "page_read"): NO_PAGES,
+    ("TrimMachine", "log_deleted"): "nobody deletes the log (tests/unit/log)",
+    (
+        "CollectorMachine",
+        "compare",
+    ): "before the first pass; `begin` decides the same (tests/unit/core/test_garbage.py)",
+    ("VigilMachine", "registration_gone"): VIGIL,
+    ("VigilMachine", "confirmed"): VIGIL,
+    ("VigilMachine", "replaced_by"): VIGIL,
+}
+"""What no world comes to, and why."""
+
+
+class RaisedError(Exception):
+    """What is in the method's place."""
+
+
+def raises(*_args, **_kwargs):
+    raise RaisedError
+
+
+def short(place):
+    return place.__name__.rpartition(".")[2]
+
+
+def all_of(place):
+    """Its own methods, properties and functions."""
+    module = getattr(place, "__module__", place.__name__)
+    for name, what in vars(place).items():
+        own = isinstance(what, property) or (isinstance(what, FunctionType) and what.__module__ == module)
+        if own and not name.startswith("__"):
+            yield name, what
+
+
+CASES = {
+    (short(place), name): (place, name, what)
+    for places in PARTS.values()
+    for place in places
+    for name, what in all_of(place)
+}
+
+
+def put(place, name, what, instead):
+    """Replace a method; and a function also where it was imported by its name."""
+    setattr(place, name, instead)
+    if isinstance(place, type):
+        return
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("quire") and vars(module).get(name) is what:
+            setattr(module, name, instead)
+
+
+def form_of(world):
+    if isinstance(world, World):
+        return Symmetry(world)
+    return CollectorForm(world) if isinstance(world, CollectorWorld) else None
+
+
+class Noting:
+    """A world, explored, that notes from which state each method that still waits is called first."""
+
+    def __init__(self, configuration, waiting):
+        self.configuration, self.here, self.came_from, self.found = configuration, None, {}, {}
+        self._waiting = waiting
+        for key in list(waiting):
+            place, name, what = CASES[key]
+            put(place, name, what, self._noted(key, what))
+        self.setting = setting_of(configuration, SHIPPED, None)
+        self.initial = self.setting.world.initial
+
+    def _noted(self, key, what):
+        plain = what.fget if isinstance(what, property) else what
+
+        def first(*args, **kwargs):
+            self.came_to(key)
+            return plain(*args, **kwargs)
+
+        return property(first) if isinstance(what, property) else first
+
+    def came_to(self, key):
+        if key in self._waiting:
+            self._waiting.remove(key)
+            self.found[key] = self.here
+            self.restore(key)
+
+    def restore(self, key):
+        place, name, what = CASES[key]
+        noted = vars(place)[name]
+        put(place, name, noted, what)
+
+    def successors(self, state):
+        if not self._waiting - NOT_CALLED.keys():
+            return []
+        self.here = state
+        return self.setting.world.successors(state)
+
+    def violation_in(self, state):
+        self.came_from[state], before = self.here, self.here
+        self.here = state
+        found = self.setting.violation_in(state)
+        self.here = before
+        return found
+
+    def ways(self):
+        """The commands that lead to where each method is called first."""
+        world, form = self.setting.world, form_of(self.setting.world)
+        try:
+            result = explore(self, self.violation_in, canonical=form)
+        finally:
+            for key in self._waiting:
+                self.restore(key)
+        assert result.violation is None
+        begin = [(None, world.initial())]
+        paths = {}
+        for key, state in self.found.items():
+            path = begin if state is None else way_to(world, self.came_from, state, form, begin)
+            paths[key] = [
+                (f"{label.actor}: {label.command}", label.said or (NOTHING,)) for label, _ in path[1:]
+            ]
+        return paths
+
+
+@pytest.fixture(scope="module")
+def ways():
+    """For each method the world in which it is called first, and the way there."""
+    found = {}
+    for kind, configurations in WORLDS.items():
+        waiting = {key for key, (place, _, _) in CASES.items() if place in PARTS[kind]}
+        for configuration in configurations:
+            ways = Noting(configuration, waiting).ways()
+            found |= {key: (configuration, way) for key, way in ways.items()}
+    return found
+
+
+@pytest.mark.parametrize("key", [key for key in CASES if key not in NOT_CALLED], ids="-".join)
+def test_a_method_that_raises_turns_an_exploration_red(monkeypatch, ways, key):
+    configuration, way = ways[key]
+    setting = setting_of(configuration, SHIPPED, None)
+    begin = replayed(setting.world, way)
+    place, name, what = CASES[key]
+    instead = property(raises) if isinstance(what, property) else raises
+    put(place, name, what, instead)
+    try:
+        with pytest.raises(RaisedError):
+            explore(
+                setting.world,
+                setting.violation_in,
+                canonical=form_of(setting.world),
+                begin=begin,
+                states_max=1,
+            )
+    finally:
+        put(place, name, instead, what)
+
+
+def test_what_is_not_called_is_what_stands_here(ways):
+    assert CASES.keys() - ways.keys() == NOT_CALLED.keys()
