@@ -157,7 +157,7 @@ def test_recovery_finds_what_was_written_and_puts_it_on_a_quorum() -> None:
     machine.recover()
     machine.fence_answered(0, Answer.OK, 4)
     machine.fence_answered(1, Answer.OK, 2)
-    assert machine.back.lac == 4
+    assert machine.lac == 4
     machine.read_answered(0, Answer.OK, {5: 60}, 6, ())
     written = said(machine, SendRecoveryAdds)
     assert {(add.bookie, add.first, add.last) for add in written} == {(name, 5, 5) for name in NAMES}

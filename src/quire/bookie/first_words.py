@@ -22,8 +22,9 @@ from quire.bookie.introductions import Again
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.record_reads import RecordReads, Told
 from quire.bookie.waiters import FIRST_WORDS_MAX, NO_ASKER, Asker, LateRefusalError, Waiter
+from quire.core.after_loss import once_read
 from quire.core.answers import Answer
-from quire.core.bookie_ledger import NO_KEY, once_read
+from quire.core.bookie_ledger import NO_KEY
 from quire.core.errors import CorruptMetadataError, NoSuchLedgerError
 from quire.core.ids import BookieId
 from quire.core.ledger_metadata import LedgerMetadata
@@ -138,10 +139,7 @@ class FirstWords:
     def _heard(self, ledger_id: int, told: Told) -> None:
         """A record was read, for this request or another: it may settle the fence."""
         if isinstance(told, LedgerMetadata):
-            settles = (
-                self._rules.record_settles_fence(told, self._bookie_id) and self._ledgers.store_is_trusted()
-            )
-            self._ledgers.record_read(ledger_id, settles=settles)
+            self._ledgers.record_read(ledger_id, told, self._bookie_id)
 
     def _seen(self, ledger_id: int) -> Introduction | None:
         record = self._reads.seen(ledger_id)

@@ -12,18 +12,18 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from quire.bookie.asked_ledgers import AskedLedgers
 from quire.bookie.followers import Followers, Poll
 from quire.bookie.found import Found, found_of, ledger_info, page_of
 from quire.bookie.introductions import Introductions, Then
 from quire.bookie.lac_bodies import is_lac_body
 from quire.bookie.told_lacs import ToldLacs
 from quire.bookie.waiters import FACTS_OF, NO_ASKER, NOBODY, WHEN_DURABLE, Asker, Waiter
+from quire.core.after_loss import AfterLoss
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, LedgerFacts
-from quire.core.doubt import Doubt
 from quire.core.errors import StorageError
-from quire.core.ids import NO_ENTRY
+from quire.core.ids import NO_ENTRY, BookieId
+from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.rules import RULES, Rules
 from quire.core.shares import HeldInterval
 from quire.storage.ledger_storage import LedgerStorage
@@ -62,7 +62,6 @@ class Ledgers:
     def __init__(self, storage: LedgerStorage, written: Callable[[], None], rules: Rules = RULES) -> None:
         self._storage = storage
         self._written = written
-        self._rules = rules
         self._machines: dict[int, BookieLedgerMachine] = {}
         self._machines_max = 2 * MACHINES_KEPT
         self.followers = Followers()
@@ -77,8 +76,7 @@ class Ledgers:
             self._machines, self.followers, self._explicit_lac, self._is_unsaved, self.introductions
         )
         self.store_is_trusted: Callable[[], bool] = lambda: True
-        self._lost = storage.lost_without_name
-        self._asked = AskedLedgers()
+        self.after_loss = AfterLoss(storage.started_lsn, nameless=storage.lost_without_name, rules=rules)
         self.adds = 0
         self.entries_added = 0
         self.bytes_added = 0
@@ -155,12 +153,10 @@ class Ledgers:
             self.told_lacs.forget(request.ledger_id)
         return Answer.OK
 
-    def record_read(self, ledger_id: int, *, settles: bool) -> None:
-        """A ledger's record was read, and does or does not show that no fence was lost: see `BookieLedgerMachine`."""
-        if settles:
-            self._asked.note(ledger_id)
-            if (machine := self._machines.get(ledger_id)) is not None:
-                machine.record_read(settles=True)
+    def record_read(self, ledger_id: int, record: LedgerMetadata, bookie_id: BookieId) -> None:
+        """A ledger's record was read: it may show that no fence was lost, unless the store is held as one that went back."""
+        if self.after_loss.settles(record, bookie_id) and self.store_is_trusted():
+            self.after_loss.settled(ledger_id, self._machines.get(ledger_id))
 
     def explicit_lac(self, request: Request) -> Answer:
         """Take a writer's explicit LAC: known at once, written with the next group (safety never rests on it)."""
@@ -399,11 +395,8 @@ class Ledgers:
     # --- pieces --------------------------------------------------------------------------------------------------
 
     def _of_stranger(self, ledger_id: int) -> Answer:
-        unsure = self._may_be_lost(ledger_id) or self._storage.failure is not None
-        return Answer.UNKNOWN if unsure else Answer.NO_LEDGER
-
-    def _may_be_lost(self, ledger_id: int) -> bool:
-        return self._rules.unknown_may_be_lost(searching=self._storage.suspects(ledger_id))
+        searching, failing = self._storage.suspects(ledger_id), self._storage.failure is not None
+        return self.after_loss.of_stranger(searching=searching, failing=failing)
 
     def _known(self, ledger_id: int) -> BookieLedgerMachine | None:
         machine = self._machines.get(ledger_id)
@@ -411,15 +404,16 @@ class Ledgers:
             facts = self._storage.facts(ledger_id)
             if facts is None:
                 return None
-            machine = self._made(facts, known=True)
+            machine = self._made(ledger_id, facts)
         return machine
 
-    def _made(self, facts: LedgerFacts, *, known: bool) -> BookieLedgerMachine:
+    def _made(self, ledger_id: int, facts: LedgerFacts | None) -> BookieLedgerMachine:
         if len(self._machines) >= self._machines_max:
             self._forget_machines()
-        machine = self._machines[facts.ledger_id] = self.machine(
-            facts, known=known, lost=self._lost, asked=facts.ledger_id in self._asked, rules=self._rules
-        )
+        # What was lost with a damaged record may have been an unknown ledger's entries, and its fence.
+        searching = facts is None and self._storage.suspects(ledger_id)
+        machine = self.after_loss.machine(ledger_id, facts, searching=searching, kind=self.machine)
+        self._machines[ledger_id] = machine
         return machine
 
     def _forget_machines(self) -> None:
@@ -436,11 +430,7 @@ class Ledgers:
 
     def _machine(self, ledger_id: int) -> BookieLedgerMachine:
         machine = self._known(ledger_id)
-        if machine is None:
-            # What was lost with a damaged record may have been this ledger's entries, and its fence.
-            doubt = Doubt(self._storage.started_lsn) if self._may_be_lost(ledger_id) else None
-            machine = self._made(LedgerFacts(ledger_id, doubt=doubt), known=False)
-        return machine
+        return self._made(ledger_id, None) if machine is None else machine
 
     def _save(self, machine: BookieLedgerMachine, then: Then) -> None:
         """Journal all that is known of a ledger, with the body of a LAC that came without one."""

@@ -16,7 +16,6 @@ from quire.bookie.waiters import WHEN_DURABLE, settle
 from quire.core.bookie_ledger import LedgerFacts
 from quire.core.errors import CorruptMetadataError, QuireError
 from quire.core.ids import BookieId, LedgerId
-from quire.core.rules import RULES, Rules
 from quire.metadata.ledgers import LedgerStore
 from quire.storage.ledger_storage import LedgerStorage
 from quire.wire import ledger_metadata
@@ -35,7 +34,6 @@ class LostLedgers:
         records: of all ledgers.
         storage: its disk, which knows since its start whether ledgers may be lost without a trace.
         ledgers: takes those that are named.
-        rules: the judgements; production passes the one true set.
 
     Attributes:
         unknown: until the search has ended, for a ledger that the bookie does not know the response is "unknown".
@@ -47,13 +45,11 @@ class LostLedgers:
         records: LedgerStore,
         storage: LedgerStorage,
         ledgers: Ledgers,
-        rules: Rules = RULES,
     ) -> None:
         self._bookie_id = bookie_id
         self._records = records
         self._storage = storage
         self._ledgers = ledgers
-        self._rules = rules
         self.unknown = storage.report.suspects_unknown
 
     async def search(self) -> None:
@@ -87,7 +83,7 @@ class LostLedgers:
         facts = LedgerFacts(ledger_id)
         try:
             record = ledger_metadata.parse(value, ledger_id)
-            if not self._rules.may_have_held(record, self._bookie_id):
+            if not self._ledgers.after_loss.is_suspect(record, self._bookie_id):
                 return
             facts = LedgerFacts(ledger_id, *introduction_of(record))
         except CorruptMetadataError as error:

@@ -284,7 +284,7 @@ class BookieServer:
         return GarbageCollector(self.config, self.storage, self.ledgers, asked, **machine)
 
     def _make_search(self) -> LostLedgers:
-        return LostLedgers(self.bookie_id, LedgerStore(self.store), self.storage, self.ledgers, self._rules)
+        return LostLedgers(self.bookie_id, LedgerStore(self.store), self.storage, self.ledgers)
 
     def _make_attention(self) -> Attention:
         made = Attention(self.bookie_id, self.storage, self.collector, self.vigil, self.clock)

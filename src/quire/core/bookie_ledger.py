@@ -286,18 +286,15 @@ class BookieLedgerMachine:
         """Whether entries that are here and unreadable are reported as unknown."""
         return self._rules.negative_answer(limbo=False, damaged=True) is Answer.UNKNOWN
 
-    def record_read(self, *, settles: bool) -> None:
-        """The ledger's record was read after the loss: does it show that no fence was lost?
+    def record_read(self) -> None:
+        """The ledger's record was read after the loss, and shows that no fence was lost.
 
         A recoverer announces itself in the record before it fences. So where the record is still OPEN no recoverer had
         fenced before the loss, and later fences come to this machine. The doubt about entries stays.
 
-        Args:
-            settles: what `rules.record_settles_fence` says of it; False changes nothing.
-
         Source: BookKeeper protocol, "Closing a ledger as a reader"; `docs/decisions/013-doubt-is-no-fence.md`.
         """
-        self.fence_known = self.fence_known or settles
+        self.fence_known = True
 
     def enter_limbo(self, lsn: int = 0, *, key: bytes = NO_KEY, token: int = 0) -> BookieReady:
         """Entries and fences of this ledger may be lost here: what is absent, or not fenced, is unknown.
@@ -382,8 +379,3 @@ class BookieLedgerMachine:
     def _to_save(self) -> LedgerFacts:
         self._unsaved = False
         return self.facts.copy()
-
-
-def once_read(answer: Answer) -> Answer:
-    """What a run gets whose ledger's record was read for it: where that did not settle it, another bookie takes the run."""
-    return Answer.READ_ONLY if answer is Answer.UNKNOWN else answer

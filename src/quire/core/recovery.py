@@ -138,8 +138,13 @@ class RecoveryMachine:
         self.back = WriteBack(self.record, change, rules)
 
     @property
+    def lac(self) -> int:
+        """Every entry at or below is confirmed."""
+        return self.back.lac
+
+    @property
     def lap(self) -> int:
-        """Every entry at or below was found recoverable; those above `back.lac` are being written back."""
+        """Every entry at or below was found recoverable; those above `lac` are being written back."""
         return self.end.lap
 
     # --- the beginning: announced in the record ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from quire.core.after_loss import AfterLoss, once_read
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import (
     BookieLedgerMachine,
@@ -19,9 +20,7 @@ from quire.core.bookie_ledger import (
     Fence,
     Journaled,
     LedgerFacts,
-    once_read,
 )
-from quire.core.doubt import Doubt
 from quire.core.ids import NO_ENTRY, BookieId
 from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.quorum import residues_of_slot
@@ -233,7 +232,7 @@ class BookieDriver:
         if answer is not Answer.OK:
             return reply_to(waiting, answer)
         if state.facts is None:
-            answer = Answer.UNKNOWN if self._may_be_lost(state) else Answer.NO_LEDGER
+            answer = self._after(state).of_stranger(searching=state.looking)
         else:
             machine = self.machine(state)
             answer = machine.may_read(KEY, 0)
@@ -310,7 +309,7 @@ class BookieDriver:
 
     def look_for_lost(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
         """It has looked through the records: what may be lost is in doubt."""
-        if record is not None and state.facts is None and self.rules.may_have_held(record, name):
+        if record is not None and state.facts is None and self._after(state).is_suspect(record, name):
             machine = self.machine(state)
             machine.enter_limbo(state.losses)
             state = self._with(state, machine)
@@ -318,13 +317,15 @@ class BookieDriver:
 
     def store_answers(self, state: BookieState, record: LedgerMetadata | None, name: BookieId) -> BookieState:
         """The store reads the record for the bookie's question; the response is on its way."""
-        settles = record is not None and self.rules.record_settles_fence(record, name)
+        settles = record is not None and self._after(state).settles(record, name)
         return state._replace(question="settled" if settles else "open")
 
     def answered(self, state: BookieState) -> tuple[BookieState, list[tuple[int, Reply]], list[str]]:
         """The store's response reaches the bookie: what waited is taken or refused, in order."""
-        waited = state.waiting
-        state = state._replace(asked=state.asked or state.question == "settled", question="", waiting=())
+        waited, after_loss = state.waiting, self._after(state)
+        if state.question == "settled":
+            after_loss.settled(LEDGER, None if state.facts is None else self.machine(state))
+        state = state._replace(asked=after_loss.has_settled(LEDGER), question="", waiting=())
         replies: list[tuple[int, Reply]] = []
         said: list[str] = []
         for waiting in waited:
@@ -357,16 +358,15 @@ class BookieDriver:
 
     def machine(self, state: BookieState) -> BookieLedgerMachine:
         """The machine of `core` in this state."""
-        known = state.facts is not None
-        doubt = Doubt(state.losses) if self._may_be_lost(state) else None
-        facts = LedgerFacts(*state.facts) if state.facts else LedgerFacts(LEDGER, doubt=doubt)
-        machine = self.kind(facts, known=known, lost=state.unnamed, asked=state.asked, rules=self.rules)
-        if known:
+        facts = LedgerFacts(*state.facts) if state.facts else None
+        machine = self._after(state).machine(LEDGER, facts, searching=state.looking, kind=self.kind)
+        if facts is not None:
             machine.fence, machine._unsaved = Fence[state.fence], state.unsaved
         return machine
 
-    def _may_be_lost(self, state: BookieState) -> bool:
-        return self.rules.unknown_may_be_lost(searching=state.looking)
+    def _after(self, state: BookieState) -> AfterLoss:
+        settled = (LEDGER,) if state.asked else ()
+        return AfterLoss(state.losses, nameless=state.unnamed, settled=settled, rules=self.rules)
 
     def _with(self, state: BookieState, machine: BookieLedgerMachine) -> BookieState:
         machine.check()

@@ -306,9 +306,9 @@ class Bookie:
             fault=self.fault,
             losses=self.losses,
             owed=self._owed,
-            unnamed=server.ledgers._lost,
+            unnamed=server.ledgers.after_loss.nameless,
             looking=server.suspicious,
-            asked=LEDGER in server.ledgers._asked,
+            asked=server.ledgers.after_loss.has_settled(LEDGER),
         )
         if machine is None:
             return lost

@@ -98,9 +98,7 @@ def test_a_doubt_is_no_fence_and_no_licence() -> None:
     assert ledger.facts == before
     assert ledger.add(**WHO | {"key": OTHER_KEY}, lac=3, recovery=False).answer is Answer.UNAUTHORISED
     assert ledger.add(**WHO, lac=3, recovery=True).answer is Answer.OK
-    ledger.record_read(settles=False)
-    assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.UNKNOWN
-    ledger.record_read(settles=True)
+    ledger.record_read()
     assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.OK
     assert ledger.facts.limbo, "entries may be lost all the same"
 
@@ -109,7 +107,7 @@ def test_a_fence_after_the_record_was_asked_for_wins() -> None:
     ledger = machine()
     ledger.enter_limbo(5)
     assert ledger.set_fence(**WHO).answer is Answer.OK
-    ledger.record_read(settles=True)
+    ledger.record_read()
     assert ledger.add(**WHO, lac=3, recovery=False).answer is Answer.FENCED
 
 
@@ -129,7 +127,7 @@ def test_leaving_doubt_sets_a_fence_that_is_unknown() -> None:
     facts = ledger.facts
     assert (facts.fenced, facts.doubt, ledger.fence) == (True, None, Fence.PENDING)
     known = BookieLedgerMachine(LedgerFacts(1, key=KEY, doubt=Doubt(5)), known=True)
-    known.record_read(settles=True)
+    known.record_read()
     assert known.clear_limbo(5, key=KEY).answer is Answer.OK
     assert not known.facts.fenced
 
@@ -205,7 +203,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def hears_that_no_fence_was_lost(self) -> None:
-        self.ledger.record_read(settles=True)
+        self.ledger.record_read()
 
     @rule(lsn=st.integers(1, 3))
     def leaves_doubt(self, lsn: int) -> None:

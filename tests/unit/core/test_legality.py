@@ -262,7 +262,7 @@ RECOVERY_INPUTS = {
     "length_unavailable": lambda m: m.length_unavailable(()),
 }
 MACHINES = {
-    RecoveryMachine: (RECOVERY_TABLE, RECOVERIES, RECOVERY_INPUTS, {"check", "lap"}),
+    RecoveryMachine: (RECOVERY_TABLE, RECOVERIES, RECOVERY_INPUTS, {"check", "lac", "lap"}),
     ReadMachine: (READ_TABLE, READS, READ_INPUTS, {"check"}),
     LacMachine: (LAC_TABLE, LACS, LAC_INPUTS, {"check"}),
     FlushMachine: (FLUSH_TABLE, FLUSHES, FLUSH_INPUTS, {"check"}),

@@ -1,0 +1,108 @@
+"""What a bookie that may have lost records answers about a ledger, until the ledger's record says more.
+
+1. About a ledger that it does not know, and may have lost, nothing is conclusive (`of_stranger`); one that becomes known
+   so long begins in doubt (`machine`).
+2. Its search through all records puts those in doubt that it may have held (`is_suspect`).
+3. A normal add to a ledger whose fence may be lost waits until the ledger's record was read. The record settles the
+   fence or does not (`settles`, `settled`); then what waits is decided in its order, and where the fence is still unknown
+   another bookie takes the run (`once_read`).
+
+Source: docs/protocol/bookie.md, "After a loss"; docs/decisions/013-doubt-is-no-fence.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from quire.core.answers import Answer
+from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
+from quire.core.doubt import Doubt
+from quire.core.ids import BookieId
+from quire.core.ledger_metadata import LedgerMetadata
+from quire.core.rules import RULES, Rules
+
+SETTLED_MAX: Final = 1 << 16
+"""The newest settled ledgers are kept; one that was dropped costs another read of its record."""
+
+
+class AfterLoss:
+    """One bookie's judgement of what it may have lost.
+
+    Args:
+        lsn: of the record of the newest loss.
+        nameless: some loss could not be named: the fence of any ledger may be among it.
+        settled: ledgers whose records showed, since the last loss, that no fence of theirs was lost.
+        rules: the judgements.
+    """
+
+    __slots__ = ("_lsn", "_rules", "_settled", "nameless")
+
+    def __init__(
+        self, lsn: int, *, nameless: bool, settled: Iterable[int] = (), rules: Rules = RULES
+    ) -> None:
+        self.nameless = nameless
+        self._lsn = lsn
+        self._settled = dict.fromkeys(settled)
+        self._rules = rules
+
+    def machine(
+        self,
+        ledger_id: int,
+        facts: LedgerFacts | None,
+        *,
+        searching: bool,
+        kind: type[BookieLedgerMachine] = BookieLedgerMachine,
+    ) -> BookieLedgerMachine:
+        """The machine of a ledger.
+
+        Args:
+            facts: what is known of it; None: nothing, and a request for it came.
+            searching: whether it may be among what was lost, if it is not known.
+            kind: the machine's class.
+        """
+        known = facts is not None
+        if facts is None:
+            doubt = Doubt(self._lsn) if self._rules.unknown_may_be_lost(searching=searching) else None
+            facts = LedgerFacts(ledger_id, doubt=doubt)
+        asked = ledger_id in self._settled
+        return kind(facts, known=known, lost=self.nameless, asked=asked, rules=self._rules)
+
+    def of_stranger(self, *, searching: bool, failing: bool = False) -> Answer:
+        """The response about a ledger that is not known: UNKNOWN or NO_LEDGER.
+
+        Args:
+            searching: whether it may be among what was lost.
+            failing: the disk fails.
+        """
+        unsure = failing or self._rules.unknown_may_be_lost(searching=searching)
+        return Answer.UNKNOWN if unsure else Answer.NO_LEDGER
+
+    def is_suspect(self, record: LedgerMetadata, bookie: BookieId) -> bool:
+        """Whether the search puts a ledger in doubt that this bookie does not know."""
+        return self._rules.may_have_held(record, bookie)
+
+    def settles(self, record: LedgerMetadata, bookie: BookieId) -> bool:
+        """Whether a ledger's record, read after the loss, shows that no fence was lost."""
+        return self._rules.record_settles_fence(record, bookie)
+
+    def settled(self, ledger_id: int, machine: BookieLedgerMachine | None) -> None:
+        """A ledger's record settled its fence.
+
+        Args:
+            machine: the ledger's, if it has one already.
+        """
+        while len(self._settled) >= SETTLED_MAX:
+            del self._settled[next(iter(self._settled))]
+        self._settled[ledger_id] = None
+        if machine is not None:
+            machine.record_read()
+
+    def has_settled(self, ledger_id: int) -> bool:
+        """Whether its record settled a ledger's fence since the last loss."""
+        return ledger_id in self._settled
+
+
+def once_read(answer: Answer) -> Answer:
+    """What a run gets whose ledger's record was read for it: where that did not settle it, another bookie takes the run."""
+    return Answer.READ_ONLY if answer is Answer.UNKNOWN else answer
