@@ -73,23 +73,15 @@ def test_every_judgement_of_the_file_of_rules_is_one_that_a_mutant_can_swap():
     assert judgements == {field.name for field in fields(RULES)} - {"no_entry"}
 
 
-MODELS = {
-    "reader-record": "what a reader believes of an old record is decided by its driver, not yet in core",
-    "collector-late-lsn": "when the LSN of a pass is taken is decided by the collector's driver, not yet in core",
-    "collector-zxid": "the machine that judges by revisions needs a world that shows them",
-}
-"""The mutants that change what stands in `quire_testing` for a driver. No more may come."""
-
-
 def test_a_mutant_changes_what_ships_or_the_world():
     for name, mutant in MUTANTS.items():
         targets = mutant.switches.targets()
         assert targets, name
         others = [each for each in targets.values() if each != "fault of the world"]
-        assert all(each.startswith("quire.") for each in others) == (name not in MODELS), (name, targets)
+        assert all(each.startswith("quire.core.") for each in others), (name, targets)
         for each in others:
             module, _, member = each.rpartition(".")
-            assert name in MODELS or hasattr(importlib.import_module(module), member), each
+            assert hasattr(importlib.import_module(module), member), each
 
 
 @pytest.mark.parametrize(("name", "alone"), [("X3", "I7"), ("X8", "W")])

@@ -245,7 +245,7 @@ class GarbageCollector:
             self.told.due = ()
             await self._drop(doomed, mine)
         await _turn(unknown)
-        machine.finish(unknown)
+        machine.finish(unknown, self._storage.last_lsn)
         await _turn(unknown)
         self._warn(len(unknown))
         leap = id_to_leap_over(unknown, highest, RAISED_MAX)

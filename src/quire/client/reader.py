@@ -36,6 +36,7 @@ from quire.core.ledger_metadata import DigestType, LedgerMetadata, LedgerState
 from quire.core.losses import proves_loss
 from quire.core.quorum import write_set
 from quire.core.reader import ReadMachine
+from quire.core.rules import RULES
 from quire.wire.entries import Entries
 from quire.wire.entry import Entry
 from quire.wire.responses import ReadReply
@@ -333,8 +334,8 @@ class LedgerReader:
         connection is not tried at once.
         """
         self._take_record(*await self._ledgers.read(self.ledger_id))
-        asked = {bookie for bookie, _ in failure.answers}
-        if not asked <= set(self._record.ensemble_of(failure.entry_id)):
+        asked = [bookie for bookie, _ in failure.answers]
+        if not RULES.failed_read_stands(asked, self._record.ensemble_of(failure.entry_id)):
             return
         if not {answer for _, answer in failure.answers} - {Answer.WRONG_TOKEN}:
             raise reused_id(self.ledger_id, (bookie for bookie, _ in failure.answers))

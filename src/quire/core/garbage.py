@@ -180,8 +180,7 @@ class CollectorMachine:
             shown: the bookie's counter as the store shows it; None if there is none.
             store: which store that is.
             chain: a random number, not 0, for a chain that begins now.
-            lsn: the bookie's last LSN, taken before this pass asked the store anything. Taken later it may be that of a ledger
-                made after the counter was written, whose record goes with a backup that is put back.
+            lsn: the bookie's last LSN, taken before this pass asked the store anything.
         """
         self._begun = None
         self._stage(lsn)
@@ -332,17 +331,19 @@ class CollectorMachine:
         """The ledger is dropped."""
         self._due.pop(ledger_id, None)
 
-    def finish(self, unknown: Iterable[int]) -> None:
+    def finish(self, unknown: Iterable[int], lsn: int) -> None:
         """Every stretch was looked at: what was found is evidence from now on. While it holds, nothing is.
 
         Args:
             unknown: the missing ledgers for which there is no proof.
+            lsn: the bookie's last LSN now.
         """
         self.unknown = sorted(unknown)
         if self._begun is None:
             return
         own = self.kept
-        own.findings, own.missing, own.found_lsn = self._looking, self._due, self._lsn
+        own.findings, own.missing = self._looking, self._due
+        own.found_lsn = self._rules.pass_covers(self._lsn, lsn)
         # An order that stood already does not cover what this pass reports.
         own.told = frozenset(self.unknown)
         if self._by_hand:

@@ -8,7 +8,7 @@ Source: BookKeeper protocol; Vanlightly's guide; BookKeeper ledgers to logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -335,6 +335,11 @@ def look_allows_drop(*, record_there: bool, counter_is_own: bool) -> bool:
     return counter_is_own and not record_there
 
 
+def pass_covers(before: int, after: int) -> int:  # noqa: ARG001 - a mutant uses the other
+    """What a pass finds covers what was written before it asked for its counter: a ledger made later may go with a backup."""
+    return before
+
+
 def drop_covers(through: int, newest: int) -> bool:
     """What was written after the last finding is no part of the proof."""
     return newest <= through
@@ -371,6 +376,14 @@ def is_lost(*, holders: int, silent: int) -> bool:
 def copy_priority(copies: int, first: int) -> tuple[int, int]:
     """What has the fewest copies left is copied first, and of equals what comes first."""
     return copies, first
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def failed_read_stands(asked: Collection[BookieId], now: Collection[BookieId]) -> bool:
+    """An entry could not be had only if all that were asked are where the newest record has it: it may have moved."""
+    return set(asked) <= set(now)
 
 
 # --- log ----------------------------------------------------------------------------------------------------------
@@ -447,6 +460,7 @@ class Rules:
     tombstone_counts: Callable[..., bool] = tombstone_counts
     order_counts: Callable[..., bool] = order_counts
     look_allows_drop: Callable[..., bool] = look_allows_drop
+    pass_covers: Callable[[int, int], int] = pass_covers
     drop_covers: Callable[[int, int], bool] = drop_covers
     fragment_is_decided: Callable[[LedgerMetadata, int], bool] = fragment_is_decided
     may_touch: Callable[..., bool] = may_touch
@@ -454,6 +468,7 @@ class Rules:
     counts_as_missing: Callable[[Answer], bool] = counts_as_missing
     is_lost: Callable[..., bool] = is_lost
     copy_priority: Callable[[int, int], tuple[int, int]] = copy_priority
+    failed_read_stands: Callable[[Collection[BookieId], Collection[BookieId]], bool] = failed_read_stands
     ledgers_to_fence: Callable[[Sequence[int], Sequence[int]], list[int]] = ledgers_to_fence
     may_roll: Callable[[int], bool] = may_roll
     may_serve: Callable[..., bool] = may_serve

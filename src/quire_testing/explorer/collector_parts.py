@@ -35,6 +35,7 @@ class CollectorConfiguration:
         accepts: how often a person accepts the store as it is.
         full: passes at whose beginning the bookie's disk takes no evidence, so that the counter is not written.
         reuses: the id may come again while the bookie holds entries of another life that was not deleted.
+        revisions: the store's generation is its revision, as higher after a restore as after a write.
         expires: the bookie's own tombstone ends at some time, and the id can be written to again.
     """
 
@@ -52,6 +53,7 @@ class CollectorConfiguration:
     full: int = 0
     expires: bool = False
     reuses: bool = False
+    revisions: bool = False
 
     @property
     def name(self) -> str:

@@ -188,7 +188,7 @@ class CollectorWorld:
         )
 
     def _put(self, state: CollectorState, store: MetaStore) -> CollectorState:
-        revision = state.revision + 1 if self.switches.collector_sees_revisions else 0
+        revision = state.revision + 1 if self.configuration.revisions else 0
         return state._replace(store=store, revision=revision)
 
     # --- people, and what goes wrong ---------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class CollectorWorld:
         if self.configuration.restores <= FEW and len(others) >= left:
             copies, backups = others, 0
         # A restored ensemble begins a new epoch: its revisions are higher than any that were seen.
-        revision = 100 * (1 + state.revision // 100) if self.switches.collector_sees_revisions else 0
+        revision = 100 * (1 + state.revision // 100) if self.configuration.revisions else 0
         return Label("store", f"is put back to: {store_text(copy)}", kind="restore"), state._replace(
             store=copy, late=(), copies=copies, backups=backups, restores=left, revision=revision
         )
@@ -382,8 +382,6 @@ class CollectorWorld:
     def _lists(self, state: CollectorState) -> tuple[Label, CollectorState]:
         at, bookie = state.bookie.at, state.bookie
         machine = self._machine(bookie)
-        if self.switches.collector_lsn_late:
-            machine._lsn = bookie.lsn
         held = [LEDGER] if bookie.held else []
         machine.look(held, [LEDGER] if state.store.record else [])
         text = "missing" if machine.missing else "found" if held else "holds nothing"
@@ -477,7 +475,7 @@ class CollectorWorld:
         self, label: Label, state: CollectorState, machine: CollectorMachine, *, unknown: bool
     ) -> tuple[Label, CollectorState]:
         """The pass ends with this step: a step of its own for it would show nothing else."""
-        machine.finish([LEDGER] if unknown else [])
+        machine.finish([LEDGER] if unknown else [], state.bookie.lsn)
         told = ("ends its pass, and tells that ledger 1 is unknown" if machine.unknown else "ends its pass",)
         after = self._now(state, Pass("keep"), machine)
         if unknown and not machine.unknown:

@@ -18,7 +18,6 @@ from quire_testing.explorer.mutant import Mutant, with_rules
 from quire_testing.explorer.switches import SHIPPED
 from quire_testing.explorer.unfixed import (
     LooksBeforeItFences,
-    ReaderOfOldRecords,
     TakesWhatTheRecordTook,
     UnorderedWriter,
 )
@@ -419,12 +418,12 @@ LEDGER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
 """In the order of the reference's table."""
 
 READER_MUTANTS: Final[tuple[Mutant[Configuration], ...]] = (
-    Mutant(
+    with_rules(
         "reader-record",
         "a reader believes the bookies of a record that it read long ago",
-        replace(SHIPPED, reader=ReaderOfOldRecords),
         Configuration(3, 2, 2, 1, timeouts=1, breaks=1, explicit_lac=True, recoverers=0, readers=1),
         "R",
+        failed_read_stands=lambda asked, now: True,
     ),
     with_rules(
         "reader-timeout",

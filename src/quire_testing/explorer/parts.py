@@ -144,7 +144,7 @@ class WorldParts:
         self.budgets: Table[Budget] = Table()
         self.clearings: Table[Clearing] = Table()
         self.readers: Table[ReaderState] = Table(lambda reader: reader.key)
-        self.reader_driver: ReaderDriver = switches.reader(self.bookie_driver, switches.rules)
+        self.reader_driver = ReaderDriver(self.bookie_driver, switches.rules)
         n = configuration.bookies
         self.n = n
         self.names = ["writer", *(f"recoverer {i + 1}" for i in range(configuration.recoverers))]

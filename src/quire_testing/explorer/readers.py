@@ -121,15 +121,11 @@ class ReaderDriver:
             after.fault is None
             and vouched
             and entry_id <= after.lac
-            and self.trusts_old(asked, record, entry_id)
+            and self._rules.failed_read_stands(asked, record.ensemble_of(entry_id))
         ):
             text = f"entry {entry_id} is confirmed, and its whole write set says that it does not exist"
             return replace(after, fault=("R", text))
         return after
-
-    def trusts_old(self, asked: tuple[BookieId, ...], record: LedgerMetadata, entry_id: int) -> bool:
-        """Whether a failure stands: all who were asked are where the newest record has the entry."""
-        return set(asked) <= set(record.ensemble_of(entry_id))
 
     # --- the newest LAC ----------------------------------------------------------------------------------------------
 

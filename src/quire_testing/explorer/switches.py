@@ -12,7 +12,6 @@ from quire.core.log_trimming import TrimMachine
 from quire.core.recovery import RecoveryMachine
 from quire.core.rules import RULES, Rules
 from quire.core.writer import WriterMachine
-from quire_testing.explorer.readers import ReaderDriver
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +22,9 @@ class Switches:
         faults: the fields that are faults of the world, here of its metadata store.
         rules: the judgements of every machine.
         writer, recovery, log, trim, collector, bookie: the machines; of a bookie, that of one ledger.
-        reader: how a reader reads.
         blind_closes: the store takes a writer's close whatever the version (the compare-and-swap is left out).
         blind_lists: the store takes a log's list whatever the version: "open" when opening, "roll" when rolling,
             "trim" when truncating.
-        collector_sees_revisions: a collector gets the store's revision as its generation.
-        collector_lsn_late: a collector takes the LSN of a pass after it wrote its counter.
     """
 
     faults: ClassVar[frozenset[str]] = frozenset({"blind_closes", "blind_lists"})
@@ -39,11 +35,8 @@ class Switches:
     trim: type[TrimMachine] = TrimMachine
     collector: type[CollectorMachine] = CollectorMachine
     bookie: type[BookieLedgerMachine] = BookieLedgerMachine
-    reader: type[ReaderDriver] = ReaderDriver
     blind_closes: bool = False
     blind_lists: str = ""
-    collector_sees_revisions: bool = False
-    collector_lsn_late: bool = False
 
     def targets(self) -> dict[str, str]:
         """What differs from what ships: the name of a shipped rule or machine, or "fault of the world", by field or rule."""
@@ -56,14 +49,12 @@ class Switches:
             value, shipped = getattr(self, field.name), getattr(SHIPPED, field.name)
             if field.name == "rules" or value == shipped:
                 continue
-            bases = value.__bases__ if isinstance(value, type) else ()
             found[field.name] = (
                 "fault of the world"
                 if field.name in self.faults
                 else f"{shipped.__module__}.{shipped.__qualname__}"
-                if bases == (shipped,)
-                else "model"
             )
+            assert field.name in self.faults or value.__bases__ == (shipped,)
         return found
 
 

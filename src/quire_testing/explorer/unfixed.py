@@ -1,4 +1,4 @@
-"""Machines and drivers with exactly one fix taken out, for the mutants that no single rule makes.
+"""Machines with exactly one fix taken out, for the mutants that no single rule makes.
 
 Source: docs/counterexamples.md, "All of them".
 """
@@ -14,12 +14,9 @@ from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, BookieReady, Fence, LedgerFacts
 from quire.core.effects import Confirmed, SendRun
 from quire.core.ensemble_change import mask_of
-from quire.core.ids import BookieId
-from quire.core.ledger_metadata import LedgerMetadata
 from quire.core.log_list import LogHead
 from quire.core.log_trimming import TrimDeleteLedger, TrimMachine, TrimStatus
 from quire.core.writer import WriterMachine
-from quire_testing.explorer.readers import ReaderDriver
 
 
 class UnorderedWriter(WriterMachine):
@@ -88,14 +85,6 @@ class DeletesFirst(TrimMachine):
         super()._write(head, status)
         if status is TrimStatus.SWAPPING:
             self.out += [TrimDeleteLedger(item) for item in head.intents[-1].items]
-
-
-class ReaderOfOldRecords(ReaderDriver):
-    """What the bookies of the record say that the reader has stands, whatever the newest record says."""
-
-    def trusts_old(self, asked: tuple[BookieId, ...], record: LedgerMetadata, entry_id: int) -> bool:
-        """Always."""
-        return True
 
 
 class ConfirmsWithWhoeverIsThere(WriterMachine):
