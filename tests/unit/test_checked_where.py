@@ -26,7 +26,14 @@ def test_a_machine_or_a_format_has_tests(checked):
 
 def test_the_machines_that_decide_are_run_by_the_explorer():
     """A sink's commit and a repair have worlds of their own in `tests/support`; the others are tested alone."""
-    alone = {"CommitMachine", "FlushMachine", "MemoryPeakMachine", "RepairMachine", "SilenceMachine"}
+    alone = {
+        "CommitMachine",
+        "FlushMachine",
+        "MemoryPeakMachine",
+        "RepairMachine",
+        "RewriteMachine",
+        "SilenceMachine",
+    }
     assert {each.name for each in MACHINES if not each.proven_by} == alone
 
 

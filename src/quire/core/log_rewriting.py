@@ -1,7 +1,7 @@
 """Replacing closed ledgers of a log by one that holds the same records: the list's side of it.
 
 After the records are copied, one compare-and-swap changes the list: exactly the old items go, the new one stands where
-they stood, all offsets stay. Ledgers that leave the list this way stay readable until the collector's grace time is
+they stood, all offsets stay. `RewriteMachine` makes it once, also when responses are lost. Ledgers that leave the list this way stay readable until the collector's grace time is
 over, so a reader that has planned with the old list can end. The module must not know bytes, stores or what a record
 is.
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import pairwise
+from typing import Final, TypeAlias
 
 from quire.core.errors import ListChangedError, MisuseError
 from quire.core.ids import LedgerId
@@ -29,6 +31,33 @@ from quire.core.log_list import (
     Place,
     paged,
 )
+from quire.core.log_swap import HeadSwap
+from quire.core.state_table import StateTable
+
+PagedItems: TypeAlias = Sequence[tuple[PageRef, Sequence[LogItem]]]
+"""For each of a head's pages all items below it, oldest first."""
+
+
+class RewriteStatus(Enum):
+    """Where a rewrite of a list is."""
+
+    IDLE = "idle"
+    READING = "reading"
+    SWAPPING = "swapping"
+    ENDED = "ended"
+
+
+REWRITE: Final = StateTable(
+    RewriteStatus,
+    {
+        "start": "idle > reading",
+        "list_read": "reading > swapping ended",
+        "head_written": "swapping > ended",
+        "head_conflicted": "swapping > reading",
+    },
+    refused=("start",),
+)
+"""Which input does what in which status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +129,7 @@ def is_done(items: Sequence[LogItem], replacements: Sequence[Replacement]) -> bo
 
 def with_replaced(
     head: LogHead,
-    paged_items: Sequence[tuple[PageRef, Sequence[LogItem]]],
+    paged_items: PagedItems,
     replacements: Sequence[Replacement],
     layout: PageLayout,
     name_page: PageNamer,
@@ -152,6 +181,127 @@ def with_replaced(
     made, pages = paged(fresh, layout, name_page)
     made = replace(made, dropped_items=0)
     return replace(made, dropped_items=last_place - made.item_count).checked(), pages
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteReadList:
+    """Read the head and all items of its pages; answer `list_read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteWriteHead:
+    """Store the pages and replace the head at `version`, if the new ledgers are there still.
+
+    Answer `head_written`, or `head_conflicted` when it was not replaced or that is unknown.
+    """
+
+    head: LogHead
+    version: int
+    pages: tuple[LogPage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteEnded:
+    """The list holds all the new items."""
+
+
+RewriteEffect: TypeAlias = RewriteReadList | RewriteWriteHead | RewriteEnded
+
+
+class RewriteMachine:
+    """One change of a list for some replacements. Use a new machine for the next one.
+
+    Args:
+        replacements: what to replace, in the list's order.
+        layout: how many items make a page.
+        name_page: the name of a page.
+        archive: the directory with the files of items that move there; empty if none does.
+        compacted_below: up to where later records were looked for, if some were left out for their sake.
+    """
+
+    __slots__ = (
+        "_archive", "_compacted_below", "_layout", "_name_page", "_replacements", "_swap", "out", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        replacements: Sequence[Replacement],
+        layout: PageLayout,
+        name_page: PageNamer,
+        *,
+        archive: str = "",
+        compacted_below: int = 0,
+    ) -> None:
+        self._replacements = tuple(replacements)
+        self._layout, self._name_page = layout, name_page
+        self._archive, self._compacted_below = archive, compacted_below
+        self._swap: HeadSwap[LogHead, int] = HeadSwap(-1)
+        self.status = RewriteStatus.IDLE
+        self.out: list[RewriteEffect] = []
+
+    def start(self) -> None:
+        """Begin. Effects: RewriteReadList."""
+        assert REWRITE.acts["start"][self.status]
+        self._read()
+
+    def list_read(self, head: LogHead, version: int, paged_items: PagedItems) -> None:
+        """The list as it is now.
+
+        Effects:
+            RewriteWriteHead; RewriteEnded if the new items are in it, by an earlier compare-and-swap of this machine or of
+            another one for the same copies.
+
+        Raises:
+            ListChangedError, MisuseError: it cannot be done in this list, which is unchanged.
+        """
+        if not REWRITE.acts["list_read"][self.status]:
+            return
+        self._swap.found(head, version)
+        if self._archive and head.archive not in {"", self._archive}:
+            msg = f"log {head.name!r} has its archive at {head.archive}, not at {self._archive}"
+            raise MisuseError(msg, log=head.name)
+        if is_done([*(item for _, items in paged_items for item in items), *head.items], self._replacements):
+            self._end()
+            return
+        made, pages = with_replaced(head, paged_items, self._replacements, self._layout, self._name_page)
+        made = replace(
+            made,
+            generation=head.generation + 1,
+            archive=self._archive or head.archive,
+            compacted_below=max(head.compacted_below, self._compacted_below),
+        )
+        self._swap.write(made)
+        self.status = REWRITE.moved[self.status, RewriteStatus.SWAPPING]
+        self.out.append(RewriteWriteHead(made, version, pages))
+
+    def head_written(self) -> None:
+        """The compare-and-swap succeeded. Effects: RewriteEnded."""
+        if REWRITE.acts["head_written"][self.status]:
+            self._swap.written(self._swap.version)  # nothing is written at the new one
+            self._end()
+
+    def head_conflicted(self) -> None:
+        """The list is another one by now, or what became of the compare-and-swap is unknown. Effects: RewriteReadList."""
+        if REWRITE.acts["head_conflicted"][self.status]:
+            self._read()
+
+    def _read(self) -> None:
+        self._swap.read()
+        self.status = REWRITE.moved[self.status, RewriteStatus.READING]
+        self.out.append(RewriteReadList())
+
+    def _end(self) -> None:
+        self.status = REWRITE.moved[self.status, RewriteStatus.ENDED]
+        self.out.append(RewriteEnded())
+
+    def check(self) -> None:
+        """Assert what must hold between any two inputs."""
+        assert (self.status is RewriteStatus.READING) == self._swap.awaits("found"), (
+            "a read is asked for once"
+        )
+        assert (self.status is RewriteStatus.SWAPPING) == self._swap.awaits("written"), (
+            "one swap is in flight"
+        )
 
 
 def _changed(head: LogHead, found: Replacement) -> ListChangedError:

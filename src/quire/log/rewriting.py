@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from quire.client.client import Client
@@ -26,7 +25,7 @@ from quire.core.errors import (
 from quire.core.ids import LedgerId
 from quire.core.log_commit import HeadChange
 from quire.core.log_list import LogHead, LogItem, LogSettings, PageLayout, PageRef, Place
-from quire.core.log_rewriting import Replacement, is_done, replaceable, with_replaced
+from quire.core.log_rewriting import Replacement, RewriteMachine, RewriteStatus, RewriteWriteHead, replaceable
 from quire.log.config import LogConfig
 from quire.log.heads import LogHeads
 from quire.log.ledgers import LogLedgers, is_batched, read_views, summary
@@ -147,33 +146,36 @@ class LogRewriter:
             NoSuchLogError: the log was deleted.
             MetadataUnknownError: the outcome is unknown; call again.
         """
-        await Patience(self._config.metadata_attempts_max).until_in(
-            lambda: self._swap_once(replacements, archive, compacted_below),
-            (*LOST, StoreAwayError, StoreBusyError),
-        )
-
-    async def _swap_once(
-        self, replacements: Sequence[Replacement], archive: str, compacted_below: int
-    ) -> None:
-        head, version = await self._head()
-        if archive and head.archive not in {"", archive}:
-            msg = f"log {head.name!r} has its archive at {head.archive}, not at {archive}"
-            raise MisuseError(msg, log=head.name)
-        paged_items = await self._paged(head)
-        if is_done([*_flat(paged_items), *head.items], replacements):
-            return
-        required = [
-            await self._guard(each.new) for each in replacements if each.new.place is not Place.ARCHIVE
-        ]
         layout = PageLayout(self._config.page_items, self._config.fan_out)
-        made, pages = with_replaced(head, paged_items, replacements, layout, page_name)
-        made = replace(
-            made,
-            generation=head.generation + 1,
-            archive=archive or head.archive,
-            compacted_below=max(head.compacted_below, compacted_below),
+        machine = RewriteMachine(
+            replacements, layout, page_name, archive=archive, compacted_below=compacted_below
         )
-        await self._heads.write_all([HeadChange(made, version, tuple(pages))], required)
+        attempts_max = self._config.metadata_attempts_max
+        patience = Patience(attempts_max)
+        machine.start()
+        while machine.status is not RewriteStatus.ENDED:
+            (effect,), machine.out = machine.out, []
+            if not isinstance(effect, RewriteWriteHead):
+                machine.list_read(*await Patience(attempts_max).ask(self._list))
+                continue
+            try:
+                await self._write(effect, replacements)
+            except (*LOST, StoreAwayError, StoreBusyError) as error:
+                await patience.failed(error, again=True)
+                machine.head_conflicted()
+            else:
+                machine.head_written()
+
+    async def _list(self) -> tuple[LogHead, int, list[tuple[PageRef, list[LogItem]]]]:
+        head, version = await self._head()
+        return head, version, await self._paged(head)
+
+    async def _write(self, effect: RewriteWriteHead, replacements: Sequence[Replacement]) -> None:
+        """Replace the head if the new ledgers are there as they were made."""
+        new = (each.new for each in replacements if each.new.place is not Place.ARCHIVE)
+        required = [await self._guard(each) for each in new]
+        change = HeadChange(effect.head, effect.version, effect.pages)
+        await self._heads.write_all([change], required)
 
     async def _head(self) -> tuple[LogHead, int]:
         found = await self._heads.read(self._log_id)

@@ -16,7 +16,8 @@ from quire.core.log import LogMachine
 from quire.core.log_commit import COMMIT, CommitBatch, CommitMachine, CommitStatus, FoundHead, Part
 from quire.core.log_fencing import Fencing
 from quire.core.log_handle import LOG, LogStatus
-from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem
+from quire.core.log_list import ItemState, Leader, LedgerSummary, LogHead, LogItem, PageLayout
+from quire.core.log_rewriting import REWRITE, Replacement, RewriteMachine, RewriteStatus
 from quire.core.log_roll import ROLL, Roll, RollStep
 from quire.core.log_swap import SWAP, HeadSwap, SwapStep
 from quire.core.log_trimming import TRIM, TrimMachine, TrimStatus
@@ -261,7 +262,33 @@ RECOVERY_INPUTS = {
     "length_found": lambda m: m.length_found(7),
     "length_unavailable": lambda m: m.length_unavailable(()),
 }
+CLOSED = head_of(ONE, TWO, LedgerId(4), LedgerId(5), open_last=False)
+COPY = LogItem(NEXT, state=ItemState.CLOSED, count=8)
+
+
+def rewritten(*steps):
+    copied = [Replacement.by_copy(CLOSED.items[:2], COPY)]
+    return started(RewriteMachine(copied, PageLayout(), page_name), *steps)
+
+
+def list_read(machine):
+    machine.list_read(CLOSED, 3, [])
+
+
+REWRITES = {
+    RewriteStatus.IDLE: lambda: RewriteMachine([], PageLayout(), page_name),
+    RewriteStatus.READING: lambda: rewritten(),
+    RewriteStatus.SWAPPING: lambda: rewritten(list_read),
+    RewriteStatus.ENDED: lambda: rewritten(list_read, lambda m: m.head_written()),
+}
+REWRITE_INPUTS = {
+    "start": lambda m: m.start(),
+    "list_read": list_read,
+    "head_written": lambda m: m.head_written(),
+    "head_conflicted": lambda m: m.head_conflicted(),
+}
 MACHINES = {
+    RewriteMachine: (REWRITE, REWRITES, REWRITE_INPUTS, {"check"}),
     RecoveryMachine: (RECOVERY_TABLE, RECOVERIES, RECOVERY_INPUTS, {"check", "lac", "lap"}),
     ReadMachine: (READ_TABLE, READS, READ_INPUTS, {"check"}),
     LacMachine: (LAC_TABLE, LACS, LAC_INPUTS, {"check"}),
