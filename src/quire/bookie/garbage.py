@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -139,7 +138,6 @@ class GarbageCollector:
         self._file = CollectorFile(Path(config.directory), files)
         self._machine = CollectorMachine(self._read_file(), rules)
         self._leapt = -1
-        self._passed: deque[tuple[int, int]] = deque()
         self._warned = 0
 
     def _read_file(self) -> Kept:
@@ -253,24 +251,10 @@ class GarbageCollector:
             await self._leap(leap)
         if mine is not None:
             await self._keep()
-            await store.tell_watermark(mine, self._watermark(begun_ms, store.revision), stones.revisions)
+            late_ms = min(LATE_ADD_MS, int(self._config.tombstone_seconds * 1000))
+            watermark = machine.watermark(begun_ms, store.revision, late_ms)
+            await store.tell_watermark(mine, watermark, stones.revisions)
             await store.end_tombstones(stones.revisions)
-
-    def _watermark(self, begun_ms: int, revision: int) -> int:
-        """Up to which revision no tombstone is needed here any more: that of a pass so long ago that no add is late.
-
-        A bookie that was slow gets adds of a ledger after it was deleted, and after a pass that did not find it here.
-
-        Args:
-            begun_ms: when this pass wrote its counter.
-            revision: of that write.
-        """
-        late_ms = min(LATE_ADD_MS, int(self._config.tombstone_seconds * 1000))
-        self._passed.append((begun_ms, revision))
-        while len(self._passed) > 1 and self._passed[1][0] <= begun_ms - late_ms:
-            self._passed.popleft()
-        at, passed = self._passed[0]
-        return passed if at <= begun_ms - late_ms else 0
 
     async def _count(self) -> int | None:
         """Raise the counter. Its version; None while nothing may be dropped."""

@@ -154,7 +154,7 @@ class CollectorMachine:
     """
 
     __slots__ = (
-        "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_rules", "holding", "kept", "missing", "unknown",
+        "_before", "_begun", "_by_hand", "_due", "_fresh", "_looking", "_lsn", "_passed", "_rules", "holding", "kept", "missing", "unknown",
     )  # fmt: skip
 
     def __init__(self, kept: Kept, rules: Rules = RULES) -> None:
@@ -169,6 +169,7 @@ class CollectorMachine:
         self._due: dict[int, int] = {}
         self._by_hand: list[int] = []
         self._lsn = 0
+        self._passed: tuple[tuple[int, int], ...] = ()
         self._rules = rules
 
     # --- the counter ---------------------------------------------------------------------------------------------
@@ -350,6 +351,21 @@ class CollectorMachine:
             own.told = own.told.difference(self._by_hand)
         self._begun = None
         self._stage(0)
+
+    def watermark(self, begun_ms: int, revision: int, late_ms: int) -> int:
+        """Up to which revision no tombstone is needed here any more; 0 if nothing is known yet.
+
+        A bookie that was slow gets adds of a ledger after it was deleted, and after a pass that did not find it here.
+
+        Args:
+            begun_ms: when this pass wrote its counter.
+            revision: of that write.
+            late_ms: how long after a deletion an add may come.
+        """
+        passed = (*self._passed, (begun_ms, revision))
+        old = [each for each in passed if self._rules.watermark_counts(begun_ms - each[0], late_ms)]
+        self._passed = (*old[-1:], *passed[len(old) :])
+        return old[-1][1] if old else 0
 
 
 def tombstones_over(revisions: Iterable[tuple[int, int]], watermarks: Collection[int]) -> list[int]:

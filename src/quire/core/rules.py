@@ -340,6 +340,11 @@ def pass_covers(before: int, after: int) -> int:  # noqa: ARG001 - a mutant uses
     return before
 
 
+def watermark_counts(age_ms: int, late_ms: int) -> bool:
+    """A tombstone is needed until a pass so long ago that no add of its ledger comes later has seen it."""
+    return age_ms >= late_ms
+
+
 def drop_covers(through: int, newest: int) -> bool:
     """What was written after the last finding is no part of the proof."""
     return newest <= through
@@ -410,6 +415,16 @@ def may_send_to_next(*, previous_confirmed: bool) -> bool:
     return previous_confirmed
 
 
+def unlisted_is_garbage(unlisted_ms: int, grace_ms: int) -> bool:
+    """A leader lists what it has created within the grace time, or never."""
+    return unlisted_ms >= grace_ms
+
+
+def staged_is_garbage(*, log_gone: bool, replayed: bool, age_ms: int | None, grace_ms: int) -> bool:
+    """What a sink staged is kept as long as its batch may be committed: not after another attempt's commit of it."""
+    return log_gone or replayed or (age_ms is not None and age_ms >= grace_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The set of judgements that a machine works by."""
@@ -461,6 +476,7 @@ class Rules:
     order_counts: Callable[..., bool] = order_counts
     look_allows_drop: Callable[..., bool] = look_allows_drop
     pass_covers: Callable[[int, int], int] = pass_covers
+    watermark_counts: Callable[[int, int], bool] = watermark_counts
     drop_covers: Callable[[int, int], bool] = drop_covers
     fragment_is_decided: Callable[[LedgerMetadata, int], bool] = fragment_is_decided
     may_touch: Callable[..., bool] = may_touch
@@ -473,6 +489,8 @@ class Rules:
     may_roll: Callable[[int], bool] = may_roll
     may_serve: Callable[..., bool] = may_serve
     may_send_to_next: Callable[..., bool] = may_send_to_next
+    unlisted_is_garbage: Callable[[int, int], bool] = unlisted_is_garbage
+    staged_is_garbage: Callable[..., bool] = staged_is_garbage
     no_entry: int = NO_ENTRY
 
 

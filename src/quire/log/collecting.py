@@ -1,10 +1,8 @@
 """Finds what crashes left of logs: ledgers that no list holds, pages that no list names, intents; clears them.
 
-What a sink staged goes as soon as it cannot be committed any more: its query's mark has reached its batch, or its log
-is gone. Without such a fact it goes when it is older than the grace time; a commit that comes later still finds out,
-because its compare-and-swap requires the ledgers that it lists. Everything else goes only when it was unlisted at one
-look and, a grace time after that, at every look until another one: a leader that has created a ledger and not listed it
-yet has that long. In every case the deletion itself requires the list that was looked at (`listing.py`).
+`core/log_garbage.py` decides what may go. A commit that comes later than the grace time still finds out, because its
+compare-and-swap requires the ledgers that it lists; and the deletion itself requires the list that was looked at
+(`listing.py`).
 
 Everything is looked up by what the ledger's own metadata says (`quire.log`); a short or failed listing shows less, so
 it deletes less.
@@ -21,6 +19,7 @@ from typing import Final
 from quire.client.client import Client
 from quire.core.errors import CorruptMetadataError, NoSuchLogError
 from quire.core.ids import LedgerId
+from quire.core.log_garbage import LogGarbage, Thing
 from quire.core.log_list import LogHead
 from quire.core.log_marks import is_replay
 from quire.core.log_trimming import TrimMachine
@@ -76,9 +75,8 @@ class LogCollector:
 
     def __init__(self, client: Client, grace_ms: int = GRACE_MS) -> None:
         self._client = client
-        self._grace_ms = grace_ms
+        self._garbage = LogGarbage(grace_ms)
         self._ledgers = LogLedgers(client)
-        self._since: dict[int | str, int] = {}
 
     async def collect(self) -> Collected:
         """Look once; delete what was unlisted for the grace time and is so now."""
@@ -96,10 +94,7 @@ class LogCollector:
         ]
         now = self._client.clock.now_ms()
         waiting = await self._intents(heads)
-        found: list[int | str] = [*unlisted, *unlisted_pages, *waiting]
-        # Whatever was listed in between begins anew.
-        self._since = {thing: self._since.get(thing, now) for thing in found}
-        due = {thing for thing, since in self._since.items() if now - since >= self._grace_ms}
+        due = self._garbage.looked([*unlisted, *unlisted_pages, *waiting], now)
         due.update(ledger_id for ledger_id, made in unlisted.items() if self._is_over(made, listings))
         pages = [each for each in unlisted_pages if each in due][:DELETES_MAX]
         ledgers = [
@@ -115,22 +110,22 @@ class LogCollector:
         intents = [each for each in waiting if each in due]
         for each in intents:
             await self._carry_out(heads, waiting[each])
-        gone: set[int | str] = {*ledgers, *pages, *intents}
-        self._since = {thing: since for thing, since in self._since.items() if thing not in gone}
-        return Collected(tuple(ledgers), tuple(pages), tuple(intents), len(self._since))
+        gone: list[Thing] = [*ledgers, *pages, *intents]
+        self._garbage.cleared(gone)
+        return Collected(tuple(ledgers), tuple(pages), tuple(intents), self._garbage.suspected)
 
     def _is_over(self, made: _Made, listings: dict[bytes, Listing | None]) -> bool:
         """Whether a ledger that a sink staged, and that no list names, may go now."""
         by, listing = made.staged_by, listings[made.log_id]
         if by is None or listing is None:
             return False
-        if listing.head is None:
-            return True  # ids of logs are never used again
-        mark = listing.head.mark(by.query) if by.query and not by.consents else None
-        if mark is not None and mark.incarnation == by.incarnation and is_replay(by.batch, mark):
-            return True
-        wall = self._client.clock.wall_ms()
-        return made.created_ms is not None and wall - made.created_ms >= self._grace_ms
+        head, created_ms = listing.head, made.created_ms
+        mark = head.mark(by.query) if head is not None and by.query and not by.consents else None
+        return self._garbage.staged_is_over(
+            log_gone=head is None,
+            replayed=mark is not None and mark.incarnation == by.incarnation and is_replay(by.batch, mark),
+            age_ms=None if created_ms is None else self._client.clock.wall_ms() - created_ms,
+        )
 
     async def _intents(self, heads: LogHeads) -> dict[str, LogHead]:
         """The logs with a truncation or deletion under way, by their oldest intent. Damaged heads say nothing."""
