@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from quire_testing.crash.bookie_run import BookieRun
-from quire_testing.crash.campaign import Campaign, Result, go_through
+from quire_testing.crash.campaign import Campaign, ImagesResult, go_through
 from quire_testing.crash.workloads import ROLL_BYTES, WORKLOADS
 from support.rounds import FULL, keep_figures, rounds
 
@@ -53,7 +53,7 @@ def test_a_bookie_starts_on_every_image(number) -> None:
 @pytest.mark.timeout(7200)
 def test_crash_images() -> None:
     """All of them, on both cores, in `make full`."""
-    total = Result()
+    total = ImagesResult()
     with ProcessPoolExecutor(2) as pool:
         for result, name in pool.map(one, range(len(CASES))):
             print(f"{name}: {result.images} images, {result.nested} of them inside of starts", flush=True)

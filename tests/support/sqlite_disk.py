@@ -22,7 +22,16 @@ from pathlib import Path
 
 import pytest
 
-from quire_testing.crash.operations import Create, Mark, Recording, Remove, Resize, Sync, SyncDirectory, Write
+from quire_testing.crash.operations import (
+    CreateFile,
+    Milestone,
+    Recording,
+    Remove,
+    Resize,
+    Sync,
+    SyncDirectory,
+    Write,
+)
 from quire_testing.kit.memory import DIRECTORY, Tree
 
 OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)  # SQLite keeps the name's address
@@ -107,7 +116,7 @@ class SqliteRecorder:
         self._os = {}
 
     def mark(self, what: object) -> None:
-        self.recording.operations.append(Mark(what))
+        self.recording.operations.append(Milestone(what))
 
     def __enter__(self):
         library = ctypes.CDLL(_sqlite3.__file__)
@@ -166,7 +175,7 @@ class SqliteRecorder:
         if missing:
             self._next += 1
             self._numbers[str(path)] = self._next
-            self._keep(Create(str(path), self._numbers[str(path)]))
+            self._keep(CreateFile(str(path), self._numbers[str(path)]))
         self._open[file] = self._numbers[str(path)]
         pointer = ctypes.cast(file, POINTER(c_void_p))  # a file begins with the address of its methods
         ours = self._methods.get(pointer[0])
@@ -219,7 +228,7 @@ class SqliteRecorder:
         if Path(path).is_relative_to(self.root):
             self._next += 1
             self._numbers[str(path)] = self._next
-            self._keep(Create(str(path), self._next))
+            self._keep(CreateFile(str(path), self._next))
 
     def _python_opened(self, path, flags, mode=0o777):
         name = str(path)
@@ -228,7 +237,7 @@ class SqliteRecorder:
         if missing and Path(name).is_relative_to(self.root):
             self._next += 1
             self._numbers[name] = self._next
-            self._keep(Create(name, self._next))
+            self._keep(CreateFile(name, self._next))
         if name in self._numbers or name == str(self.root):
             self._descriptors[descriptor] = name
         return descriptor

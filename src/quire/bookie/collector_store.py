@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quire.core.errors import AlreadyExistsError, CorruptMetadataError, RefusedError
-from quire.core.garbage import By, Mark, PassCount, Proof, tombstones_over
+from quire.core.garbage import By, PassCount, Proof, TombstoneMark, tombstones_over
 from quire.core.ids import BookieId, LedgerId
 from quire.metadata.bookies import BookieRegistry
 from quire.metadata.keys import PASSES, WATERMARKS, passes_key, tombstone_key, watermark_key
@@ -60,7 +60,7 @@ class Tombstones:
         revisions: of all: (ledger id, revision, version).
     """
 
-    marks: dict[int, tuple[Mark, int]] = field(default_factory=dict)
+    marks: dict[int, tuple[TombstoneMark, int]] = field(default_factory=dict)
     revisions: list[tuple[int, int, int]] = field(default_factory=list)
 
 
@@ -160,7 +160,7 @@ class CollectorStore:
                 except CorruptMetadataError as error:
                     log.warning("a tombstone cannot be read and is ignored: %s", error)
                     continue
-                found.marks[ledger_id] = Mark(says.token, says.by_hand), value.version
+                found.marks[ledger_id] = TombstoneMark(says.token, says.by_hand), value.version
             if len(page) < LIST_LIMIT:
                 return found
             after = page[-1][0]

@@ -28,7 +28,16 @@ from quire.bookie.config import BookieConfig
 from quire.bookie.ledgers import Ledgers
 from quire.bookie.waiters import settle
 from quire.core.errors import CorruptMetadataError, QuireError, StorageError
-from quire.core.garbage import CollectorMachine, Count, Hold, Kept, Mark, Proof, StoreName, id_to_leap_over
+from quire.core.garbage import (
+    CollectorMachine,
+    Count,
+    Hold,
+    Kept,
+    Proof,
+    StoreName,
+    TombstoneMark,
+    id_to_leap_over,
+)
 from quire.core.ids import ID_MAX, LedgerId
 from quire.core.rules import RULES, Rules
 from quire.env.interfaces import Chance, Clock, Files, Worker
@@ -314,7 +323,7 @@ class GarbageCollector:
             if whole:
                 return highest
 
-    async def _judge(self, marks: dict[int, tuple[Mark, int]]) -> tuple[list[Doomed], list[int]]:
+    async def _judge(self, marks: dict[int, tuple[TombstoneMark, int]]) -> tuple[list[Doomed], list[int]]:
         """What is to go, and what there is no proof for."""
         doomed: list[Doomed] = []
         unknown: list[int] = []

@@ -78,8 +78,7 @@ class LedgerRecovery(AddSink):
         self._clock, self._chance, self._config = context.clock, context.chance, context.config
         self._machine = context.machines.recovery(record, version)
         self._ignored_lacs = ignored_lacs
-        self._loop = asyncio.get_running_loop()
-        self._result: asyncio.Future[RecoveryResult] = self._loop.create_future()
+        self._result: asyncio.Future[RecoveryResult] = asyncio.get_running_loop().create_future()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._entries: dict[int, Entry] = {}
         self._made: tuple[SendRecoveryAdds, list[Copies]] | None = None
@@ -164,7 +163,7 @@ class LedgerRecovery(AddSink):
                 if not self._result.done():
                     self._result.set_exception(error)
 
-        task = self._loop.create_task(feed())
+        task = asyncio.create_task(feed())
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 

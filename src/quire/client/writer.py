@@ -66,6 +66,7 @@ class LedgerWriter(WriterEnd):
         "_entry_overhead",
         "_finished",
         "_futures",
+        "_loop",
         "_new_future",
         "_payloads",
         "_run_bytes_max",
@@ -86,6 +87,7 @@ class LedgerWriter(WriterEnd):
         super().__init__(record, version, access, context, absent)
         config = context.config
         self._sealer = sealer_of(access.digest, record.ensemble_size, record.write_quorum)
+        self._loop = asyncio.get_running_loop()
         # Read for every entry.
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
         self._entry_overhead = self._sealer.entry_overhead

@@ -74,7 +74,6 @@ class WriterDriver(ABC):
         "_flush",
         "_lacs",
         "_ledgers",
-        "_loop",
         "_lost",
         "_machine",
         "_news",
@@ -102,7 +101,6 @@ class WriterDriver(ABC):
         self._bookies, self._ledgers = context.bookies, context.ledgers
         self._clock, self._chance = context.clock, context.chance
         self._quarantine, self._ticks, self._lacs = context.quarantine, context.ticks, context.lacs
-        self._loop = asyncio.get_running_loop()
         self._window = ByteWindow(config.window_bytes_max)
         self._outgoing = Outgoing(
             access, self._bookies, self._window, config, self._machine.ensemble, self, self._clock
@@ -330,7 +328,7 @@ class WriterDriver(ABC):
         if self._timer is not None:
             self._timer.cancel()
         delay_ms = max(0, effect.at_ms - self._clock.now_ms())
-        self._timer = self._loop.call_later(delay_ms / 1000, self._timer_fired)
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
@@ -424,7 +422,7 @@ class WriterDriver(ABC):
         self._perform()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+        task = asyncio.create_task(work)
         self._tasks = (*self._tasks, task)
         task.add_done_callback(self._task_done)
 

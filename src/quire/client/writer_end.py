@@ -77,7 +77,7 @@ class WriterEnd(WriterDriver):
     async def _flushed(self) -> None:
         flush = self._flush
         if flush is not None and not flush.done:
-            done: asyncio.Future[None] = self._loop.create_future()
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             flush.when_done(lambda: None if done.done() else done.set_result(None))
             await done
 

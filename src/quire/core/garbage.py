@@ -120,7 +120,7 @@ class Proof(NamedTuple):
     through: int | None = None
 
 
-class Mark(NamedTuple):
+class TombstoneMark(NamedTuple):
     """What a tombstone in the store says of a ledger: its token (0 = it had none), and whether a person left it."""
 
     token: int
@@ -271,7 +271,7 @@ class CollectorMachine:
             else:
                 self.missing.append(ledger_id)
 
-    def proof(self, ledger_id: int, mark: Mark | None, token: int) -> Proof | None:
+    def proof(self, ledger_id: int, mark: TombstoneMark | None, token: int) -> Proof | None:
         """What proves that a missing ledger was deleted; None: that is unknown.
 
         Args:
@@ -298,7 +298,7 @@ class CollectorMachine:
         return None
 
     def judge(
-        self, ledger_id: int, mark: Mark | None, token: int, written_since: Callable[[int], bool]
+        self, ledger_id: int, mark: TombstoneMark | None, token: int, written_since: Callable[[int], bool]
     ) -> Proof | None:
         """As `proof`, for all that is here; a ledger with one is due: it will be judged again if this pass keeps it.
 

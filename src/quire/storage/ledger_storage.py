@@ -110,7 +110,7 @@ class LedgerStorage:
         self._states = States(
             start.ledgers,
             start.suspicion,
-            start.suspicion_sequence,
+            start.suspicion_place[1],
             self._journal,
             self.segments,
             self.unsealed,

@@ -85,7 +85,7 @@ class Start:
         ledgers: all that are known, shrunk tombstones too.
         kept: records that are carried over as they are, with the segment of each.
         suspicion: what was suspected before, and is still.
-        suspicion_lsn, suspicion_sequence: where that is written down.
+        suspicion_place: the LSN of the record that says so, and its segment's sequence.
         resume: the segment to go on in, after a clean stop without any damage.
         all_suspect, named: what this start must put in limbo.
         strangers: of some of those that are named nothing else is known.
@@ -104,8 +104,7 @@ class Start:
         self.ledgers: dict[int, StoredLedger] = {}
         self.kept: list[tuple[int, list[KeptPlace]]] = []
         self.suspicion = Suspicion()
-        self.suspicion_lsn = 0
-        self.suspicion_sequence = 0
+        self.suspicion_place = (0, 0)
         self.resume: Segment | None = None
         self.all_suspect = False
         self.named: set[int] = set()
@@ -381,10 +380,10 @@ class Start:
 
     def _state(self, sequence: int, ledger_id: int, lsn: int, body: bytes | memoryview) -> None:
         if ledger_id == ALL_LEDGERS:
-            if lsn > self.suspicion_lsn:
+            if lsn > self.suspicion_place[0]:
                 with self._refusing(sequence):
                     self.suspicion = decode_suspicion(body)
-                self.suspicion_lsn, self.suspicion_sequence = lsn, sequence
+                self.suspicion_place = (lsn, sequence)
             return
         ledger = self._ledger(ledger_id)
         if lsn <= ledger.state_lsn:

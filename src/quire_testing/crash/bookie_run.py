@@ -27,7 +27,7 @@ from quire.storage.ledger_storage import LedgerStorage
 from quire.wire.entry import EntryDigest
 from quire.wire.native import Flag, Kind
 from quire.wire.run import RunView, encode_run
-from quire_testing.crash.promises import Event, Promises, Told, request
+from quire_testing.crash.promises import BookieMark, Promises, Told, request
 from quire_testing.crash.recorder import RecordingFiles
 from quire_testing.kit.memory import MemoryFiles
 from quire_testing.kit.stepped import StepClock, StepWorker
@@ -82,7 +82,7 @@ def entries_for(
 class _Waiting:
     """A response that is not out yet."""
 
-    event: Event
+    event: BookieMark
 
 
 class BookieRun:
@@ -128,7 +128,7 @@ class BookieRun:
         self.worker = self.make_worker()
         identity, self.storage = open_storage(self._wrapped, self.config, worker=self.worker, seed=self._salt)
         self.ledgers = TurnedLedgers(self.storage, lambda: None)
-        self.files.mark(Event(Told.BOOKIE, text=identity.bookie_id))
+        self.files.mark(BookieMark(Told.BOOKIE, text=identity.bookie_id))
 
     def kill(self) -> None:
         """The process is gone with all that it had not written; the page cache stays. Start another one."""
@@ -167,7 +167,7 @@ class BookieRun:
                 [len(entry) for _, entry in entries], digest_type=int(DigestType.CRC32C), period=1, residues=1,
             )
         )  # fmt: skip
-        asked = Event(Told.ASKED_ADD, ledger_id, tuple(entries))
+        asked = BookieMark(Told.ASKED_ADD, ledger_id, tuple(entries))
         self.files.mark(asked)
         known = NO_ENTRY if recovery else lac
         answer = self.ledgers.add(
@@ -181,7 +181,7 @@ class BookieRun:
             ),
             RunView.parse(body),
             self,
-            _Waiting(Event(Told.ADDED, ledger_id, tuple(entries), known)),
+            _Waiting(BookieMark(Told.ADDED, ledger_id, tuple(entries), known)),
         )
         if answer is not Answer.OK:
             self.answers.append((str(asked), answer))
@@ -194,8 +194,8 @@ class BookieRun:
 
     def fence(self, ledger_id: int, *, term: int = 0) -> None:
         """Fence a ledger, as a recoverer does."""
-        self.files.mark(Event(Told.ASKED_FENCE, ledger_id))
-        event = Event(Told.FENCED, ledger_id, value=term)
+        self.files.mark(BookieMark(Told.ASKED_FENCE, ledger_id))
+        event = BookieMark(Told.FENCED, ledger_id, value=term)
         self.ledgers.fence_then(request(Kind.READ, ledger_id, term=term), partial(self._answered, event))
 
     def explicit_lac(self, ledger_id: int, lac: int, *, more_bytes: int = 0) -> None:
@@ -213,7 +213,7 @@ class BookieRun:
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger, as the collector does; it counts as deleted when the disk has settled."""
-        self.files.mark(Event(Told.ASKED_DELETE, ledger_id), weakens=True)
+        self.files.mark(BookieMark(Told.ASKED_DELETE, ledger_id), weakens=True)
         self.ledgers.delete(ledger_id, DELETED_UNTIL_MS)
         self._deletes.append(ledger_id)
 
@@ -225,10 +225,10 @@ class BookieRun:
         """Shrink the tombstones of all ledgers whose deletion is durable, as the collector does at their time."""
         for ledger_ids in self.storage.shrink_tombstones(DELETED_UNTIL_MS):
             for ledger_id in ledger_ids:
-                self.files.mark(Event(Told.FORGOTTEN, ledger_id), weakens=True)
+                self.files.mark(BookieMark(Told.FORGOTTEN, ledger_id), weakens=True)
             self.ledgers.forget(ledger_ids)
 
-    def _answered(self, event: Event, answer: Answer) -> None:
+    def _answered(self, event: BookieMark, answer: Answer) -> None:
         self.answers.append((str(event), answer))
         if answer is Answer.OK:
             self.files.mark(event)
@@ -259,11 +259,11 @@ class BookieRun:
         for ledger_id in self._deletes:
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.deleted_until_ms:  # else a full disk refused it
-                self.files.mark(Event(Told.DELETED, ledger_id))
+                self.files.mark(BookieMark(Told.DELETED, ledger_id))
         for ledger_id, lac in self._lacs.items():
             facts = self.storage.facts(ledger_id)
             if facts is not None and facts.lac >= lac:
-                self.files.mark(Event(Told.LAC, ledger_id, value=lac))
+                self.files.mark(BookieMark(Told.LAC, ledger_id, value=lac))
         self._deletes.clear()
         self._lacs.clear()
 

@@ -24,7 +24,7 @@ DEEPER = 3
 
 
 @dataclass(slots=True)
-class Result:
+class ImagesResult:
     """What came of the images of one run.
 
     Attributes:
@@ -74,9 +74,11 @@ class Campaign:
         self._depth = depth
         self._chance = random.Random(seed)
         self._broken_max = broken_max
-        self.result = Result()
+        self.result = ImagesResult()
 
-    def run(self, *, every: int = 64, sample: int = 64, first_point: int = 0, points: int = 1) -> Result:
+    def run(
+        self, *, every: int = 64, sample: int = 64, first_point: int = 0, points: int = 1
+    ) -> ImagesResult:
         """Go through the images of the recording (see `ImageBuilder`)."""
         result = self.result
         promises, heard = Promises(), 0
@@ -181,7 +183,7 @@ def go_through(
     deep: int = 100,
     seed: int = 0,
     points: int = 1,
-) -> Result:
+) -> ImagesResult:
     """Record a workload, and start on its images."""
     run = record(workload, direct=direct)
     campaign = Campaign(

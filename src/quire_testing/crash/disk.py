@@ -14,10 +14,10 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from quire_testing.crash.operations import (
-    Create,
+    CreateFile,
     FailedSync,
     MakeDirectory,
-    Mark,
+    Milestone,
     NameChange,
     Operation,
     Remove,
@@ -131,12 +131,12 @@ class PendingDisk:
                 self.files[file].write(offset, data)
             case Resize(file, size):
                 self.files[file].size = size
-            case Create(_, file):
+            case CreateFile(_, file):
                 self.files[file] = PendingFile()
                 self.changes.append(operation)
             case MakeDirectory() | Rename() | Remove():
                 self.changes.append(operation)
-            case Sync() | FailedSync() | SyncDirectory() | Mark():
+            case Sync() | FailedSync() | SyncDirectory() | Milestone():
                 pass
 
     def finish(self, operation: Operation) -> None:
@@ -167,7 +167,7 @@ def renamed(names: dict[str, int], changes: list[NameChange]) -> dict[str, int]:
     names = dict(names)
     for change in changes:
         match change:
-            case Create(path, file):
+            case CreateFile(path, file):
                 names[path] = file
             case MakeDirectory(path):
                 names[path] = DIRECTORY

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from quire_testing.crash.disk import SECTOR_BYTES, PendingDisk, PendingFile, renamed
-from quire_testing.crash.operations import Mark, NameChange, Operation, Recording, Write, said
+from quire_testing.crash.operations import Milestone, NameChange, Operation, Recording, Write, said
 from quire_testing.kit.memory import DIRECTORY, MemoryFiles, Tree
 
 ZEROS = bytes(SECTOR_BYTES)
@@ -138,7 +138,7 @@ class ImageBuilder:
         looked_at = True
         yield from self._at(disk, 0, told, None)
         for index, operation in enumerate(self._recording.operations):
-            if isinstance(operation, Mark):
+            if isinstance(operation, Milestone):
                 if operation.weakens and not looked_at:
                     # Just before: more has to hold than just after.
                     yield from self._at(disk, index, told, after)
@@ -155,7 +155,7 @@ class ImageBuilder:
 
     def _next_is_mark(self, index: int) -> bool:
         operations = self._recording.operations
-        return index + 1 < len(operations) and isinstance(operations[index + 1], Mark)
+        return index + 1 < len(operations) and isinstance(operations[index + 1], Milestone)
 
     # --- one point ------------------------------------------------------------------------------------------------
 

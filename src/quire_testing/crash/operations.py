@@ -46,7 +46,7 @@ class FailedSync:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateFile:
     """A name for a new, empty file; a file that had the name before loses it."""
 
     path: str
@@ -83,7 +83,7 @@ class SyncDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Milestone:
     """Something that was acknowledged, or was about to be done: no operation of the disk.
 
     `weakens`: from here on less has to hold (a deletion was asked for); a power cut just before it is judged without.
@@ -93,8 +93,8 @@ class Mark:
     weakens: bool = False
 
 
-NameChange: TypeAlias = Create | MakeDirectory | Rename | Remove
-Operation: TypeAlias = Write | Resize | Sync | FailedSync | NameChange | SyncDirectory | Mark
+NameChange: TypeAlias = CreateFile | MakeDirectory | Rename | Remove
+Operation: TypeAlias = Write | Resize | Sync | FailedSync | NameChange | SyncDirectory | Milestone
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Recording:
     @property
     def marks(self) -> list[Any]:
         """What was marked, in order."""
-        return [one.what for one in self.operations if isinstance(one, Mark)]
+        return [one.what for one in self.operations if isinstance(one, Milestone)]
 
 
 def said(operation: Operation) -> str:
@@ -120,11 +120,11 @@ def said(operation: Operation) -> str:
     match operation:
         case Write(file, offset, data, direct):
             return f"{'direct write' if direct else 'write'} file {file} at {offset}, {len(data)} bytes"
-        case Create(path, file):
+        case CreateFile(path, file):
             return f"create {path} (file {file})"
         case Rename(old, new):
             return f"rename {old} to {new.rpartition('/')[2]}"
-        case Mark(what):
+        case Milestone(what):
             return f"mark {what}"
         case MakeDirectory(path) | Remove(path) | SyncDirectory(path):
             return f"{_verb(operation)} {path}"

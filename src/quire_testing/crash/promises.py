@@ -38,7 +38,7 @@ class Told(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class BookieMark:
     """A mark of a bookie's run; `entries` are whole entries as they are stored, `value` a LAC or a term."""
 
     told: Told
@@ -78,13 +78,13 @@ class Promises:
         ledgers: by id.
     """
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
+    def __init__(self, events: Iterable[BookieMark] = ()) -> None:
         self.bookie_id = ""
         self.ledgers: dict[int, LedgerPromise] = {}
         for event in events:
             self.hear(event)
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: BookieMark) -> None:
         """Take one more mark."""
         if event.told is Told.BOOKIE:
             self.bookie_id = event.text

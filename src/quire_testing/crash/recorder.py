@@ -12,10 +12,10 @@ from typing import Any
 
 from quire.env.interfaces import Buffer, File, Files, FileStamp, Lock
 from quire_testing.crash.operations import (
-    Create,
+    CreateFile,
     FailedSync,
     MakeDirectory,
-    Mark,
+    Milestone,
     Operation,
     Recording,
     Remove,
@@ -113,7 +113,7 @@ class RecordingFiles:
             weakens: from here on less has to hold.
         """
         with self._lock:
-            self.recording.operations.append(Mark(what, weakens))
+            self.recording.operations.append(Milestone(what, weakens))
 
     def keep(self, operation: Operation) -> None:
         """Append an operation."""
@@ -130,7 +130,7 @@ class RecordingFiles:
         number = self._next
         self._next += 1
         self._numbers[path] = number
-        self.keep(Create(path, number))
+        self.keep(CreateFile(path, number))
         return number
 
     # --- the interface

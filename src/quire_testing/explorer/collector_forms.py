@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from quire.core.garbage import CollectorMachine, Kept, PassCount, Proof
-from quire_testing.explorer.collector_parts import Bookie, CollectorState, MetaStore, Pass, Swap
+from quire_testing.explorer.collector_parts import CollectorBookie, CollectorState, MetaStore, Pass, Swap
 from quire_testing.explorer.collector_world import CollectorWorld
 from quire_testing.explorer.snapshot import clone
 
@@ -136,7 +136,7 @@ class CollectorForm:
     def _store(self, store: MetaStore, names: Renaming) -> MetaStore:
         return store._replace(counter=names.counter(store.counter))
 
-    def _bookie(self, bookie: Bookie, names: Renaming) -> Bookie:
+    def _bookie(self, bookie: CollectorBookie, names: Renaming) -> CollectorBookie:
         at: Pass = bookie.at
         if at.swap is not None:
             at = at._replace(swap=names.swap(at.swap))

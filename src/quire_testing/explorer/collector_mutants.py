@@ -8,7 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from quire.core.garbage import By, CollectorMachine, Count, Hold, Kept, Mark, PassCount, Proof, StoreName
+from quire.core.garbage import (
+    By,
+    CollectorMachine,
+    Count,
+    Hold,
+    Kept,
+    PassCount,
+    Proof,
+    StoreName,
+    TombstoneMark,
+)
 from quire.core.rules import RULES, Rules
 from quire_testing.explorer.collector_parts import CollectorConfiguration
 from quire_testing.explorer.mutant import Mutant, with_rules
@@ -20,7 +30,7 @@ class MissingTwice(CollectorMachine):
 
     __slots__ = ()
 
-    def proof(self, ledger_id: int, mark: Mark | None, token: int) -> Proof | None:
+    def proof(self, ledger_id: int, mark: TombstoneMark | None, token: int) -> Proof | None:
         """Also without one."""
         again = Proof(By.CHAIN) if ledger_id in self.kept.told and not self.holding else None
         return super().proof(ledger_id, mark, token) or again
@@ -73,7 +83,7 @@ class ChainWhateverTombstone(CollectorMachine):
 
     __slots__ = ()
 
-    def proof(self, ledger_id: int, mark: Mark | None, token: int) -> Proof | None:
+    def proof(self, ledger_id: int, mark: TombstoneMark | None, token: int) -> Proof | None:
         """As without a tombstone."""
         return super().proof(ledger_id, mark, token) or super().proof(ledger_id, None, token)
 
@@ -83,7 +93,7 @@ class ChainWhileHolding(CollectorMachine):
 
     __slots__ = ()
 
-    def proof(self, ledger_id: int, mark: Mark | None, token: int) -> Proof | None:
+    def proof(self, ledger_id: int, mark: TombstoneMark | None, token: int) -> Proof | None:
         """As if it did not hold."""
         holding, self.holding = self.holding, ""
         found = super().proof(ledger_id, mark, token)

@@ -114,7 +114,7 @@ class Pass(NamedTuple):
 IDLE = Pass("idle")
 
 
-class Bookie(NamedTuple):
+class CollectorBookie(NamedTuple):
     """The bookie: what it holds of the ledger, its collector's machine and what the disk keeps of that.
 
     `held` has (life, LSN of its newest entry) for each life that has entries here. `dead`: its own tombstone refuses adds.
@@ -138,7 +138,7 @@ class CollectorState(NamedTuple):
 
     store: MetaStore
     copies: tuple[MetaStore, ...]
-    bookie: Bookie
+    bookie: CollectorBookie
     written: tuple[int, ...]
     deleted: frozenset[int]
     late: tuple[Swap, ...]

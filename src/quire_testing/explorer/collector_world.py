@@ -23,11 +23,11 @@ from functools import partial
 
 from quire.core.answers import Answer
 from quire.core.bookie_ledger import BookieLedgerMachine, LedgerFacts
-from quire.core.garbage import By, CollectorMachine, Hold, Kept, Mark, StoreName
+from quire.core.garbage import By, CollectorMachine, Hold, Kept, StoreName, TombstoneMark
 from quire_testing.explorer.collector_parts import (
     IDLE,
     LEDGER,
-    Bookie,
+    CollectorBookie,
     CollectorConfiguration,
     CollectorState,
     Look,
@@ -72,7 +72,9 @@ class CollectorWorld:
         c = self.configuration
         kept = Kept()
         disk = self.disks.number(replace(kept))
-        bookie = Bookie(self.machines.number(self.switches.collector(kept, self.switches.rules)), disk)
+        bookie = CollectorBookie(
+            self.machines.number(self.switches.collector(kept, self.switches.rules)), disk
+        )
         return CollectorState(
             MetaStore(), (), bookie, (), frozenset(), (), c.passes, c.backups, c.restores, c.crashes, c.lost,
             c.hands, c.accepts, c.full,
@@ -272,7 +274,7 @@ class CollectorWorld:
 
     # --- the pass ----------------------------------------------------------------------------------------------------
 
-    def _machine(self, bookie: Bookie) -> CollectorMachine:
+    def _machine(self, bookie: CollectorBookie) -> CollectorMachine:
         return clone(self.machines.parts[bookie.machine])
 
     def _now(
@@ -393,7 +395,7 @@ class CollectorWorld:
     def _reads_tombstone(self, state: CollectorState) -> tuple[Label, CollectorState]:
         at, bookie, tomb = state.bookie.at, state.bookie, state.store.tomb
         machine = self._machine(bookie)
-        mark = None if tomb is None else Mark(tomb.token, tomb.by_hand)
+        mark = None if tomb is None else TombstoneMark(tomb.token, tomb.by_hand)
         label = Label("bookie", f"reads the tombstone: {tomb_text(tomb)}")
         unproven = clone(machine).proof(LEDGER, mark, bookie.token) is None
         proof = machine.judge(LEDGER, mark, bookie.token, partial(_written_since, bookie))
@@ -483,7 +485,7 @@ class CollectorWorld:
         return label._replace(said=(*label.said, *told)), after
 
 
-def _written_since(bookie: Bookie, lsn: int) -> bool:
+def _written_since(bookie: CollectorBookie, lsn: int) -> bool:
     return any(written > lsn for _, written in bookie.held)
 
 

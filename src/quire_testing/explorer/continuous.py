@@ -135,7 +135,7 @@ CALIBRATION_COUNTS: Final = (285_773, 982_018, 27)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConfigurationResult:
     """The result of one configuration."""
 
     name: str
@@ -155,7 +155,7 @@ class Line:
         return self.states, self.transitions, self.depth
 
 
-def line_of(configuration: AnyConfiguration | None) -> Line:
+def line_of(configuration: AnyConfiguration | None) -> ConfigurationResult:
     """Explore one configuration; None is the calibration."""
     begun = time.process_time()
     if configuration is None:
@@ -166,7 +166,7 @@ def line_of(configuration: AnyConfiguration | None) -> Line:
         result, name = done.result, configuration.name
         text = done.text if result.violation else ""
     violation = f"{result.violation.invariant}: {result.violation.text}" if result.violation else ""
-    return Line(
+    return ConfigurationResult(
         name,
         result.states,
         result.transitions,
@@ -180,7 +180,9 @@ def line_of(configuration: AnyConfiguration | None) -> Line:
     )
 
 
-def lines(configurations: tuple[AnyConfiguration | None, ...], workers: int = 2) -> Iterator[Line]:
+def lines(
+    configurations: tuple[AnyConfiguration | None, ...], workers: int = 2
+) -> Iterator[ConfigurationResult]:
     """Explore configurations side by side, in processes of their own; each as soon as it is done."""
     with ProcessPoolExecutor(workers, max_tasks_per_child=1) as pool:
         for done in as_completed([pool.submit(line_of, each) for each in configurations]):

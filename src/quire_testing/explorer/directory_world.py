@@ -57,7 +57,7 @@ class DirectoryConfiguration:
         )
 
 
-class Disk(NamedTuple):
+class DirectoryDisk(NamedTuple):
     """One directory: its numbers, the entries that it has, and those that are in limbo.
 
     `suspects`: a start found it older and wrote that down; no start since has claimed the identity.
@@ -98,7 +98,7 @@ class DirectoryState(NamedTuple):
     record: BootState | None
     version: int
     registered: int
-    disks: tuple[Disk, ...]
+    disks: tuple[DirectoryDisk, ...]
     processes: tuple[Process | None, ...]
     acknowledged: frozenset[int]
     written: int
@@ -122,7 +122,9 @@ class DirectoryWorld:
 
     def initial(self) -> DirectoryState:
         """An empty directory without a record."""
-        return DirectoryState(None, 0, NOBODY, (Disk(0, 0, 1),), (None,), frozenset(), 0, self.configuration)
+        return DirectoryState(
+            None, 0, NOBODY, (DirectoryDisk(0, 0, 1),), (None,), frozenset(), 0, self.configuration
+        )
 
     def successors(self, state: DirectoryState) -> list[tuple[Label, DirectoryState]]:
         """Every next step: a label and the state after it."""
@@ -328,7 +330,7 @@ def _with(state: DirectoryState, place: int, process: Process | None) -> Directo
     return state._replace(processes=processes)
 
 
-def _with_disk(state: DirectoryState, place: int, disk: Disk) -> DirectoryState:
+def _with_disk(state: DirectoryState, place: int, disk: DirectoryDisk) -> DirectoryState:
     return state._replace(disks=(*state.disks[:place], disk, *state.disks[place + 1 :]))
 
 

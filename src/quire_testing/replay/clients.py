@@ -50,7 +50,7 @@ from quire_testing.kit.stepped import StepClock
 from quire_testing.replay.bookies import CLUSTER
 from quire_testing.replay.frames import Said
 from quire_testing.replay.network import Line, Network
-from quire_testing.replay.recording import CHOICES, Recorder, Told
+from quire_testing.replay.recording import CHOICES, RecordedInput, Recorder
 from quire_testing.replay.stage import Stage, perform
 from quire_testing.replay.store import ScriptedStore
 
@@ -223,11 +223,11 @@ class Program:
             found.append(outcome)
         return found
 
-    def _told(self) -> list[Told]:
+    def _told(self) -> list[RecordedInput]:
         logs = self.recorder.logs
         return logs[-1].told[self._seen :] if logs else []
 
-    def _outcome(self, group: list[Told]) -> Outcome:
+    def _outcome(self, group: list[RecordedInput]) -> Outcome:
         before = self.client.machine
         running = Running(
             _plain(group[-1].after), [], [], [], self.client.told, self.driver.ensemble_of(before)
@@ -255,7 +255,7 @@ class Program:
             running.fault = running.fault or fault_of(failed)
         return self._judged(group[0], self.driver._outcome(self.client, running))
 
-    def _judged(self, told: Told, outcome: Outcome) -> Outcome:  # noqa: ARG002 - the writer looks at it
+    def _judged(self, told: RecordedInput, outcome: Outcome) -> Outcome:  # noqa: ARG002 - the writer looks at it
         return outcome
 
 
@@ -336,7 +336,7 @@ class Writer(Program):
                 assert future.result() == entry_id, "an id of another append"
         return told
 
-    def _judged(self, told: Told, outcome: Outcome) -> Outcome:
+    def _judged(self, told: RecordedInput, outcome: Outcome) -> Outcome:
         """F3 is seen in the step itself, as in the explorer."""
         before = self.client.machine
         if told.name != "add_failed" or told.args[3] is not Answer.FENCED:

@@ -31,7 +31,7 @@ from quire_testing.explorer.snapshot import clone
 from quire_testing.explorer.switches import Switches
 from quire_testing.replay import recording
 from quire_testing.replay.log_ledgers import StepClient, StepLedger, value_of
-from quire_testing.replay.recording import Told
+from quire_testing.replay.recording import RecordedInput
 from quire_testing.replay.stage import Stage, perform
 from quire_testing.replay.store import Question, ScriptedStore
 
@@ -208,10 +208,10 @@ class LogHandle:
         client: Any = self.client
         self.log = kind(client, NAME, config=CONFIG, machine=self._made, elector=AnybodyMayLead())
         self.appends: list[Append] = []
-        self.ahead: list[Told] = []
+        self.ahead: list[RecordedInput] = []
         self.fault: tuple[str, str] | None = None
         self.raised: LogMachine | None = None
-        self.recorded: recording.Log | None = None
+        self.recorded: recording.InputLog | None = None
         self._looked = 0
         self._seen: dict[int, int] = {}
         perform(stage, self.loop, lambda: self._task(self.log.open_writer()))
@@ -226,7 +226,7 @@ class LogHandle:
             return kind(f"h{self.number}", **settings, rules=rules)
 
         machine: Any = made(recording.recording(kind, recording.LOG_INPUTS))
-        machine.log = self.recorded = recording.Log(kind, made, keeps=True)
+        machine.log = self.recorded = recording.InputLog(kind, made, keeps=True)
         self._machine: LogMachine = machine
         return machine  # type: ignore[no-any-return]
 
@@ -316,7 +316,7 @@ class LogHandle:
             each.acknowledged = True
         return new
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[RecordedInput]:
         """Its machine's inputs since the last call; each state is checked as it was."""
         assert self.recorded is not None
         new = self.recorded.told[self._looked :]
@@ -325,7 +325,7 @@ class LogHandle:
             self._judge(told)
         return new
 
-    def _judge(self, told: Told) -> None:
+    def _judge(self, told: RecordedInput) -> None:
         error: Exception | None = told.error
         if error is None:
             machine = clone(told.after)
@@ -341,7 +341,7 @@ class LogHandle:
             self.fault = self.fault or ((name, rest) if name in LOG_INVARIANTS else ("L6", str(error)))
 
 
-def lines_of(told: Sequence[Told]) -> tuple[str, ...]:
+def lines_of(told: Sequence[RecordedInput]) -> tuple[str, ...]:
     """What was said, as the explorer says it: what a drain answers in the same turn is not in it."""
     return tuple(effect_text(effect) for each in told if each.name != "drained" for effect in each.said)
 

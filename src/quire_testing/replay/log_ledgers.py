@@ -43,7 +43,7 @@ def records_of(payload: bytes) -> list[tuple[int, int]]:
 
 
 @dataclass(slots=True, eq=False)
-class Add:
+class PendingAdd:
     """One entry on its way."""
 
     entry: bytes
@@ -67,7 +67,7 @@ class StepLedger:
     confirmed: int = 0
     closed: bool = False
     deleted: bool = False
-    adds: list[Add] = field(default_factory=list)
+    adds: list[PendingAdd] = field(default_factory=list)
 
     @property
     def view(self) -> Ledger:
@@ -123,7 +123,7 @@ def step_ledger(number: int, owner: int) -> StepLedger:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class HandleRequest:
     """One thing that a handle asked of its client.
 
     Attributes:
@@ -159,7 +159,7 @@ class StepWriter:
 
     def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
         """An entry on its way."""
-        add = Add(bytes(payload), asyncio.get_running_loop().create_future())
+        add = PendingAdd(bytes(payload), asyncio.get_running_loop().create_future())
         self._ledger.adds.append(add)
         return add.confirmed
 
@@ -217,11 +217,11 @@ class StepClient:
         self.ledgers, self.store, self.chance = ledgers, store, chance
         self.clock = StepClock()
         self.config = ClientConfig()
-        self.requests: list[Request] = []
+        self.requests: list[HandleRequest] = []
 
     async def ask(self, kind: str, ledger_id: int = 0) -> Any:
         """Wait until the schedule has answered."""
-        request = Request(kind, ledger_id, asyncio.get_running_loop().create_future())
+        request = HandleRequest(kind, ledger_id, asyncio.get_running_loop().create_future())
         self.requests.append(request)
         try:
             return await request.future

@@ -34,7 +34,7 @@ from quire_testing.replay.log_handles import (
 )
 from quire_testing.replay.log_ledgers import (
     SINK,
-    Request,
+    HandleRequest,
     StepClient,
     StepLedger,
     StepWriter,
@@ -271,7 +271,7 @@ class LogPlay:
 
     def _request(
         self, program: LogHandle | LogTruncation, kind: str, ledger: int, *, done: bool | None = None
-    ) -> Request:
+    ) -> HandleRequest:
         """What a program asked of its client; `done` None: carried out or not."""
         wanted = (kind, ledger)
         return _first(  # type: ignore[no-any-return]
@@ -279,7 +279,7 @@ class LogPlay:
             lambda each: (each.kind, each.ledger_id) == wanted and done in (None, each.done),
         )
 
-    def _answer(self, program: LogHandle | LogTruncation, request: Request, what: object) -> None:
+    def _answer(self, program: LogHandle | LogTruncation, request: HandleRequest, what: object) -> None:
         program.act(lambda: request.future.set_result(what))
 
     # --- store, ledgers, a sink --------------------------------------------------------------------------------------

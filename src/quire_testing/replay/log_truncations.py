@@ -16,7 +16,7 @@ from quire_testing.explorer.switches import Switches
 from quire_testing.replay import recording
 from quire_testing.replay.log_handles import CONFIG, NAME, HeadStore, heard, work_of
 from quire_testing.replay.log_ledgers import StepClient, StepLedger
-from quire_testing.replay.recording import Told
+from quire_testing.replay.recording import RecordedInput
 from quire_testing.replay.stage import Stage, perform
 
 
@@ -60,7 +60,7 @@ class LogTruncation:
             return kind(before, **settings)
 
         machine: Any = made(recording.recording(kind, recording.TRIM_INPUTS))
-        machine.log = self.recorded = recording.Log(kind, made)
+        machine.log = self.recorded = recording.InputLog(kind, made)
         self._machine: TrimMachine = machine
         return machine  # type: ignore[no-any-return]
 
@@ -85,7 +85,7 @@ class LogTruncation:
         """What was asked and not responded."""
         return work_of(self.client, self.store, ended=self.ended)
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[RecordedInput]:
         """Its machine's inputs since the last call."""
         new = self.recorded.told[self._looked :]
         self._looked = len(self.recorded.told)

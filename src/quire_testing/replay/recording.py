@@ -37,7 +37,7 @@ CHOICES = frozenset({"replacements_chosen", "replacements_found", "waited"})
 """Inputs that answer a question of the same turn."""
 
 
-class Told(NamedTuple):
+class RecordedInput(NamedTuple):
     """One input: what was called with what, what the machine said, what it raised.
 
     `after` is a copy of the machine, where copies are kept.
@@ -57,7 +57,7 @@ class Told(NamedTuple):
         return f"{self.name} {' '.join(parts)}".rstrip()
 
 
-class Log:
+class InputLog:
     """The inputs of one machine.
 
     Args:
@@ -70,7 +70,7 @@ class Log:
         self.kind = kind
         self.made = made
         self.keeps = keeps
-        self.told: list[Told] = []
+        self.told: list[RecordedInput] = []
         self.inside = False
 
     @property
@@ -108,7 +108,7 @@ def _made(kind: type[Any], inputs: tuple[str, ...]) -> type[Any]:
 
 def _recorded(plain: Callable[..., Any]) -> Callable[..., Any]:
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log: Log = self.log
+        log: InputLog = self.log
         if log.inside:  # a machine's own use of its input
             return plain(self, *args, **kwargs)
         log.inside = True
@@ -125,7 +125,9 @@ def _recorded(plain: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             log.inside = False
             after = plain_copy(self, log.kind) if log.keeps else None
-            log.told.append(Told(plain.__name__, kept[1], kept[0], tuple(self.out[before:]), error, after))
+            log.told.append(
+                RecordedInput(plain.__name__, kept[1], kept[0], tuple(self.out[before:]), error, after)
+            )
 
     return told
 
@@ -155,7 +157,7 @@ class Recorder:
     rules: Rules
     writer: type[WriterMachine]
     recovery: type[RecoveryMachine]
-    logs: list[Log]
+    logs: list[InputLog]
     keeps: bool = False
     window: int | None = None
 
@@ -188,7 +190,7 @@ class Recorder:
         return machine
 
     def _write_down(self, machine: Any, kind: type[Any], made: Callable[[], Any]) -> None:
-        machine.log = Log(kind, made, keeps=self.keeps)
+        machine.log = InputLog(kind, made, keeps=self.keeps)
         self.logs.append(machine.log)
 
 
@@ -196,7 +198,7 @@ class DriverDiffersError(Exception):
     """A driver and the machines do not say the same."""
 
 
-def check_log(log: Log) -> int:
+def check_log(log: InputLog) -> int:
     """Tell a fresh machine the same.
 
     Returns:

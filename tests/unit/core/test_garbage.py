@@ -14,10 +14,10 @@ from quire.core.garbage import (
     Count,
     Hold,
     Kept,
-    Mark,
     PassCount,
     Proof,
     StoreName,
+    TombstoneMark,
     id_to_leap_over,
     tombstones_over,
 )
@@ -108,18 +108,18 @@ def test_what_is_found_again_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("mark", "token", "by"),
     [
-        (Mark(5), 5, By.TOMBSTONE),
-        (Mark(5), 6, None),
-        (Mark(5), 0, None),
-        (Mark(0), 0, None),
-        (Mark(0), 5, None),
-        (Mark(0, by_hand=True), 5, None),
-        (Mark(0, by_hand=True), 0, None),
+        (TombstoneMark(5), 5, By.TOMBSTONE),
+        (TombstoneMark(5), 6, None),
+        (TombstoneMark(5), 0, None),
+        (TombstoneMark(0), 0, None),
+        (TombstoneMark(0), 5, None),
+        (TombstoneMark(0, by_hand=True), 5, None),
+        (TombstoneMark(0, by_hand=True), 0, None),
         (None, 5, None),
     ],
 )
 def test_a_tombstone_is_of_the_ledger_whose_token_it_names(
-    mark: Mark | None, token: int, by: By | None
+    mark: TombstoneMark | None, token: int, by: By | None
 ) -> None:
     machine = Machine()
     machine.begins()
@@ -129,7 +129,7 @@ def test_a_tombstone_is_of_the_ledger_whose_token_it_names(
 
 
 def test_an_order_by_hand_is_about_what_the_bookie_had_told_of() -> None:
-    machine, order = Machine(), Mark(0, by_hand=True)
+    machine, order = Machine(), TombstoneMark(0, by_hand=True)
     machine.passes((1, 3), lsn=10)
     assert machine.unknown == [2]
     machine.begins(lsn=20)
@@ -145,7 +145,7 @@ def test_an_order_by_hand_is_about_what_the_bookie_had_told_of() -> None:
 
 
 def test_an_order_that_was_not_carried_out_is_judged_again() -> None:
-    machine, order = Machine(), Mark(0, by_hand=True)
+    machine, order = Machine(), TombstoneMark(0, by_hand=True)
     machine.passes((1, 3), lsn=10)
     machine.begins(lsn=20)
     machine.counted()
@@ -161,17 +161,17 @@ def test_an_order_that_was_not_carried_out_is_judged_again() -> None:
 @pytest.mark.parametrize(
     ("mark", "token", "proven"),
     [
-        (Mark(6), 5, False),
-        (Mark(5), 0, True),
-        (Mark(0), 0, True),
-        (Mark(0), 5, False),
-        (Mark(0, by_hand=True), 5, True),
-        (Mark(6, by_hand=True), 5, False),
-        (Mark(5, by_hand=True), 5, True),
+        (TombstoneMark(6), 5, False),
+        (TombstoneMark(5), 0, True),
+        (TombstoneMark(0), 0, True),
+        (TombstoneMark(0), 5, False),
+        (TombstoneMark(0, by_hand=True), 5, True),
+        (TombstoneMark(6, by_hand=True), 5, False),
+        (TombstoneMark(5, by_hand=True), 5, True),
     ],
 )
 def test_the_tombstone_of_another_ledger_with_this_id_breaks_a_chain(
-    mark: Mark, token: int, *, proven: bool
+    mark: TombstoneMark, token: int, *, proven: bool
 ) -> None:
     """What was found may have been that one. A bookie that knows no token cannot tell."""
     machine = Machine()
